@@ -11,8 +11,10 @@ use crate::replay;
 use crate::scale;
 use crate::story::{self, verb::StoryArgs};
 use crate::stress::{self, FaultSpec, Workload};
+use crate::top::{self, TopArgs};
 use crate::trace::PageSize;
 use crate::validate;
+use crate::watch::{self, WatchArgs};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
@@ -49,6 +51,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Replay(ReplayArgs),
+    Watch(WatchArgs),
+    Top(TopArgs),
     Record(RecordArgs),
     Convert(ConvertArgs),
     Scale(ScaleArgs),
@@ -554,6 +558,8 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.verb {
         None => run_replay::<P>(&ReplayArgs::bundled(), json()?),
         Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
+        Some(Verb::Watch(args)) => watch::run::<P>(args, cli.json.as_deref()),
+        Some(Verb::Top(args)) => top::run(args, json()?),
         Some(Verb::Record(args)) => run_record(args, json()?),
         Some(Verb::Convert(args)) => run_convert(args, json()?),
         Some(Verb::Diff(args)) => run_diff(args, json()?),

@@ -6,6 +6,8 @@
 //!            events        was hidden                   pages
 //! ```
 //!
+//! `uslab watch` shows a replay on a terminal, and `uslab top` a running program's caches. Their screens are behind the feature `watch`.
+//!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
 //! The lab, which compares it with the allocators of the textbooks, is a program of its own: `uslab-lab`, in `sim/lab`.
@@ -32,9 +34,11 @@ pub mod resident;
 pub mod scale;
 pub mod story;
 pub mod stress;
+mod top;
 #[cfg(test)]
 mod typescript;
 pub mod validate;
+mod watch;
 mod web;
 
 pub use uslab_output as output;

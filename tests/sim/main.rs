@@ -17,3 +17,4 @@ mod scale;
 mod story;
 mod stress;
 mod study;
+mod watch;

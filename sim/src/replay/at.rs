@@ -32,11 +32,7 @@ impl Moments {
         at: &[u64],
         progress: &Progress,
     ) -> Result<Self, ReplayError> {
-        let converted = path.map(moments::converted).transpose()?.flatten();
-        let stream = match converted {
-            Some(stream) => stream,
-            None => run_to_stream(path, options, progress)?.1,
-        };
+        let stream = page_stream(path, options, progress)?;
         if let Some(late) = at.iter().find(|at| **at > stream.operations) {
             let (title, operations) = (&stream.title, stream.operations);
             return Err(ReplayError::Option(format!(
@@ -47,6 +43,21 @@ impl Moments {
         let views = design.on(&stream, Views { stream: &stream, at }).map_err(|error| wrong(&error))?;
         let moments = views.map_err(|error| wrong(&error))?;
         Ok(Self { design: design.to_string(), operations: stream.operations, moments, trace: stream.title })
+    }
+}
+
+/// The stream that a page of this trace runs.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub fn page_stream(
+    path: Option<&Path>,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Stream, ReplayError> {
+    match path.map(moments::converted).transpose()?.flatten() {
+        Some(stream) => Ok(stream),
+        None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }
 }
 

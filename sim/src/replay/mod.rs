@@ -26,7 +26,7 @@ mod series;
 mod start;
 mod stream;
 
-pub use at::Moments;
+pub use at::{Moments, page_stream};
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs, read_stream};
 pub use page::{front, page};

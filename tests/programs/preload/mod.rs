@@ -12,6 +12,7 @@ mod python;
 mod record;
 mod redis;
 mod server;
+mod top;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,114 @@
+//! `uslab top`: the caches of a running program, as slabtop has those of a kernel.
+//!
+//! ```text
+//! program ── signal ──> its thread `uslab-dump` ──> file ──> reading ──> table, screen, JSON
+//! ```
+
+mod reading;
+#[cfg(feature = "watch")]
+mod screen;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use crate::output::Place;
+use crate::output::command::Outcome;
+use anyhow::Context;
+use clap::Args;
+use reading::{Reading, Sort};
+use source::Source;
+use std::io::Write;
+use std::time::Duration;
+
+/// Show the object caches of a running program: objects, slabs and bytes of each, and how often they are used.
+///
+/// The program runs under libuslab.so with a file for its numbers: `LD_PRELOAD=libuslab.so USLAB_OPTIONS=dump=/tmp/app.%p.json app`. For
+/// each reading it gets the signal that USLAB_OPTIONS names (SIGUSR2 if none), and a thread of its own writes the file. It is not
+/// stopped. A system call that waits may return early (EINTR), as for any signal with a handler. Of a program without that thread
+/// nothing is asked.
+///
+/// Given a FILE in place of a PID, its readings are shown whenever somebody else has it rewritten.
+///
+/// On a terminal: keys sort the rows (a in use, b objects per slab, c bytes of the cache, l slabs, n name, o objects, p pages per slab,
+/// r operations a second, s size, u share in use), and q ends it. Rates are those between the last two readings. The screen needs a
+/// build with the feature `watch` (`cargo uslab-tui top PID`); `--once` and `--json` do not.
+///
+/// When the program ends, its last table is left on standard output.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab top 1234
+  uslab top --once 1234
+  uslab top 1234 --json > now.json
+  uslab top /tmp/app.1234.json --interval 0.5")]
+pub(crate) struct TopArgs {
+    /// The program's number, or a file that its library wrote.
+    #[arg(value_name = "PID|FILE")]
+    target: String,
+    /// Seconds between two readings, 0.1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// What the rows go by at first, a letter as above.
+    #[arg(long, value_name = "LETTER", default_value = "c", value_parser = Sort::parse)]
+    sort: Sort,
+    /// Print one table, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 to 3600".to_owned())
+}
+
+pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let once = args.once || json.is_some();
+    if !once {
+        needed()?;
+    }
+    let mut source = Source::open(&args.target)?;
+    if !once {
+        return follow(source, args);
+    }
+    let reading = source.one()?;
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(&reading)?;
+    }
+    if !to_stdout {
+        print(&reading, args.sort)?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn print(reading: &Reading, sort: Sort) -> anyhow::Result<()> {
+    std::io::stdout().lock().write_all(reading.text(sort).as_bytes()).context("standard output")
+}
+
+#[cfg(not(feature = "watch"))]
+fn needed() -> anyhow::Result<()> {
+    Err(anyhow::anyhow!("{}; `--once` and `--json` need none", crate::watch::not_built("top")))
+}
+#[cfg(not(feature = "watch"))]
+fn follow(_: Source, _: &TopArgs) -> anyhow::Result<Outcome> {
+    needed().map(|()| Outcome::Done)
+}
+
+#[cfg(feature = "watch")]
+fn needed() -> anyhow::Result<()> {
+    crate::watch::terminal::needed("`--once` prints a table, `--json` a reading")
+}
+#[cfg(feature = "watch")]
+fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
+    let first = source.one()?;
+    let mut top = screen::Top::new(source.to_string(), first, args.interval);
+    top.sort = args.sort;
+    top.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // The terminal is as it was when there is something to say.
+    let ended = screen::follow(&mut top, &mut source, &mut crate::watch::terminal::Terminal::start()?)?;
+    if ended {
+        print(&top.reading, top.sort)?;
+        writeln!(std::io::stdout(), "{source} has ended.").context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,261 @@
+//! The numbers of a program at one moment, and a table of them.
+
+use crate::output::{grouped, size, table, text};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::time::SystemTime;
+use uslab_buddy::PAGE_SIZE;
+
+/// A cache, as the library's file has it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub(super) struct Cache {
+    pub(super) name: String,
+    /// Bytes of an object, as asked for.
+    pub(super) object_size: u64,
+    /// Bytes from one object to the next.
+    pub(super) slab_size: u64,
+    pub(super) objs_per_slab: u64,
+    pub(super) order: u8,
+    pub(super) slabs: u64,
+    /// Pages of all slabs.
+    pub(super) pages: u64,
+    pub(super) objects: u64,
+    /// Of these, objects in callers' hands, on CPUs' stacks, in depots, and free in slabs.
+    pub(super) used: u64,
+    pub(super) in_magazines: u64,
+    pub(super) in_depot: u64,
+    pub(super) free_in_slabs: u64,
+    pub(super) allocs: u64,
+    pub(super) frees: u64,
+    pub(super) depot_exchanges: u64,
+    pub(super) slabs_made: u64,
+    pub(super) slabs_released: u64,
+}
+
+impl Cache {
+    pub(super) fn bytes(&self) -> u64 {
+        self.pages * PAGE_SIZE as u64
+    }
+    /// Objects in callers' hands, of 100.
+    pub(super) fn in_use(&self) -> u64 {
+        self.used * 100 / self.objects.max(1)
+    }
+}
+
+/// What of the file is read besides.
+#[derive(Debug, Deserialize)]
+struct Dump {
+    caches: Vec<Cache>,
+    kmalloc_large: Blocks,
+    huge: Blocks,
+    pages: Buddy,
+}
+#[derive(Debug, Deserialize)]
+struct Blocks {
+    pages: u64,
+}
+#[derive(Debug, Deserialize)]
+struct Buddy {
+    zones: Vec<Zone>,
+}
+#[derive(Debug, Deserialize)]
+struct Zone {
+    managed: u64,
+    uncommitted: u64,
+}
+
+/// A program's numbers.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Reading {
+    /// The program, or the file.
+    pub(super) of: String,
+    pid: Option<i32>,
+    /// When they were written.
+    #[serde(skip)]
+    pub(super) at: SystemTime,
+    pub(super) totals: Totals,
+    /// Those that ever had a slab, the largest first.
+    pub(super) caches: Vec<Cache>,
+}
+
+/// Sums.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Totals {
+    pub(super) objects: u64,
+    pub(super) used: u64,
+    pub(super) slabs: u64,
+    /// Bytes of all slabs.
+    pub(super) slab_bytes: u64,
+    /// Bytes of blocks above the largest object.
+    pub(super) large_bytes: u64,
+    /// Bytes of mappings above the largest block.
+    pub(super) huge_bytes: u64,
+    /// Bytes that the system gave for slabs and large blocks, in use or not.
+    pub(super) committed_bytes: u64,
+    pub(super) allocs: u64,
+    pub(super) frees: u64,
+}
+
+/// What a second has of a cache, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    pub(super) allocs: f64,
+    pub(super) frees: f64,
+    pub(super) depot: f64,
+    pub(super) slabs_made: f64,
+    pub(super) slabs_released: f64,
+}
+
+/// What the rows go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Used,
+    PerSlab,
+    Bytes,
+    Slabs,
+    Name,
+    Objects,
+    PagesPerSlab,
+    Rate,
+    Size,
+    InUse,
+}
+
+impl Sort {
+    /// Letters of slabtop, and one more.
+    pub(super) const ALL: [(char, Self, &'static str); 10] = [
+        ('a', Self::Used, "in use"),
+        ('b', Self::PerSlab, "objects per slab"),
+        ('c', Self::Bytes, "bytes"),
+        ('l', Self::Slabs, "slabs"),
+        ('n', Self::Name, "name"),
+        ('o', Self::Objects, "objects"),
+        ('p', Self::PagesPerSlab, "pages per slab"),
+        ('r', Self::Rate, "operations a second"),
+        ('s', Self::Size, "size"),
+        ('u', Self::InUse, "share in use"),
+    ];
+
+    /// By its letter.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
+        known.map(|(_, sort, _)| *sort).ok_or_else(|| {
+            let letters = Self::ALL.map(|(letter, _, name)| format!("{letter} ({name})"));
+            format!("expected one of {}", letters.join(", "))
+        })
+    }
+    /// The rows in this order, with their rates: the largest number first, names from a.
+    pub(super) fn rows<'r>(
+        self,
+        caches: &'r [Cache],
+        before: Option<&Reading>,
+        at: SystemTime,
+    ) -> Vec<(&'r Cache, Rates)> {
+        let rates = |cache: &Cache| before.map_or_else(Rates::default, |before| before.rates(cache, at));
+        let mut rows: Vec<_> = caches.iter().map(|cache| (cache, rates(cache))).collect();
+        let number = |(cache, rates): &(&Cache, Rates)| match self {
+            Self::Used => cache.used,
+            Self::PerSlab => cache.objs_per_slab,
+            Self::Bytes => cache.bytes(),
+            Self::Slabs => cache.slabs,
+            Self::Name => 0,
+            Self::Objects => cache.objects,
+            Self::PagesPerSlab => 1 << cache.order,
+            Self::Rate => (rates.allocs + rates.frees) as u64,
+            Self::Size => cache.object_size,
+            Self::InUse => cache.in_use(),
+        };
+        rows.sort_by(|a, b| number(b).cmp(&number(a)).then_with(|| a.0.name.cmp(&b.0.name)));
+        rows
+    }
+}
+
+impl Reading {
+    /// From the file's text.
+    pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
+        let Dump { caches, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
+        let caches: Vec<_> = caches.into_iter().filter(|cache| cache.slabs_made > 0).collect();
+        let sum = |of: fn(&Cache) -> u64| caches.iter().map(of).sum();
+        let page = PAGE_SIZE as u64;
+        let totals = Totals {
+            objects: sum(|cache| cache.objects),
+            used: sum(|cache| cache.used),
+            slabs: sum(|cache| cache.slabs),
+            slab_bytes: sum(Cache::bytes),
+            large_bytes: kmalloc_large.pages * page,
+            huge_bytes: huge.pages * page,
+            committed_bytes: pages.zones.iter().map(|zone| zone.managed - zone.uncommitted).sum::<u64>()
+                * page,
+            allocs: sum(|cache| cache.allocs),
+            frees: sum(|cache| cache.frees),
+        };
+        let rows = Sort::Bytes.rows(&caches, None, at);
+        let caches = rows.into_iter().map(|(cache, _)| cache.clone()).collect();
+        Ok(Self { of, pid, at, totals, caches })
+    }
+
+    /// Of a cache, from this reading to how it is at a later moment.
+    pub(super) fn rates(&self, later: &Cache, at: SystemTime) -> Rates {
+        let none = Cache::default();
+        let before = self.caches.iter().find(|cache| cache.name == later.name).unwrap_or(&none);
+        let seconds = at.duration_since(self.at).unwrap_or_default().as_secs_f64();
+        let rate = |of: fn(&Cache) -> u64| {
+            if seconds > 0.0 { of(later).saturating_sub(of(before)) as f64 / seconds } else { 0.0 }
+        };
+        Rates {
+            allocs: rate(|cache| cache.allocs),
+            frees: rate(|cache| cache.frees),
+            depot: rate(|cache| cache.depot_exchanges),
+            slabs_made: rate(|cache| cache.slabs_made),
+            slabs_released: rate(|cache| cache.slabs_released),
+        }
+    }
+
+    /// The sums in words: objects and slabs, and bytes.
+    pub(super) fn heads(&self) -> [String; 2] {
+        let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
+            self.totals;
+        [
+            format!(
+                "{} of {} objects in use, {} slabs of {} caches",
+                grouped(used),
+                grouped(objects),
+                grouped(slabs),
+                self.caches.len()
+            ),
+            format!(
+                "{} in slabs, {} in large blocks, of {} committed; {} mapped",
+                size(slab_bytes),
+                size(large_bytes),
+                size(committed_bytes),
+                size(huge_bytes)
+            ),
+        ]
+    }
+
+    /// All of it as a table.
+    pub(super) fn text(&self, sort: Sort) -> String {
+        let mut rows = table(&[
+            "cache", "size", "per slab", "objects", "in use", "%", "CPUs'", "shared", "slabs", "bytes",
+        ]);
+        for (cache, _) in sort.rows(&self.caches, None, self.at) {
+            rows.add_row([
+                cache.name.clone(),
+                grouped(cache.object_size),
+                cache.objs_per_slab.to_string(),
+                grouped(cache.objects),
+                grouped(cache.used),
+                cache.in_use().to_string(),
+                grouped(cache.in_magazines),
+                grouped(cache.in_depot),
+                grouped(cache.slabs),
+                size(cache.bytes()),
+            ]);
+        }
+        let mut page = format!("{}\n", self.of);
+        self.heads().iter().for_each(|line| {
+            let _ = writeln!(page, "{line}");
+        });
+        page + "\n" + &text(&rows)
+    }
+}

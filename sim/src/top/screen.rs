@@ -1,0 +1,164 @@
+//! The table on a terminal, anew with each reading.
+
+use super::reading::{Cache, Rates, Reading, Sort};
+use super::source::{Said, Source};
+use crate::watch::terminal::Screen;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span, Text};
+use std::time::{Duration, Instant};
+
+/// How often somebody looks for a reading that was asked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What is shown.
+#[derive(Debug)]
+pub(super) struct Top {
+    of: String,
+    pub(super) reading: Reading,
+    /// The one before.
+    before: Option<Reading>,
+    every: Duration,
+    pub(super) sort: Sort,
+    pub(super) colour: bool,
+}
+
+/// A column: what it is called, how wide it is, and what it says.
+type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
+
+const NAME: usize = 14;
+/// The first ones are shown where there is little room.
+const COLUMNS: [Column; 14] = [
+    ("IN USE", 7, |cache, _| short(cache.used)),
+    ("%", 4, |cache, _| cache.in_use().to_string()),
+    ("CPUS'", 6, |cache, _| short(cache.in_magazines)),
+    ("SHARED", 7, |cache, _| short(cache.in_depot)),
+    ("SIZE", 6, |cache, _| short(cache.object_size)),
+    ("SLABS", 6, |cache, _| short(cache.slabs)),
+    ("BYTES", 7, |cache, _| bytes(cache.bytes())),
+    ("ALLOC/S", 8, |_, rates| short(rates.allocs.round() as u64)),
+    ("FREE/S", 7, |_, rates| short(rates.frees.round() as u64)),
+    ("DEPOT/S", 8, |_, rates| short(rates.depot.round() as u64)),
+    ("SLAB+/S", 8, |_, rates| short(rates.slabs_made.round() as u64)),
+    ("SLAB-/S", 8, |_, rates| short(rates.slabs_released.round() as u64)),
+    ("OBJECTS", 9, |cache, _| short(cache.objects)),
+    ("PER SLAB", 9, |cache, _| cache.objs_per_slab.to_string()),
+];
+
+/// A number in five characters.
+fn short(n: u64) -> String {
+    match n {
+        0..=99_999 => n.to_string(),
+        100_000..=9_999_999 => format!("{}k", n / 1000),
+        10_000_000..=9_999_999_999 => format!("{}M", n / 1_000_000),
+        _ => format!("{}G", n / 1_000_000_000),
+    }
+}
+/// Bytes in six.
+fn bytes(n: u64) -> String {
+    match n >> 10 {
+        kib @ 0..=9_999 => format!("{kib}K"),
+        kib @ 10_000..=10_239_999 => format!("{}M", kib >> 10),
+        kib => format!("{}G", kib >> 20),
+    }
+}
+
+impl Top {
+    pub(super) fn new(of: String, reading: Reading, every: Duration) -> Self {
+        Self { of, reading, before: None, every, sort: Sort::Bytes, colour: true }
+    }
+    /// The next reading.
+    pub(super) fn take(&mut self, reading: Reading) {
+        self.before = Some(std::mem::replace(&mut self.reading, reading));
+    }
+    /// Whether it goes on.
+    pub(super) fn on(&mut self, key: KeyEvent) -> bool {
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+            KeyCode::Char(letter) => {
+                if let Some((_, sort, _)) = Sort::ALL.iter().find(|(own, ..)| *own == letter) {
+                    self.sort = *sort;
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        let (width, height) = (usize::from(area.width), usize::from(area.height));
+        let rows = self.sort.rows(&self.reading.caches, self.before.as_ref(), self.reading.at);
+        let by = Sort::ALL.iter().find(|(_, sort, _)| *sort == self.sort).map_or("", |(.., name)| name);
+        let sum = |of: fn(&Rates) -> f64| {
+            short(rows.iter().map(|(_, rates)| of(rates)).sum::<f64>().round() as u64)
+        };
+        let every = self.every.as_secs_f64();
+        let mut lines = vec![Line::from(format!("uslab top  {}  every {every} s, by {by}", self.of)).bold()];
+        lines.extend(self.reading.heads().map(Line::from));
+        lines.push(Line::from(format!(
+            "a second: {} allocations, {} frees, {} depot exchanges, slabs +{} -{}",
+            sum(|rates| rates.allocs),
+            sum(|rates| rates.frees),
+            sum(|rates| rates.depot),
+            sum(|rates| rates.slabs_made),
+            sum(|rates| rates.slabs_released)
+        )));
+        let mut room = width.saturating_sub(NAME);
+        let columns = COLUMNS.iter().take_while(|(_, wide, _)| {
+            let fits = room >= *wide;
+            room = room.saturating_sub(*wide);
+            fits
+        });
+        let columns: Vec<_> = columns.collect();
+        let head = columns.iter().map(|(head, wide, _)| format!("{head:>wide$}")).collect::<String>();
+        lines.push(Line::from(format!("{:NAME$}{head}", "CACHE")).reversed());
+        for (cache, rates) in rows.iter().take(height.saturating_sub(lines.len() + 1)) {
+            let cells = columns.iter().map(|(_, wide, of)| format!("{:>wide$}", of(cache, rates)));
+            let busy = rates.allocs + rates.frees > 0.0 && self.colour;
+            let style = if busy { Style::new().fg(Color::Green) } else { Style::new() };
+            let name = Span::styled(format!("{:NAME$.NAME$}", cache.name), style);
+            lines.push(Line::from(vec![name, Span::from(cells.collect::<String>())]));
+        }
+        lines.resize(height.saturating_sub(1), Line::default());
+        lines.truncate(height.saturating_sub(1));
+        let letters: String = Sort::ALL.iter().map(|(letter, ..)| format!(" {letter}")).collect();
+        let age = self.reading.at.elapsed().unwrap_or_default().as_secs();
+
+        lines.push(Line::from(format!("q quit  sort by:{letters}   {age} s old")));
+        frame.render_widget(Text::from(lines), area);
+    }
+}
+
+/// Until somebody quits (false), or the program ends (true).
+pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen) -> anyhow::Result<bool> {
+    let (mut asked, mut waiting) = (Instant::now(), false);
+    loop {
+        screen.draw(&|frame| top.draw(frame))?;
+        let left = top.every.saturating_sub(asked.elapsed());
+        if let Some(key) = screen.key(Some(if waiting { LOOK } else { left }))?
+            && !top.on(key)
+        {
+            return Ok(false);
+        }
+        if asked.elapsed() >= top.every && !waiting {
+            asked = Instant::now();
+            waiting = true;
+            if !source.ask()? {
+                return Ok(true);
+            }
+        }
+        if waiting {
+            match source.look()? {
+                Said::New(reading) => {
+                    top.take(reading);
+                    waiting = false;
+                }
+                Said::Nothing => {}
+                Said::Ended => return Ok(true),
+            }
+        }
+    }
+}

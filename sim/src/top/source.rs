@@ -1,0 +1,214 @@
+//! Where numbers come from: a running program that is asked for them, or a file.
+
+use super::reading::Reading;
+use anyhow::{Context, anyhow, bail};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fmt;
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The thread of libuslab.so that writes the numbers.
+const THREAD: &str = "uslab-dump";
+/// How long a program may take to write them.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long its start may take.
+const START: Duration = Duration::from_millis(500);
+/// How often somebody looks whether it has.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A program or a file.
+#[derive(Debug)]
+pub(super) struct Source {
+    program: Option<Program>,
+    file: PathBuf,
+    /// What the file was when it was read last, or when it was asked for.
+    was: Option<Version>,
+    asked: Instant,
+}
+
+/// A file is rewritten by a new one of its name.
+type Version = (u64, i64, i64, u64);
+
+fn version(meta: &Metadata) -> Version {
+    (meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len())
+}
+
+#[derive(Debug)]
+struct Program {
+    pid: i32,
+    name: String,
+    signal: Signal,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.program {
+            Some(Program { pid, name, .. }) => write!(f, "{name} ({pid})"),
+            None => self.file.display().fmt(f),
+        }
+    }
+}
+
+/// What there is to say of a program that was asked, or of a file.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// New numbers.
+    New(Reading),
+    /// None yet.
+    Nothing,
+    /// The program is no more; or the file is not.
+    Ended,
+}
+
+impl Source {
+    /// A program by its number, or a file by its name.
+    pub(super) fn open(target: &str) -> anyhow::Result<Self> {
+        let asked = Instant::now();
+        if target.is_empty() || target.bytes().any(|byte| !byte.is_ascii_digit()) {
+            return Ok(Self { program: None, file: target.into(), was: None, asked });
+        }
+        let pid = target.parse().ok().filter(|pid| *pid > 0);
+        let Some(pid) = pid.filter(|pid| Path::new(&format!("/proc/{pid}")).exists()) else {
+            bail!(
+                "{target}: no such program; expected the number of a running one, or a file that its library wrote"
+            );
+        };
+        let proc = |what: &str| {
+            let file = format!("/proc/{pid}/{what}");
+            fs::read(&file).with_context(|| format!("{pid}: {file}"))
+        };
+        let environment = proc("environ")?;
+        let name = String::from_utf8_lossy(&proc("comm")?).trim_end().to_owned();
+        let status = String::from_utf8_lossy(&proc("status")?).into_owned();
+        let started = "expected a program that was started with LD_PRELOAD=libuslab.so \
+                       USLAB_OPTIONS=dump=FILE.json";
+        let options =
+            environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"USLAB_OPTIONS="));
+        let options = options.map(String::from_utf8_lossy).unwrap_or_default();
+        let option = |name| {
+            let pairs = options.split(',').filter_map(|option| option.split_once('='));
+            pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
+        };
+        let Some(file) = option("dump").filter(|file| !file.is_empty()) else {
+            bail!("{pid} ({name}): it has no `dump` in USLAB_OPTIONS; {started}");
+        };
+        if !file.ends_with(".json") {
+            bail!("{pid} ({name}): it writes `{file}`; expected a name that ends in .json");
+        }
+        let signal = if option("dump_signal") == Some("USR1") { Signal::SIGUSR1 } else { Signal::SIGUSR2 };
+        // Its own number is another one in a container, and its files lie elsewhere.
+        let own = field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().next_back());
+        let file = file.replace("%p", own.unwrap_or(target));
+        let root = match file.strip_prefix('/') {
+            Some(absolute) => Path::new("/proc").join(target).join("root").join(absolute),
+            None => Path::new("/proc").join(target).join("cwd").join(file),
+        };
+        let program = Program { pid, name, signal };
+        // One that just begins may not have it yet.
+        let begins = Instant::now();
+        while !program.listens() && begins.elapsed() < START {
+            std::thread::sleep(LOOK);
+        }
+        if !program.listens() {
+            bail!("{pid} ({}): it has no thread `{THREAD}` that waits for {signal}; {started}", program.name);
+        }
+        Ok(Self { program: Some(program), file: root, was: None, asked })
+    }
+
+    /// Asks a program for its numbers; false if it is no more.
+    pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
+        self.asked = Instant::now();
+        let Some(program) = &self.program else { return Ok(true) };
+        self.was = fs::metadata(&self.file).ok().map(|meta| version(&meta));
+        if !program.listens() {
+            return Ok(false);
+        }
+        match kill(Pid::from_raw(program.pid), program.signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::ESRCH) => Ok(false),
+            Err(error) => Err(anyhow!("{self}: {}: {}", program.signal, error.desc())),
+        }
+    }
+
+    /// The numbers, if they are there by now.
+    pub(super) fn look(&mut self) -> anyhow::Result<Said> {
+        if self.program.as_ref().is_some_and(|program| !program.listens()) {
+            return Ok(Said::Ended);
+        }
+        let meta = match fs::metadata(&self.file) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == ErrorKind::NotFound && self.program.is_some() => {
+                return self.nothing();
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && self.was.is_some() => {
+                return Ok(Said::Ended);
+            }
+            Err(error) => return Err(error).with_context(|| self.to_string()),
+        };
+        if !meta.is_file() {
+            bail!("{self}: {} is no file; expected `dump=FILE.json`", self.file.display());
+        }
+        if self.was == Some(version(&meta)) {
+            return self.nothing();
+        }
+        let text = match fs::read(&self.file) {
+            Ok(text) => text,
+            // It ends just now.
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.nothing(),
+            Err(error) => return Err(error).with_context(|| self.to_string()),
+        };
+        let at = meta.modified().with_context(|| self.to_string())?;
+        let reading =
+            Reading::new(self.to_string(), self.program.as_ref().map(|program| program.pid), at, &text);
+        let reading = reading
+            .with_context(|| format!("{self}: expected what libuslab.so writes with `dump=FILE.json`"))?;
+        self.was = Some(version(&meta));
+        Ok(Said::New(reading))
+    }
+
+    /// There is nothing new, which a program may be late with.
+    fn nothing(&self) -> anyhow::Result<Said> {
+        if self.program.is_some() && self.asked.elapsed() > PATIENCE {
+            bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
+        }
+        Ok(Said::Nothing)
+    }
+
+    /// One reading, waited for.
+    pub(super) fn one(&mut self) -> anyhow::Result<Reading> {
+        let mut there = self.ask()?;
+        while there {
+            match self.look()? {
+                Said::New(reading) => return Ok(reading),
+                Said::Nothing => std::thread::sleep(LOOK),
+                Said::Ended => there = false,
+            }
+        }
+        bail!("{self}: it has ended; expected a running program")
+    }
+}
+
+impl Program {
+    /// Whether it lives, has the thread, and catches the signal: to others the signal is the end.
+    fn listens(&self) -> bool {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid));
+        let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };
+        let caught =
+            field(&status, "SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+        let Ok(threads) = fs::read_dir(proc.join("task")) else { return false };
+        let named = |thread: fs::DirEntry| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim_end() == THREAD)
+        };
+        caught >> (self.signal as u32 - 1) & 1 == 1 && threads.flatten().any(named)
+    }
+}
+
+/// A line of `/proc/PID/status`.
+fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}

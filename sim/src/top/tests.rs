@@ -1,0 +1,179 @@
+//! Readings from files, and what the screen makes of two of them.
+
+use super::reading::{Rates, Reading, Sort};
+use super::source::{Said, Source};
+use std::time::{Duration, SystemTime};
+
+/// A program's file: three caches, each with `times` as many operations.
+fn dump(times: u64) -> String {
+    let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
+        let per_slab = (4096 << order) / size;
+        let objects = slabs * per_slab;
+        serde_json::json!({
+            "name": name, "object_size": size, "slab_size": size, "objs_per_slab": per_slab, "order": order, "slabs": slabs,
+            "pages": slabs << order, "objects": objects, "used": used, "in_magazines": 3, "in_depot": 2,
+            "free_in_slabs": objects.saturating_sub(used + 5), "allocs": 1000 * times + used, "frees": 1000 * times,
+            "depot_exchanges": 10 * times, "slabs_made": slabs + times, "slabs_released": times,
+        })
+    };
+    let never = serde_json::json!({
+        "name": "never", "object_size": 8, "slab_size": 8, "objs_per_slab": 512, "order": 0, "slabs": 0, "pages": 0, "objects": 0,
+        "used": 0, "in_magazines": 0, "in_depot": 0, "free_in_slabs": 0, "allocs": 0, "frees": 0, "depot_exchanges": 0,
+        "slabs_made": 0, "slabs_released": 0,
+    });
+    let caches = [
+        cache("malloc-64", 64, 0, 3, 100),
+        cache("session", 1024, 3, 2, 50),
+        cache("a", 256, 1, 3, 30),
+        never,
+    ];
+    serde_json::json!({
+        "caches": caches, "kmalloc_large": { "pages": 16 }, "huge": { "pages": 1024 },
+        "pages": { "zones": [{ "managed": 5000, "uncommitted": 4000 }, { "managed": 10, "uncommitted": 0 }] },
+    })
+    .to_string()
+}
+fn reading(times: u64, seconds: u64) -> Reading {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    Reading::new("a program".to_owned(), None, at, dump(times).as_bytes()).unwrap()
+}
+
+#[test]
+fn sums_and_rates_are_those_of_the_files() {
+    let now = reading(3, 100);
+    let totals = serde_json::to_value(&now.totals).unwrap();
+    assert_eq!(
+        totals,
+        serde_json::json!({
+            "objects": 192 + 64 + 96, "used": 180, "slabs": 8, "slab_bytes": (3 + 16 + 6) << 12, "large_bytes": 16 << 12,
+            "huge_bytes": 4 << 20, "committed_bytes": 1010 << 12, "allocs": 9180, "frees": 9000,
+        })
+    );
+    let rates = reading(1, 96).rates(&now.caches[0], now.at);
+    assert_eq!(
+        rates,
+        Rates { allocs: 500.0, frees: 500.0, depot: 5.0, slabs_made: 0.5, slabs_released: 0.5 }
+    );
+    assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
+}
+
+#[test]
+fn rows_go_by_what_is_asked_for() {
+    let now = reading(1, 1);
+    for (sort, names) in [
+        (Sort::Bytes, ["session", "a", "malloc-64"]),
+        (Sort::Used, ["malloc-64", "session", "a"]),
+        (Sort::PerSlab, ["malloc-64", "a", "session"]),
+        (Sort::Slabs, ["a", "malloc-64", "session"]),
+        (Sort::Name, ["a", "malloc-64", "session"]),
+        (Sort::Objects, ["malloc-64", "a", "session"]),
+        (Sort::PagesPerSlab, ["session", "a", "malloc-64"]),
+        (Sort::Size, ["session", "a", "malloc-64"]),
+        (Sort::InUse, ["session", "malloc-64", "a"]),
+    ] {
+        let rows = sort.rows(&now.caches, None, now.at);
+        assert_eq!(rows.iter().map(|(cache, _)| &*cache.name).collect::<Vec<_>>(), names, "{sort:?}");
+    }
+    assert_eq!(
+        Sort::ALL.map(|(letter, ..)| Sort::parse(&letter.to_string())),
+        Sort::ALL.map(|(_, sort, _)| Ok(sort))
+    );
+    assert!(Sort::parse("cc").unwrap_err().starts_with("expected one of a (in use), b (objects per slab), "));
+    let text = now.text(Sort::Bytes);
+    assert!(text.starts_with("a program\n180 of 352 objects in use, 8 slabs of 3 caches\n"), "{text}");
+    assert!(text.contains("\nsession    1,024        32       64      50  78"), "{text}");
+}
+
+#[test]
+fn a_file_is_read_again_when_it_is_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, new) = (dir.path().join("app.json"), dir.path().join("new"));
+    let name = file.to_str().unwrap();
+    assert!(Source::open(name).unwrap().one().unwrap_err().to_string().starts_with(name), "there is none");
+    std::fs::write(&file, "{}").unwrap();
+    let said = format!("{:#}", Source::open(name).unwrap().one().unwrap_err());
+    assert!(said.starts_with(&format!("{name}: expected what libuslab.so writes")), "{said}");
+    std::fs::write(&file, dump(1)).unwrap();
+    let mut source = Source::open(name).unwrap();
+    assert_eq!(source.one().unwrap().totals, reading(1, 0).totals);
+    assert!(matches!(source.look().unwrap(), Said::Nothing));
+    std::fs::write(&new, dump(2)).unwrap();
+    std::fs::rename(&new, &file).unwrap();
+    let Said::New(next) = source.look().unwrap() else { panic!("nothing new") };
+    assert_eq!(next.totals, reading(2, 0).totals);
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(source.look().unwrap(), Said::Ended));
+}
+
+#[cfg(feature = "watch")]
+mod screens {
+    use super::*;
+    use crate::top::screen::{Top, follow};
+    use crate::watch::terminal::Screen;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent};
+    use ratatui::{Frame, Terminal};
+
+    fn picture(top: &Top, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| top.draw(frame)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        cells
+            .chunks(width.into())
+            .map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n")
+            .collect()
+    }
+
+    #[test]
+    fn a_screen_has_the_rates_between_two_readings() {
+        let mut top = Top::new("a program".to_owned(), reading(1, 96), Duration::from_secs(4));
+        assert!(picture(&top, 80, 24).contains("\na second: 0 allocations, 0 frees, 0 depot"));
+        top.take(reading(3, 100));
+        let seen = picture(&top, 80, 24);
+        assert!(
+            seen.contains("\na second: 1500 allocations, 1500 frees, 15 depot exchanges, slabs +2 -2 "),
+            "{seen}"
+        );
+        let row = seen.lines().find(|line| line.starts_with("session ")).unwrap();
+        let cells: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(cells, ["session", "50", "78", "3", "2", "1024", "2", "64K", "500", "500", "5"], "{seen}");
+        let order =
+            |top: &Top| picture(top, 80, 24).lines().nth(5).unwrap().split(' ').next().unwrap().to_owned();
+        assert_eq!(order(&top), "session");
+        assert!(top.on(KeyCode::Char('n').into()) && order(&top) == "a");
+        assert!(!top.on(KeyCode::Char('q').into()));
+        for (width, height) in [(60, 20), (200, 60), (81, 3), (1, 1)] {
+            picture(&top, width, height);
+        }
+        assert!(picture(&top, 200, 24).contains("PER SLAB"));
+    }
+
+    /// A file that goes when the screen has shown it three times.
+    struct Gone(std::path::PathBuf, u64);
+
+    impl Screen for Gone {
+        fn draw(&mut self, _: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()> {
+            self.1 += 1;
+            if self.1 == 3 {
+                std::fs::remove_file(&self.0)?;
+            }
+            Ok(())
+        }
+        fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>> {
+            assert!(within.is_some(), "it would wait for ever");
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn what_ends_is_told_with_its_last_table() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("app.json");
+        std::fs::write(&file, dump(1)).unwrap();
+        let mut source = Source::open(file.to_str().unwrap()).unwrap();
+        let mut top = Top::new("a file".to_owned(), source.one().unwrap(), Duration::from_millis(1));
+        assert!(follow(&mut top, &mut source, &mut Gone(file, 0)).unwrap());
+        assert_eq!(top.reading.totals, reading(1, 0).totals);
+    }
+}

@@ -1,0 +1,316 @@
+//! What is shown, and what a key changes about it. No terminal, and no engine.
+
+use super::keys::Key;
+use std::ops::Range;
+use uslab_engine::until::{Found, Until};
+use uslab_engine::view::{About, View};
+use uslab_engine::{Path, Step, Stream};
+
+/// Rows of caches at a time.
+pub(super) const LANES: usize = 8;
+/// Operations a second while it plays.
+const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
+/// Pictures a second.
+pub(super) const PICTURES: u64 = 20;
+/// Operations that are seen at once on the time line, at least.
+const LEAST: u64 = 20;
+
+/// An object, by where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) cache: u32,
+    pub(super) page: u32,
+    pub(super) index: u16,
+}
+
+/// What is wanted of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Nothing,
+    /// The moment after so many operations.
+    At(u64),
+    /// The same moment, of other caches.
+    Look,
+    Slow,
+    Until(Until),
+    /// The same moment of another design.
+    Design,
+    Quit,
+}
+
+/// A point of the time line.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) at: u64,
+    /// See [`Engine::sample`](uslab_engine::Engine::sample).
+    pub(super) values: Vec<f64>,
+}
+
+/// What can be waited for: all of it, in the order of the page.
+const CONDITIONS: usize = 6;
+
+#[derive(Debug)]
+pub(super) struct App<'s> {
+    pub(super) about: About<'s>,
+    pub(super) designs: Vec<String>,
+    pub(super) design: usize,
+    pub(super) view: View,
+    /// The whole run of this design; empty before it ran.
+    pub(super) samples: Vec<Sample>,
+    /// Caches that are used, the busiest first.
+    pub(super) busy: Vec<u32>,
+    pub(super) chosen: Option<u32>,
+    pub(super) followed: Option<Place>,
+    /// What the time line shows.
+    pub(super) range: Range<u64>,
+    pub(super) wish: Wish,
+    /// A key that waits until the wish is fulfilled.
+    pub(super) next: Option<Key>,
+    pub(super) playing: bool,
+    speed: usize,
+    /// Operations a second over [`PICTURES`] that are still to be played.
+    owed: u64,
+    condition: usize,
+    pub(super) help: bool,
+    /// What somebody should know.
+    pub(super) problem: String,
+    pub(super) colour: bool,
+}
+
+impl<'s> App<'s> {
+    pub(super) fn new(stream: &'s Stream, designs: Vec<String>, at: u64) -> Self {
+        let pages = uslab_engine::view::Pages {
+            managed: 0,
+            slab: 0,
+            large: 0,
+            blocks: 0,
+            per_cpu: 0,
+            free: 0,
+            uncommitted: 0,
+            orders: Vec::new(),
+            cpus: Vec::new(),
+            depot: Vec::new(),
+        };
+        let (steps, caches, shown) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            about: About::from(stream),
+            designs,
+            design: 0,
+            view: View { operation: 0, time_ns: 0, steps, failed: 0, caches, shown, pages },
+            samples: Vec::new(),
+            busy: Vec::new(),
+            chosen: None,
+            followed: None,
+            range: 0..stream.operations,
+            wish: Wish::At(at),
+            next: None,
+            playing: false,
+            speed: 3,
+            owed: 0,
+            condition: 0,
+            help: false,
+            problem: String::new(),
+            colour: true,
+        }
+    }
+
+    /// Whether there is such a cache.
+    pub(super) fn choose_by_name(&mut self, name: &str) -> bool {
+        let found = self.about.caches.iter().position(|cache| *cache == name);
+        self.chosen = found.map(|cache| cache as u32);
+        found.is_some()
+    }
+
+    /// Takes how the run of a design went.
+    pub(super) fn ran(&mut self, samples: Vec<Sample>) {
+        self.samples = samples;
+        let Some(last) = self.samples.last() else { return };
+        let of = |cache: u32, place: usize| last.values[4 + 3 * cache as usize + place];
+        let served = |cache: &u32| of(*cache, 2);
+        self.busy = (0..self.about.caches.len() as u32).filter(|cache| served(cache) > 0.0).collect();
+        self.busy.sort_by(|a, b| served(b).total_cmp(&served(a)));
+        // Its slabs fill and empty.
+        let lost = |cache: u32| {
+            let used = self.samples.iter().map(|sample| sample.values[4 + 3 * cache as usize]);
+            used.fold(0.0, f64::max) - of(cache, 0)
+        };
+        let most = self
+            .busy
+            .iter()
+            .take(LANES)
+            .copied()
+            .reduce(|best, cache| if lost(cache) > lost(best) { cache } else { best });
+        self.chosen = self.chosen.or(most);
+    }
+
+    /// The caches in the overview: a screen of the busiest ones, with the chosen one if it is used.
+    pub(super) fn lanes(&self) -> &[u32] {
+        let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
+        self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
+    }
+    /// The caches that a view is to show slab by slab.
+    pub(super) fn shown(&self) -> Vec<u32> {
+        let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
+        self.lanes().iter().copied().chain(also).collect()
+    }
+    /// Where the view is, or will be.
+    fn at(&self) -> u64 {
+        if let Wish::At(at) = self.wish { at } else { self.view.operation }
+    }
+    pub(super) fn speed(&self) -> u64 {
+        SPEEDS[self.speed]
+    }
+    pub(super) fn name(&self, cache: u32) -> &'s str {
+        self.about.caches[cache as usize]
+    }
+
+    pub(super) fn on(&mut self, key: Key) {
+        self.problem.clear();
+        if std::mem::take(&mut self.help) {
+            return;
+        }
+        let playing = std::mem::take(&mut self.playing);
+        match key {
+            Key::Play => {
+                self.playing = !playing;
+                self.owed = 0;
+                if self.playing && self.view.operation == self.about.operations {
+                    self.go(0);
+                }
+            }
+            Key::By(by) => self.go(self.at().saturating_add_signed(by)),
+            Key::Home => self.go(0),
+            Key::End => self.go(self.about.operations),
+            Key::Slow => self.wish = Wish::Slow,
+            Key::Condition => self.condition = (self.condition + 1) % CONDITIONS,
+            Key::Until => match self.until() {
+                Some(until) => self.wish = Wish::Until(until),
+                None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
+                None => {
+                    self.problem =
+                        "No object is followed; f follows the one that this operation touched.".to_owned();
+                }
+            },
+            Key::Follow => self.follow(),
+            Key::Cache(by) => {
+                let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
+                let to = at.saturating_add_signed(by as isize).min(self.busy.len().saturating_sub(1));
+                self.choose(self.busy.get(to).copied());
+                self.playing = playing;
+            }
+            Key::Design => {
+                self.design = (self.design + 1) % self.designs.len();
+                self.wish = Wish::Design;
+            }
+            Key::Closer => self.zoom(self.range.end - self.range.start, 2),
+            Key::Farther => self.zoom((self.range.end - self.range.start) * 4, 2),
+            Key::Whole => self.range = 0..self.about.operations,
+            Key::Faster | Key::Slower => {
+                let by = if key == Key::Faster { 1 } else { -1 };
+                self.speed = self.speed.saturating_add_signed(by).min(SPEEDS.len() - 1);
+                self.playing = playing;
+            }
+            Key::Help => self.help = true,
+            Key::Quit => self.wish = Wish::Quit,
+        }
+    }
+
+    /// A picture's time has passed.
+    pub(super) fn tick(&mut self) {
+        self.owed += self.speed();
+        let whole = self.owed / PICTURES;
+        self.owed %= PICTURES;
+        if whole > 0 {
+            self.go(self.at() + whole);
+        }
+    }
+
+    pub(super) fn go(&mut self, to: u64) {
+        self.wish = Wish::At(to.min(self.about.operations));
+    }
+    fn choose(&mut self, cache: Option<u32>) {
+        if self.followed.is_some_and(|place| Some(place.cache) != cache) {
+            self.followed = None;
+        }
+        self.chosen = cache;
+        if self.wish == Wish::Nothing {
+            self.wish = Wish::Look;
+        }
+    }
+    fn follow(&mut self) {
+        let touched = |step: &Step| {
+            step.cache.zip(step.object).map(|(cache, (page, index))| Place { cache, page, index })
+        };
+        match self.view.steps.iter().find_map(touched) {
+            Some(place) if self.followed == Some(place) => self.followed = None,
+            Some(place) => {
+                self.choose(Some(place.cache));
+                self.followed = Some(place);
+            }
+            None => self.problem = "This operation touched no object of a slab.".to_owned(),
+        }
+    }
+    fn zoom(&mut self, length: u64, by: u64) {
+        let length = (length / by).max(LEAST).min(self.about.operations);
+        let begin = self.view.operation.saturating_sub(length / 2).min(self.about.operations - length);
+        self.range = begin..begin + length;
+    }
+
+    /// Takes the moment that was wanted.
+    pub(super) fn show(&mut self, view: View) {
+        self.view = view;
+        if self.view.operation == self.about.operations {
+            self.playing = false;
+        }
+    }
+    /// The same of an operation that left what its CPU holds: its cache is chosen, if it has slabs.
+    pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
+        if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
+            && has_slabs(cache)
+        {
+            self.choose(Some(cache));
+        }
+    }
+
+    fn until(&self) -> Option<Until> {
+        let cache = self.chosen?;
+        Some(match self.condition {
+            0 => Until::Miss { cache },
+            1 => Until::DepotEmpty { cache },
+            2 => Until::SlabBorn { cache },
+            3 => Until::SlabDies { cache },
+            4 => Until::Commit,
+            _ => {
+                let Place { cache, page, index } = self.followed?;
+                Until::Object { cache, page, index }
+            }
+        })
+    }
+    /// What `u` waits for, in words.
+    pub(super) fn condition(&self) -> String {
+        let name = self.chosen.map_or("a cache", |cache| self.name(cache));
+        match self.condition {
+            0 => format!("{name} misses its CPU"),
+            1 => format!("what CPUs share of {name} is empty"),
+            2 => format!("{name} gets a slab"),
+            3 => format!("{name} loses a slab"),
+            4 => "memory is committed".to_owned(),
+            _ => "the followed object moves".to_owned(),
+        }
+    }
+    /// What was found, to say beside the moment.
+    pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
+        match found {
+            Some(found) => self.go(found.operation),
+            None => {
+                self.problem = "That does not happen again before the end.".to_owned();
+                self.go(from);
+            }
+        }
+    }
+}
+
+/// Whether it left what its CPU holds.
+pub(super) fn slow(step: &Step) -> bool {
+    step.path.is_some_and(|path| path > Path::Cpu)
+}

@@ -1,0 +1,133 @@
+//! `uslab watch`: the page of a replay, on a terminal.
+//!
+//! ```text
+//! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
+//! ```
+//!
+//! An engine only goes forward. Whoever goes back gets a new one, which runs from the beginning: nothing is kept but the stream and
+//! the view.
+
+#[cfg(feature = "watch")]
+mod app;
+#[cfg(feature = "watch")]
+mod draw;
+#[cfg(feature = "watch")]
+pub(crate) mod keys;
+#[cfg(feature = "watch")]
+mod machine;
+#[cfg(feature = "watch")]
+mod session;
+#[cfg(feature = "watch")]
+pub(crate) mod terminal;
+#[cfg(all(test, feature = "watch"))]
+mod tests;
+
+use crate::output::command::Outcome;
+use anyhow::{Context, bail};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use uslab_engine::Policy;
+use uslab_engine::designs::Spec;
+
+/// What a build without screens says of a verb that needs one.
+#[cfg(not(feature = "watch"))]
+pub(crate) fn not_built(verb: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{verb}: this build has no screens; expected one with the feature `watch`: `cargo uslab-tui {verb}`, or `cargo run --release \
+         --package uslab-sim --features watch -- {verb}`"
+    )
+}
+
+/// Watch a replay on a terminal, operation by operation, forward and back: what `replay --html` shows in a browser.
+///
+/// Each moment shows the sentence of the last operation, the busiest caches (what each CPU holds, what CPUs share, slabs), one cache up
+/// close with its slabs object by object, and the pages. `?` lists the keys. 80 columns and 24 rows are enough.
+///
+/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes less than 0.1 s at the end of the
+/// bundled trace (672,020 operations), and some 0.1 s a million operations in others. NO_COLOR in the environment is respected.
+///
+/// It is built with the feature `watch` (`cargo uslab-tui watch`), and needs a terminal. Without one, `uslab replay --at N --json` has the
+/// same moments.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab watch
+  uslab watch trace.txt.zst --at 5000
+  uslab watch trace.ops --design slub:cpu_partial=0 --cache dentry")]
+pub(crate) struct WatchArgs {
+    /// The trace, as `uslab replay` or `uslab convert` reads it, or what `convert` wrote; `-` is standard input. Left out: the bundled
+    /// trace.
+    #[arg(value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Who answers, with knobs as `uslab replay --help` lists them.
+    #[arg(long, value_name = "NAME", default_value = "uslab")]
+    design: String,
+    /// Begin after N operations. Default: three tenths of them, as the page does.
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+    /// The cache to see up close. Default: the one that loses the most objects again.
+    #[arg(long, value_name = "NAME")]
+    cache: Option<String>,
+}
+
+pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::Result<Outcome> {
+    if json.is_some() {
+        bail!("--json: `watch` draws on a terminal; expected `uslab replay --at N --json`");
+    }
+    start::<P>(args, args.design.parse().context("--design")?)
+}
+
+#[cfg(not(feature = "watch"))]
+fn start<P: Policy>(args: &WatchArgs, _: Spec<P>) -> anyhow::Result<Outcome> {
+    // Nothing of it is read.
+    let WatchArgs { trace: _, at: _, cache: _, .. } = args;
+    Err(not_built("watch"))
+}
+
+#[cfg(feature = "watch")]
+fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome> {
+    use crate::output::Progress;
+    use crate::replay;
+    use uslab_engine::designs::all;
+
+    terminal::needed("`uslab replay --at N --json` has the same moments")?;
+    let mut specs = vec![wanted];
+    let others = all::<P>().filter(|(name, _)| *name != args.design).map(|(name, _)| name.parse());
+    specs.extend(others.collect::<Result<Vec<_>, _>>()?);
+    let progress = Progress::new();
+    let stream = replay::page_stream(args.trace.as_deref(), &replay::Options::default(), &progress)?;
+    drop(progress);
+    let operations = stream.operations;
+    let at = args.at.unwrap_or(operations * 3 / 10);
+    if at > operations {
+        bail!("--at {at}: expected 0 to {operations}, the operations of {}", stream.title);
+    }
+    let mut app = app::App::new(&stream, specs.iter().map(ToString::to_string).collect(), at);
+    app.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if let Some(name) = &args.cache
+        && !app.choose_by_name(name)
+    {
+        let names: Vec<_> = stream.caches.iter().map(|cache| &*cache.name).collect();
+        bail!("--cache {name}: no such cache; expected one of {}", names.join(", "));
+    }
+    let ended = session::watch(&stream, &specs, &mut app, &mut terminal::Terminal::start()?);
+    ended.map(|()| Outcome::Done)
+}
+
+#[cfg(all(test, not(feature = "watch")))]
+mod without {
+    use super::not_built;
+
+    #[test]
+    fn a_build_without_screens_says_how_to_get_one() {
+        let said = not_built("top").to_string();
+        assert!(
+            said.starts_with("top: this build has no screens; expected one with the feature `watch`: "),
+            "{said}"
+        );
+        assert!(
+            said.contains("`cargo uslab-tui top`") && said.contains("--features watch -- top`"),
+            "{said}"
+        );
+    }
+}

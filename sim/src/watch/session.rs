@@ -1,0 +1,172 @@
+//! Engines that do what is wanted.
+
+use super::app::{App, PICTURES, Sample, Wish, slow};
+use super::draw::draw;
+use super::keys::{Key, key};
+use super::terminal::Screen;
+use std::time::Duration;
+use uslab_engine::designs::{Spec, Visitor};
+use uslab_engine::{Design, Engine, EngineError, Policy, Stream};
+
+/// Points of the time line.
+const SAMPLES: u64 = 480;
+/// Operations between two looks whether somebody has pressed a key.
+const SLICE: u64 = 20_000;
+
+/// Until somebody quits.
+pub(super) fn watch<P: Policy>(
+    stream: &Stream,
+    specs: &[Spec<P>],
+    app: &mut App<'_>,
+    screen: &mut dyn Screen,
+) -> anyhow::Result<()> {
+    while app.wish != Wish::Quit {
+        let spec = &specs[app.design];
+        let ran = spec.on(stream, Session { stream, app, screen }).map_err(anyhow::Error::from);
+        ran.and_then(|ran| ran).map_err(|error| error.context(format!("--design {spec}")))?;
+    }
+    Ok(())
+}
+
+/// With a new engine, until one is needed that has run less.
+struct Session<'a, 's> {
+    stream: &'a Stream,
+    app: &'a mut App<'s>,
+    screen: &'a mut dyn Screen,
+}
+
+impl Visitor for Session<'_, '_> {
+    type Out = anyhow::Result<()>;
+
+    fn visit<D: Design>(mut self, design: D) -> anyhow::Result<()> {
+        let mut engine = Engine::new(design, self.stream);
+        if self.app.samples.is_empty() {
+            self.app.ran(samples(&mut engine)?);
+            return Ok(());
+        }
+        while self.done(&mut engine)? {
+            self.ask()?;
+        }
+        Ok(())
+    }
+}
+
+impl Session<'_, '_> {
+    /// Does what is wanted; false if this engine cannot: it has run too far, or is of another design.
+    fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
+        let from = self.app.view.operation;
+        match self.app.wish {
+            Wish::Nothing => {}
+            Wish::Quit => return Ok(false),
+            Wish::Design => {
+                self.app.samples.clear();
+                self.app.followed = None;
+                self.app.go(from);
+                return Ok(false);
+            }
+            Wish::Look if engine.operations() == from => {
+                let steps = self.app.view.steps.clone();
+                self.app.show(engine.view(steps, &self.app.shown()));
+            }
+            Wish::Look => {
+                self.app.go(from);
+                return self.done(engine);
+            }
+            Wish::At(at) => {
+                if !brought(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
+                    return Ok(false);
+                }
+                let steps = engine.run_and_tell(at)?;
+                self.app.show(engine.view(steps, &self.app.shown()));
+            }
+            Wish::Slow => {
+                if !brought(engine, from)? {
+                    return Ok(false);
+                }
+                while engine.operations() < self.stream.operations {
+                    let steps = engine.run_and_tell(engine.operations() + 1)?;
+                    let found = steps.iter().any(slow);
+                    if found || engine.operations() == self.stream.operations {
+                        self.app.slow_cache(&steps, |cache| engine.design().counts(cache).size > 0);
+                        self.app.show(engine.view(steps, &self.app.shown()));
+                        break;
+                    }
+                    if engine.operations().is_multiple_of(SLICE) && self.stopped(engine.operations())? {
+                        self.app.go(from);
+                        return Ok(false);
+                    }
+                }
+            }
+            Wish::Until(until) => {
+                if !brought(engine, from)? {
+                    return Ok(false);
+                }
+                let mut found = None;
+                while found.is_none() && engine.operations() < self.stream.operations {
+                    found = engine.run_until(&until, engine.operations() + SLICE)?;
+                    if found.is_none() && self.stopped(engine.operations())? {
+                        self.app.go(from);
+                        return Ok(false);
+                    }
+                }
+                self.app.found(found, from);
+                return self.done(engine);
+            }
+        }
+        self.app.wish = Wish::Nothing;
+        Ok(true)
+    }
+
+    /// Whether somebody presses a key while a search is at an operation.
+    fn stopped(&mut self, at: u64) -> anyhow::Result<bool> {
+        self.app.problem = format!("Searching: operation {}. Any key stops.", crate::output::grouped(at));
+        self.screen.draw(&|frame| draw(self.app, frame))?;
+        let stopped = self.screen.key(Some(Duration::ZERO))?.is_some();
+        self.app.problem.clear();
+        Ok(stopped)
+    }
+
+    /// Shows the moment, and waits for what somebody wants next.
+    fn ask(&mut self) -> anyhow::Result<()> {
+        if let Some(key) = self.app.next.take() {
+            self.app.on(key);
+            return Ok(());
+        }
+        self.screen.draw(&|frame| draw(self.app, frame))?;
+        let picture = Duration::from_millis(1000 / PICTURES);
+        let event = self.screen.key(self.app.playing.then_some(picture))?;
+        match event.and_then(key) {
+            Some(key) => self.app.on(key),
+            None if event.is_none() && self.app.playing => self.app.tick(),
+            None => {}
+        }
+        // Who holds an arrow down goes where it leads, and does not wait for each moment on the way.
+        while matches!(self.app.wish, Wish::At(_)) && self.app.next.is_none() {
+            let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
+            match key(event) {
+                Some(by @ Key::By(_)) => self.app.on(by),
+                other => self.app.next = other,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs until so many operations have run; false if more have already.
+fn brought<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
+    engine.run(at)?;
+    Ok(engine.operations() <= at)
+}
+
+/// The whole run at points.
+fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
+    let operations = engine.stream().operations;
+    let mut samples = Vec::new();
+    for point in 0..=SAMPLES {
+        engine.run(operations * point / SAMPLES)?;
+        let mut values = Vec::new();
+        engine.sample(&mut values);
+        samples.push(Sample { at: engine.operations(), values });
+    }
+    Ok(samples)
+}

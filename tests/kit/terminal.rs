@@ -1,0 +1,50 @@
+//! The command `uslab` on a terminal.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::tcgetattr;
+
+/// Runs it on a terminal of 80 by 24, and acts when the first picture is there. Its exit code, what it wrote, and whether the terminal
+/// is as it was.
+pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Option<i32>, String, bool) {
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(&size, None).unwrap();
+    let before = tcgetattr(&pty.slave).unwrap();
+    let slave = || Stdio::from(pty.slave.try_clone().unwrap());
+    let mut command = Command::new(uslab_tests::uslab());
+    command.args(args).env("TERM", "xterm").stdin(slave()).stdout(slave()).stderr(slave());
+    let mut child = command.spawn().unwrap();
+    let (mut terminal, mut act) = (File::from(pty.master), Some(act));
+    let (mut text, mut some) = (Vec::new(), [0; 4096]);
+    let mut read = |terminal: &mut File, text: &mut Vec<u8>| {
+        // Milliseconds: whether the program has ended is asked between.
+        let there = poll(&mut [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)], 20_u8).unwrap() > 0;
+        if there {
+            let read = terminal.read(&mut some).unwrap();
+            text.extend_from_slice(&some[..read]);
+        }
+        there
+    };
+    let status = loop {
+        let ended = child.try_wait().unwrap();
+        let more = read(&mut terminal, &mut text);
+        if let Some(status) = ended
+            && !more
+        {
+            break status;
+        }
+        // Both screens say it in their last rows. Blanks are not written to an empty screen.
+        if String::from_utf8_lossy(&text).contains("quit")
+            && let Some(act) = act.take()
+        {
+            act(&mut terminal);
+        }
+    };
+    let restored = tcgetattr(&pty.slave).unwrap() == before;
+    (status.code(), String::from_utf8_lossy(&text).into_owned(), restored)
+}

@@ -1,0 +1,123 @@
+//! `uslab top` of a program under the library.
+
+#[path = "../../kit/terminal.rs"]
+mod terminal;
+
+use super::{compiled, text};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use terminal::on_a_terminal;
+use uslab_tests::libuslab;
+
+/// `dump.c`, which stays until its input ends. Its number, and the process.
+fn program(dir: &Path, options: &str) -> (String, Child) {
+    let mut command = Command::new(compiled("dump.c", dir));
+    command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // It has begun.
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (child.id().to_string(), child)
+}
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+fn top(args: &[&str]) -> Output {
+    Command::new(uslab_tests::uslab()).arg("top").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn what_it_prints_is_what_the_program_s_own_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = format!("dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
+    let (pid, child) = program(dir.path(), &options);
+    let output = top(&["--once", &pid, "--json"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // Nobody asked after that.
+    let file = std::fs::read(dir.path().join(format!("out.{pid}.json"))).unwrap();
+    let file: Value = serde_json::from_slice(&file).unwrap();
+    let own: Vec<_> =
+        file["caches"].as_array().unwrap().iter().filter(|cache| cache["slabs_made"] != 0).collect();
+    let rows = shown["caches"].as_array().unwrap();
+    assert_eq!(rows.len(), own.len());
+    for row in rows {
+        let cache = own.iter().find(|cache| cache["name"] == row["name"]).unwrap();
+        let row = row.as_object().unwrap();
+        assert_eq!(row.len(), 17);
+        row.iter().for_each(|(field, value)| assert_eq!(cache[field], *value, "{} {field}", cache["name"]));
+    }
+    let bytes: Vec<_> = rows.iter().map(|row| row["pages"].as_u64().unwrap()).collect();
+    assert!(bytes.is_sorted_by(|a, b| a >= b), "{bytes:?}");
+    let sum = |field: &str| own.iter().map(|cache| cache[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(shown["totals"]["used"], sum("used"));
+    assert_eq!(shown["totals"]["slab_bytes"], sum("pages") * 4096);
+    let used = rows.iter().find(|row| row["name"] == "malloc-112").unwrap()["used"].as_u64().unwrap();
+    assert!(used >= 1000, "{used}");
+
+    // As a table, and from the file.
+    let table = text(&top(&["--once", &pid]).stdout);
+    assert!(table.starts_with(&format!("program ({pid})\n")) && table.contains("\nmalloc-112 "), "{table}");
+    let from_file = top(&["--once", dir.path().join(format!("out.{pid}.json")).to_str().unwrap()]);
+    assert_eq!(text(&from_file.stdout).split_once('\n').unwrap().1, table.split_once('\n').unwrap().1);
+    end(child);
+}
+
+#[test]
+fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
+    let refused = |args: &[&str], part: &str| {
+        let output = top(args);
+        let err = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), output.stdout.len(), err.lines().count()),
+            (Some(2), 0, 1),
+            "{err}"
+        );
+        assert!(err.contains(part), "{err}");
+    };
+    for (options, part) in [
+        (
+            "check=1",
+            "it has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
+        ),
+        ("dump=/tmp/out.prom", "it writes `/tmp/out.prom`; expected a name that ends in .json"),
+        // The signal would end it.
+        ("dump=/tmp/out.json", "it has no thread `uslab-dump` that waits for SIGUSR2; expected a program"),
+        ("dump=/tmp/out.json,dump_signal=USR1", "that waits for SIGUSR1; expected a program"),
+    ] {
+        let mut cat = Command::new("cat");
+        let child = cat.env("USLAB_OPTIONS", options).stdin(Stdio::piped()).spawn().unwrap();
+        // Between fork and exec its environment is this program's.
+        let comm = format!("/proc/{}/comm", child.id());
+        while std::fs::read(&comm).unwrap() != b"cat\n" {
+            std::thread::yield_now();
+        }
+        refused(&["--once", &child.id().to_string()], part);
+        end(child);
+    }
+    refused(
+        &["--once", "4194999"],
+        "4194999: no such program; expected the number of a running one, or a file",
+    );
+    refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
+    refused(&["/nowhere"], "standard output is no terminal; `--once` prints a table, `--json` a reading");
+    for seconds in ["0.01", "3601", "x"] {
+        let output = top(&["1", "--interval", seconds]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("expected seconds, 0.1 to 3600"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_program_that_ends_leaves_its_last_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
+    let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
+    assert_eq!((code, restored), (Some(0), true), "{said}");
+    let left = &said[said.rfind("\x1b[?1049l").unwrap()..];
+    assert!(left.contains("\nmalloc-112 "), "{said:?}");
+    assert!(left.ends_with(&format!("program ({pid}) has ended.\r\n")), "{said:?}");
+}

@@ -1,0 +1,44 @@
+//! `uslab watch` on a terminal, and where there is none.
+
+#[path = "../kit/terminal.rs"]
+mod terminal;
+
+use crate::cli::refused;
+use std::io::Write;
+use terminal::on_a_terminal;
+
+#[test]
+fn on_a_terminal_it_draws_obeys_and_leaves_the_terminal_as_it_was() {
+    let (code, text, restored) = on_a_terminal(&["watch", "--design", "slub", "--cache", "dentry"], |keys| {
+        keys.write_all(b"nq").unwrap();
+    });
+    assert_eq!((code, restored), (Some(0), true), "{text}");
+    let (entered, left) = (text.find("\x1b[?1049h").unwrap(), text.rfind("\x1b[?1049l").unwrap());
+    assert!(entered < left && !text[left..].contains("dentry"), "the other screen, and back: {text:?}");
+    assert!(text.contains("slub") && text.contains("dentry"), "{text:?}");
+}
+
+#[test]
+fn a_moment_or_cache_that_there_is_not_is_named_without_a_picture() {
+    for (args, part) in [
+        (["watch", "--at", "99999999"], "--at 99999999: expected 0 to 672020, the operations of "),
+        (["watch", "--cache", "none"], "--cache none: no such cache; expected one of "),
+        (["watch", "--design", "slob"], "--design: no design `slob`; there are uslab, "),
+    ] {
+        let (code, text, restored) = on_a_terminal(&args, |_| {});
+        assert_eq!((code, restored), (Some(2), true), "{text}");
+        assert!(text.contains(part) && !text.contains("\x1b[?1049h"), "{text:?}");
+    }
+}
+
+#[test]
+fn without_a_terminal_it_says_what_does() {
+    refused(
+        &["watch"],
+        &["uslab: standard output is no terminal; `uslab replay --at N --json` has the same moments\n"],
+    );
+    refused(
+        &["watch", "--json"],
+        &["uslab: --json: `watch` draws on a terminal; expected `uslab replay --at N --json`\n"],
+    );
+}
