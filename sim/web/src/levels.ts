@@ -14,6 +14,6 @@ export function said(levels: readonly Level[]): string {
   return names.map((name) => {
     const own = levels.filter((level) => level.name === name);
     const { objects, room } = total(own);
-    return `${own.length > 1 ? `${own.length} × ` : ''}${name} ${room ? `${objects} of ${room}` : 'none'}`;
+    return `${own.length > 1 ? `${own.length} × ` : ''}${name} ${room ? `${objects} of ${room}` : 'empty'}`;
   }).join(', ');
 }

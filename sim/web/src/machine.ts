@@ -254,7 +254,7 @@ function drawSlabs(
         g.strokeStyle = stroke;
         g.lineWidth = line;
         g.beginPath();
-        g.arc(x, y, Math.max(dots.dot, 7), 0, 7);
+        g.arc(x, y, Math.max(dots.dot * 0.7, 7), 0, 7);
         g.stroke();
       }
     }

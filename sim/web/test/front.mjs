@@ -33,7 +33,7 @@ const view = (page) => page.evaluate(() => window.uslab.view());
 try {
   // --- three clicks: a magazine fills, a depot visit, a slab dies ---
   const page = await open();
-  await page.click('text=Magazines on four CPUs');
+  await page.click('.card:has-text("Magazines on four CPUs")');
   await page.click('.took button:has-text("A depot visit")');
   await page.click('button[aria-label^="Play"]');
   let seen = { filled: 0, depot: false, died: false };
@@ -100,7 +100,7 @@ try {
     assert.equal((await view(page)).command, own.at(-1).command, 'the end is the end');
     await page.keyboard.press('Home');
     // Each control once, by mouse; what was done is the same by hand.
-    await page.click('text=begin with nothing');
+    await page.click('text="clear"');
     const done = [];
     for (let i = 0; i < 12; i++) {
       const buttons = page.locator('.commands button');

@@ -111,6 +111,7 @@ await drive('scale', async (open) => {
   assert.equal(await page.locator('#chart .validated').count(), 0);
   assert.equal(await page.locator('#chart .linear').count(), 1);
   await page.click('#twin summary');
+  await page.waitForSelector('#twin tbody tr');
   assert.equal(await page.locator('#twin table').count(), Object.keys(of).length);
   assert.equal(await page.locator('#twin tbody tr').count(), Object.keys(of).length * designs.length);
   assert.equal(await page.locator('#twin tbody tr').first().locator('td').count(), counts.length);

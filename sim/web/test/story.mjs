@@ -22,7 +22,7 @@ const fails = last + 1;
 await drive('story', async (open) => {
   const page = await open(example);
   assert.equal(await at(page), fails, 'without a link it is the failure');
-  assert.match(await text(page, 'said'), new RegExp(`fails: ${story.end}`));
+  assert.match(await text(page, 'said'), new RegExp(`check failed: ${story.end}`));
 
   // --- each step says what the story says, and what is known adds up ---
   const known = new Map();
@@ -110,6 +110,7 @@ await drive('story', async (open) => {
 
   // --- the table ---
   await page.click('#twin summary');
+  await page.waitForSelector('#twin tbody tr');
   const rows = await page.$$eval('#twin tbody tr', (all) => all.map((row) => row.textContent));
   assert.equal(rows.length, last);
   story.steps.forEach(({ did }, i) => assert(rows[i].includes(did), rows[i]));

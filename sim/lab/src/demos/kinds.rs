@@ -117,7 +117,7 @@ impl Shown for Buddy {
     fn facts(&self, _: Option<Layout>) -> Vec<(String, String)> {
         let sizes = (0..).map(|order| 16_usize << order);
         let blocks = self.free_blocks().into_iter().zip(sizes).filter(|(count, _)| *count > 0);
-        let blocks: Vec<_> = blocks.map(|(count, size)| format!("{count} of {size}")).collect();
+        let blocks: Vec<_> = blocks.map(|(count, size)| format!("{count} of {size} bytes")).collect();
         vec![("free blocks".to_owned(), blocks.join(", "))]
     }
 }

@@ -180,14 +180,14 @@ impl Name {
             ),
             Self::BestFit => (
                 "Best fit",
-                "The same requests, and the smallest hole that is large enough: the large hole stays whole, and a sliver remains.",
+                "Two holes, and the smallest that is large enough is taken: the large hole stays whole, and a sliver remains of the other.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
             ),
             Self::Buddy => (
                 "Buddy",
-                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two buddies that are \
-                 free become one again, as far as it goes.",
+                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two free \
+                 buddies become one block again, and so on up.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 &["alloc 65", "alloc 60", "alloc 200", "free a", "free b", "free c"],
             ),
@@ -210,8 +210,8 @@ impl Name {
             ),
             Self::HandlesWrap => (
                 "Handles that wrap",
-                "The same, but after the last generation comes the first. A handle that is three lives old is taken for the new \
-                 object's: the ABA problem.",
+                "After a slot's last generation comes the first again. A handle that is three lives old finds another object, and \
+                 nothing notices: the ABA problem.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "free a", "alloc", "free b", "alloc", "free c", "alloc", "get a", "free a",

@@ -129,7 +129,7 @@ fn buddies_are_halved_and_made_one_again() {
     let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
     assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
     assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
-    assert_eq!(last.facts, [("free blocks".to_owned(), "1 of 1024".to_owned())]);
+    assert_eq!(last.facts, [("free blocks".to_owned(), "1 of 1024 bytes".to_owned())]);
 }
 
 #[test]

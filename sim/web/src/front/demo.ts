@@ -47,7 +47,8 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     const command = commands[stepper.at - 1];
     said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
       scene.said || 'Nothing has been done yet. Play the script, or do something yourself.');
-    picture.replaceChildren(memory(scene, rows, about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined));
+    const before = stepper.at ? named(scenes[stepper.at - 1]!) : [];
+    picture.replaceChildren(memory(scene, rows, named(scene).filter((name) => !before.includes(name)), about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined));
     kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     const { holes } = scene;
     const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${grouped(holes.count)} pieces, the largest ${grouped(holes.largest)}`]] : [];
@@ -85,8 +86,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
       own.setAttribute('aria-label', verb);
       return own;
     };
-    const many = (names: readonly string[]) => group(made('span', { className: 'verb' }, verb),
-      ...(names.length ? names.map((name) => does(name, () => act(`${verb} ${name}`))) : [made('span', { className: 'quiet' }, 'none')]));
+    const many = (names: readonly string[]) => group(...names.map((name) => does(`${verb} ${name}`, () => act(`${verb} ${name}`))));
     switch (wants[0]) {
       case undefined: return does(verb, () => act(verb));
       case 'BYTES': {
@@ -109,8 +109,8 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
 
   root.replaceChildren(made('section', {}, made('h2', {}, about.title), made('p', { className: 'what' }, about.what),
     stepper.root, said, picture, kinds, controls,
-    made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('begin with nothing', () => begin([])),
-      made('span', { className: 'copy' }, line)),
+    made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('clear', () => begin([])),
+      made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'in a terminal: '), line)),
     made('div', { className: 'two' }, facts, made('div', {}, made('h3', {}, 'Commands'), took)), twin));
   stepper.go(Number(values.get('at') ?? 0) || 0);
   return { view: () => ({ command: commands[stepper.at - 1] ?? null, scene: scenes[stepper.at] }), key: (key) => stepper.key(key), leave: () => stepper.stop() };

@@ -19,21 +19,21 @@ export interface Scripted {
 export const SCRIPTED: readonly Scripted[] = [
   {
     name: 'slab', title: 'Slabs with constructors', design: 'bonwick94',
-    what: 'One CPU, one cache of 512 bytes, and no layer in between: each allocation takes an object of a partial slab, each free gives it back. ' +
+    what: 'One CPU and one cache, of 512-byte objects. Each allocation takes an object from a slab, and each free puts it back, as in 1994. ' +
       'The constructor runs once for each object of a new slab, and not at each allocation: a freed object stays constructed.',
     script: [
-      'cpus 1', 'cache node 512', '# The first allocation makes a slab', '0 alloc', '# The slab fills', '0 alloc 7',
+      'cpus 1', 'cache dentry 512', '# The first allocation makes a slab', '0 alloc', '# The slab fills', '0 alloc 7',
       '# A second slab is made', '0 alloc 6', '# Objects are freed and allocated again: no constructor runs', '0 free 5', '0 alloc 5',
       '# The first slab empties', '0 free 8 oldest', '# Shrinking gives the empty slab back', '0 shrink',
     ],
   },
   {
     name: 'magazines', title: 'Magazines on four CPUs', design: 'uslab:capacity=8:stock=0',
-    what: 'Four CPUs and one cache of 256 bytes. A magazine has 8 objects here, and each CPU a stack with room for two: it needs no lock for that. ' +
-      'When the stack is full or empty, a magazine goes to the depot, which all CPUs share, or comes from there. Slabs are visited last.',
+    what: 'Four CPUs share one cache, of 256-byte objects. Each CPU has a stack of free objects and uses it without a lock; here it has room for two magazines of 8. ' +
+      'When the stack is full or empty, a magazine goes to the depot, which all CPUs share, or comes from there. Slabs are last.',
     script: [
-      'cpus 4', 'cache node 256', '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
-      '# A magazine fills: CPU 0 frees to its own stack, without a lock', '0 free 16 newest',
+      'cpus 4', 'cache dentry 256', '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
+      '# A magazine fills: CPU 0 frees to its own stack', '0 free 16 newest',
       '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 4 newest',
       '# CPU 0 allocates: from its stack, and then from the depot', '0 alloc 20',
       '# Remote frees: CPU 1 frees what CPU 0 allocated', '1 free 40 oldest',
@@ -137,8 +137,8 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     stepper.set(moments.length - 1, 0);
   }) }, 'run the script');
   root.replaceChildren(made('section', {}, made('h2', {}, own.title), made('p', { className: 'what' }, own.what),
-    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'what these are')),
-    said, facts, problem, made('h3', {}, 'What to see'), chapters), place, legend(),
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'which designs there are')),
+    said, facts, problem, made('h3', {}, 'Jump to'), chapters), place, legend(),
   made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
     made('details', {}, made('summary', {}, 'The script'), text, rerun)));
   await attempt(() => run(script, design));
@@ -159,7 +159,9 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
 
 function legend(): HTMLElement {
   const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
-  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))));
+  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
+    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; those that CPUs hold count as gone. The word before a sentence is the dearest thing that the operation did: ',
+      'cpu (no lock), depot, slab, pages or commit (the system).'));
 }
 
 /** The lines of a script that begin before an operation; the one that it is in the midst of is cut there. */

@@ -59,12 +59,17 @@ async function main(): Promise<void> {
 const card = (href: string, title: string, text: string): HTMLElement => made('a', { className: 'card', href }, made('h3', {}, title), made('p', {}, text));
 
 function start(root: HTMLElement, lab: Lab): void {
+  const comparisons = ['layout'];
+  const cards = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what }) => card(link('demo', { name }), title, what));
   root.replaceChildren(
-    made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' }, 'The allocator that ships, compiled to WebAssembly: what you see is what it does, not a recording.'),
+    made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' },
+      'uslab is a slab allocator in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
+      'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' has the words.'),
       made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
-        card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back, on any design, and what if the design were another one.'))),
+        card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux’s SLUB.'))),
     made('section', {}, made('h2', {}, 'Allocators of the textbooks'), made('p', { className: 'what' }, 'Each is the lab’s own code in a small memory. Play its script, then type any size.'),
-      made('div', { className: 'cards' }, ...lab.demos.map(({ name, title, what }) => card(link('demo', { name }), title, what)),
+      made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
+    made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...cards((name) => comparisons.includes(name)),
         card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'))),
   );
 }

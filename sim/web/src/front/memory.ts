@@ -21,8 +21,8 @@ function svg<K extends keyof SVGElementTagNameMap>(tag: K, own: Record<string, s
   return element;
 }
 
-/** The memory; `pick` hears which block was clicked. */
-export function memory({ parts }: Scene, rows: number, pick?: (block: string) => void): SVGSVGElement {
+/** The memory; blocks of these names are new, and `pick` hears which block was clicked. */
+export function memory({ parts }: Scene, rows: number, fresh: readonly string[] = [], pick?: (block: string) => void): SVGSVGElement {
   const bytes = parts.reduce((sum, part) => sum + part.bytes, 0);
   const row = Math.ceil(bytes / rows), HIGH = rows > 4 ? 26 : 44;
   const root = svg('svg', { viewBox: `0 0 ${WIDE} ${rows * (HIGH + GAP)}`, class: 'memory', role: 'img', 'aria-label': partsSaid(parts) });
@@ -31,7 +31,7 @@ export function memory({ parts }: Scene, rows: number, pick?: (block: string) =>
       const line = Math.floor(at / row), end = Math.min(part.at + part.bytes, (line + 1) * row);
       const x = (at - line * row) / row * WIDE, wide = (end - at) / row * WIDE, y = line * (HIGH + GAP);
       const name = nameOf(part);
-      const box = svg('g', { class: `part ${part.is}` },
+      const box = svg('g', { class: `part ${part.is}${fresh.includes(name) ? ' fresh' : ''}` },
         svg('title', {}, `${name && `${name}: `}${noun(part.bytes, 'byte')} from ${grouped(part.at)}, ${means(part.is)}`),
         svg('rect', { x: x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 1), height: HIGH - 1 }));
       if (part.is === 'used' && wide > 9 * name.length) box.append(svg('text', { x: x + wide / 2, y: y + HIGH / 2 + 5 }, name));

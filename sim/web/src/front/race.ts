@@ -29,12 +29,15 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
       const scene = scenes[at]!;
       return made('div', { className: 'racer' }, made('h3', {}, name, made('span', { className: 'quiet' }, scene.said)), memory(scene, 1));
     }), legend(race.scenes.flatMap(([, scenes]) => scenes[at]!.parts)));
-    const head = ['allocator', 'refused', 'free bytes', 'pieces', 'largest', 'scattered'];
+    const head = ['allocator', 'refused so far', 'free bytes', 'pieces', 'largest', 'scattered'];
+    const least = Math.min(...race.scenes.map(([, scenes]) => Math.round(scattered(scenes[at]!))));
     table.replaceChildren(made('tr', {}, ...head.map((text) => made('th', { scope: 'col' }, text))), ...race.scenes.map(([name, scenes]) => {
       const { holes } = scenes[at]!;
       const refused = scenes.slice(1, at + 1).filter((scene, i) => scene.refused && race.commands[i]!.startsWith('alloc')).length;
       const cells = [refused, holes.total, holes.count, holes.largest].map(grouped);
-      return made('tr', {}, made('th', { scope: 'row' }, name), ...[...cells, `${Math.round(scattered(scenes[at]!))} %`].map((text) => made('td', {}, text)));
+      const share = Math.round(scattered(scenes[at]!));
+      return made('tr', {}, made('th', { scope: 'row' }, name), ...cells.map((text) => made('td', {}, text)),
+        made('td', {}, share === least ? made('b', {}, `${share} %`) : `${share} %`));
     }));
     drawChart();
     history.replaceState(null, '', link('race', { seed: seed.value, at: String(at) }));
@@ -45,16 +48,20 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
     const left = 40, bottom = height - 18, x = (at: number) => left + at / REQUESTS * (width - left - 90), y = (share: number) => 8 + (1 - share / 100) * (bottom - 8);
     g.fillStyle = colours.quiet;
     for (const share of [0, 50, 100]) g.fillText(`${share} %`, 0, y(share) + 4);
-    const lines = [colours.used, colours.cached, colours.depot, colours.free];
-    race.scenes.forEach(([name, scenes], i) => {
-      g.strokeStyle = g.fillStyle = lines[i]!;
+        race.scenes.forEach(([name, scenes], i) => {
+      // Told apart by their dashes: colours mean something else here.
+      g.strokeStyle = g.fillStyle = colours.ink;
       g.lineWidth = 1.5;
       g.setLineDash([[], [6, 3], [2, 2], [9, 3, 2, 3]][i]!);
       g.beginPath();
       scenes.forEach((scene, at) => g.lineTo(x(at), y(scattered(scene))));
       g.stroke();
+      g.beginPath();
+      g.moveTo(width - 84, 10 + i * 16);
+      g.lineTo(width - 60, 10 + i * 16);
+      g.stroke();
       g.setLineDash([]);
-      g.fillText(name, width - 84, 14 + i * 14);
+      g.fillText(name, width - 54, 14 + i * 16);
     });
     g.strokeStyle = colours.now;
     g.lineWidth = 1;
@@ -70,9 +77,9 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
     stepper.go(0);
   };
   root.replaceChildren(made('section', {}, made('h2', {}, 'Fragmentation race'),
-    made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Who keeps the free memory in few pieces, and who has to refuse a block?'),
-    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', seed), made('span', { className: 'copy' }, made('code', {}, `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed.value}`))),
-    said, lanes, made('h3', {}, 'Scattered: the share of free bytes that the largest free piece does not have'), chart, made('div', { className: 'scroll' }, table)));
+    made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Who keeps the free memory in few pieces, and who has to refuse a block? A refused block is not freed later either, so the loads differ.'),
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', seed), made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'one of them in a terminal: '), made('code', {}, `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed.value}`))),
+    said, lanes, made('h3', {}, 'Scattered: free memory outside the largest free piece'), chart, made('div', { className: 'scroll' }, table)));
   requestAnimationFrame(() => stepper.go(Number(values.get('at') ?? 0) || 0));
   return { view: () => ({ at: stepper.at, race }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
 }
