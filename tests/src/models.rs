@@ -364,7 +364,10 @@ mod tests {
     fn the_tutorial_has_the_commands_that_run_here() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
         let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
-        let others = [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned()];
+        // `tests/sim/story.rs` has the last one.
+        let story = "cargo uslab story story.json --html story.html".to_owned();
+        let others =
+            [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned(), story];
         let commands: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
         let known = |command: &&str| command.contains(&loom) || others.iter().any(|other| other == command);
         let unknown: Vec<_> = commands.iter().filter(|command| !known(command)).collect();
