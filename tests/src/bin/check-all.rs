@@ -160,7 +160,7 @@ fn run_quick(totals: &mut Totals) {
 
 fn run_tests(totals: &mut Totals) {
     let mut command = cargo();
-    command.args(["test", "--workspace"]);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
     if std::env::var_os("PROPTEST_CASES").is_none() {
         command.env("PROPTEST_CASES", CASES);
     }
