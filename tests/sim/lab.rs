@@ -85,12 +85,12 @@ fn a_demo_shows_the_memory_after_each_command() {
 > alloc 65
 a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.
 aaaa++++........|...............|...............................
-free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128, 1 of 256, 1 of 512
+free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 256 bytes, 1 of 512 bytes
 
 > alloc 1000
 No room for 1000 bytes. Free: 896 bytes in 3 pieces, the largest 512.
 aaaa++++........|...............|...............................
-free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128, 1 of 256, 1 of 512
+free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 256 bytes, 1 of 512 bytes
 
 > free a
 a is free. It took 3 looks, 3 merges.
