@@ -95,7 +95,7 @@ free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 
 > free a
 a is free. It took 3 looks, 3 merges.
 ................................................................
-free: 1024 bytes in one piece; free blocks: 1 of 1024
+free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
 
 ";
     assert_eq!(out, expected);
@@ -105,9 +105,21 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024
         scenes[0]["parts"][1],
         serde_json::json!({"at": 65, "bytes": 63, "is": "rounding", "block": "a"})
     );
-    for name in ["linear", "stack", "pool", "first-fit", "best-fit", "buddy", "tlsf"] {
-        assert!(told(&["demo", name]).starts_with("> alloc "), "{name}: its script");
+    for name in [
+        "linear",
+        "stack",
+        "pool",
+        "lazy-pool",
+        "first-fit",
+        "best-fit",
+        "buddy",
+        "tlsf",
+        "handles",
+        "handles-wrap",
+    ] {
+        assert!(told(&["demo", name]).starts_with("> alloc"), "{name}: its script");
     }
+    assert!(told(&["demo", "layout"]).starts_with("> walk "), "its script");
 }
 
 /// What valgrind runs and counts, by the same words (`experiments::instructions`).
