@@ -17,7 +17,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 use uslab::{Geometry, Magazines};
-use uslab_magazine::Cpus;
+use uslab_magazine::{Cpus, MAX_DEPOT};
 
 /// Designs that are part of this crate, or the one that a program brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +192,9 @@ impl<P: Policy> Spec<P> {
             Sizes { capacity: Some(0), .. } => {
                 Err("without magazines (capacity=0) there is no stock and no depot".to_owned())
             }
+            Sizes { depot_limit: Some(limit), .. } if limit > MAX_DEPOT => {
+                Err(format!("depot_limit is {limit}; expected 0 to {MAX_DEPOT}"))
+            }
             Sizes { capacity: Some(capacity @ 1..=64), stock, depot_limit } => Ok(Magazines::Sized {
                 capacity,
                 stock: stock.unwrap_or(8),
@@ -317,6 +320,7 @@ mod tests {
             ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: at least 1"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=65", "uslab: capacity is 65; expected 0 to 64"),
+            ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit is 4097; expected 0 to 4096"),
             ("uslab:stock=1", "uslab: stock and depot_limit are of magazines whose capacity is set, too"),
             ("uslab:capacity=0:stock=1", "uslab: without magazines (capacity=0) there is no stock"),
             (

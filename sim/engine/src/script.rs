@@ -152,7 +152,7 @@ impl Script {
             }
             _ => return Err(EXPECTED.to_owned()),
         } as u32;
-        if alloc && self.born.len() + n > MOST {
+        if alloc && n > MOST - self.born.len() {
             return Err(format!("a script allocates {MOST} objects at most"));
         }
         for done in 0..n {
@@ -237,6 +237,8 @@ mod tests {
             ("cpus 1\ncache a 8\n1 alloc", "there is no CPU 1: expected 0 to 0"),
             ("cpus 1\ncache a 8\n\n0 alloc 3 b", "line 4, `0 alloc 3 b`: there is no cache b; there are: a"),
             ("cpus 1\ncache a 8\n0 alloc 100001", "100000 objects at most"),
+            // As many as any number has.
+            (&format!("cpus 1\ncache a 8\n0 alloc\n0 alloc {}", usize::MAX), "100000 objects at most"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free 3", "only 2 objects of a are in use"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free @2", "object 2 is not in use"),
             ("cpus 1\ncache a 8\n0 alloc oldest", "there is no cache oldest"),
