@@ -2,6 +2,7 @@
 //!
 //! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
 
+use crate::course::{self, labs};
 use crate::design::Design;
 use crate::designs::{NoPolicy, Spec};
 use crate::engine::{Engine, EngineError};
@@ -151,6 +152,21 @@ extern "C" fn demo() -> usize {
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
     say(race.and_then(|race| serde_json::to_vec(&race).ok()).unwrap_or_default())
+}
+
+/// The labs of the course, with the numbers that a seed makes, as JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn course(seed: u32) -> usize {
+    say(serde_json::to_vec(&labs(seed)).unwrap_or_default())
+}
+
+/// What is right for a question, by its place from 0, of the lab whose name [`room`] was filled with: an [`Answer`](crate::course::Answer)
+/// as JSON; its length. 0: there is no such question.
+#[unsafe(no_mangle)]
+extern "C" fn answer(seed: u32, question: usize) -> usize {
+    let lab = TEXT.with_borrow_mut(core::mem::take);
+    let right = course::answer(seed, &String::from_utf8_lossy(&lab), question);
+    say(right.and_then(|right| serde_json::to_vec(&right).ok()).unwrap_or_default())
 }
 
 /// Makes the heap so much larger now, so that it does not grow later: going back cannot make linear memory smaller.

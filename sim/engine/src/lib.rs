@@ -11,6 +11,7 @@
 //! asks where objects lie and never looks into one.
 
 pub mod clock;
+pub mod course;
 pub mod design;
 pub mod designs;
 mod engine;

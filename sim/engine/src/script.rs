@@ -13,19 +13,24 @@
 //! | line | |
 //! |---|---|
 //! | `cpus N` | the machine's CPUs, 1 to 64; the first line |
+//! | `zone KIND PAGES` | a zone of memory, `dma`, `dma32`, `normal` or `movable`; without any, 1 GiB of `normal` |
 //! | `cache NAME BYTES` | a cache, and the size of its objects |
 //! | `CPU alloc [N] [CACHE]` | allocates an object, or N of them, of the cache that was named last or of that one |
 //! | `CPU free [N] [newest\|oldest] [CACHE]` | frees objects, the newest first if nothing else is said |
 //! | `CPU free @I` | frees the object that was allocated as number I, from 0 |
+//! | `CPU alloc-pages ORDER [N]` | allocates a block of `2^ORDER` pages, or N of them |
+//! | `CPU free-pages [N] [newest\|oldest]` | frees blocks, the newest first if nothing else is said |
 //! | `CPU shrink` | gives the empty slabs of all caches back |
 //! | `# TEXT` | a mark |
 //!
-//! Each object is an operation, a microsecond after the one before.
+//! Each object or block is an operation, a microsecond after the one before.
 
+use crate::machine::MOST_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
+use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
-/// Objects that a script may allocate.
+/// Objects and blocks that a script may allocate.
 const MOST: usize = 100_000;
 const MOST_CPUS: u32 = 64;
 
@@ -41,8 +46,9 @@ pub struct ScriptError {
     pub wrong: String,
 }
 
-const EXPECTED: &str = "expected `cpus N`, `cache NAME BYTES`, `CPU alloc [N] [CACHE]`, `CPU free [N] [newest|oldest] [CACHE]`, \
-                        `CPU free @I`, `CPU shrink` or `# TEXT`";
+const EXPECTED: &str = "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`, `CPU alloc [N] [CACHE]`, \
+                        `CPU free [N] [newest|oldest] [CACHE]`, `CPU free @I`, `CPU alloc-pages ORDER [N]`, \
+                        `CPU free-pages [N] [newest|oldest]`, `CPU shrink` or `# TEXT`";
 
 /// What is known while a script is read.
 struct Script {
@@ -52,12 +58,18 @@ struct Script {
     /// The cache of each object that was ever allocated, and of those in use the numbers.
     born: Vec<u32>,
     live: Vec<usize>,
+    /// Pages of all zones.
+    pages: u64,
+    /// Blocks that were ever allocated; the orders of those in use, by number.
+    blocks: usize,
+    held: Vec<(usize, u8)>,
 }
 
 /// The stream of a script.
 ///
 /// # Errors
-/// A line cannot be read, names a CPU, a cache or an object that there is not, or asks for more than 100,000 objects.
+/// A line cannot be read, names a CPU, a cache or an object that there is not, or asks for more than 100,000 objects or for
+/// more than 1 GiB of memory.
 pub fn script(text: &str) -> Result<Stream, ScriptError> {
     let mut script: Option<Script> = None;
     for (at, line) in text.lines().enumerate() {
@@ -73,13 +85,14 @@ pub fn script(text: &str) -> Result<Stream, ScriptError> {
                 let cpus =
                     cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MOST_CPUS}")))?;
                 let writer = Writer::new("script".to_owned(), cpus);
-                script = Some(Script { writer, cpus, caches: vec![], born: vec![], live: vec![] });
+                let (caches, born, live, held) = (vec![], vec![], vec![], vec![]);
+                script = Some(Script { writer, cpus, caches, born, live, pages: 0, blocks: 0, held });
             }
             Some(script) => script.line(line).map_err(error)?,
         }
     }
     match script {
-        Some(script) if !script.born.is_empty() => Ok(script.writer.finish()),
+        Some(script) if script.born.len() + script.blocks > 0 => Ok(script.writer.finish()),
         _ => Err(ScriptError {
             line: text.lines().count(),
             text: String::new(),
@@ -106,6 +119,9 @@ impl Script {
             self.writer.cache(name.to_owned(), Kind::Named, size);
             return Ok(());
         }
+        if let ["zone", kind, pages] = *words.as_slice() {
+            return self.zone(kind, pages);
+        }
         let [cpu, what, rest @ ..] = words.as_slice() else { return Err(EXPECTED.to_owned()) };
         let cpu = number::<u32>(cpu).ok_or(EXPECTED)?;
         if cpu >= self.cpus {
@@ -123,6 +139,8 @@ impl Script {
                 self.free(cpu, at.ok_or_else(|| format!("object {object} is not in use"))?);
                 Ok(())
             }
+            ("alloc-pages", rest) => self.alloc_pages(cpu, rest),
+            ("free-pages", rest) => self.free_pages(cpu, rest),
             ("alloc" | "free", rest) => self.many(cpu, *what == "alloc", rest),
             _ => Err(EXPECTED.to_owned()),
         }
@@ -175,6 +193,65 @@ impl Script {
         Ok(())
     }
 
+    fn zone(&mut self, kind: &str, pages: &str) -> Result<(), String> {
+        let kind = match kind {
+            "dma" => ZoneKind::Dma,
+            "dma32" => ZoneKind::Dma32,
+            "normal" => ZoneKind::Normal,
+            "movable" => ZoneKind::Movable,
+            _ => return Err("expected a zone `dma`, `dma32`, `normal` or `movable`".to_owned()),
+        };
+        if self.writer.operations() > 0 {
+            return Err("zones come before the first operation".to_owned());
+        }
+        let left = MOST_MEMORY / PAGE_SIZE as u64 - self.pages;
+        let pages = number::<u64>(pages).filter(|pages| (1..=left).contains(pages));
+        let pages = pages.ok_or_else(|| format!("expected 1 to {left} pages"))?;
+        self.pages += pages;
+        self.writer.zone(kind, pages as u32);
+        Ok(())
+    }
+    fn alloc_pages(&mut self, cpu: u32, rest: &[&str]) -> Result<(), String> {
+        let (order, n) = match *rest {
+            [order] => (order, "1"),
+            [order, n] => (order, n),
+            _ => return Err(EXPECTED.to_owned()),
+        };
+        let order = number::<u8>(order).filter(|order| *order <= MAX_ORDER);
+        let order = order.ok_or_else(|| format!("expected an order of 0 to {MAX_ORDER}"))?;
+        let n = number::<usize>(n).ok_or(EXPECTED)?;
+        if n > MOST - self.blocks {
+            return Err(format!("a script allocates {MOST} blocks at most"));
+        }
+        for _ in 0..n {
+            self.begin();
+            self.writer.alloc_pages(cpu, address(self.blocks), order, 0);
+            self.held.push((self.blocks, order));
+            self.blocks += 1;
+        }
+        Ok(())
+    }
+    fn free_pages(&mut self, cpu: u32, rest: &[&str]) -> Result<(), String> {
+        let (n, which) = match *rest {
+            [] => ("1", "newest"),
+            [which @ ("newest" | "oldest")] => ("1", which),
+            [n] => (n, "newest"),
+            [n, which] => (n, which),
+            _ => return Err(EXPECTED.to_owned()),
+        };
+        let n = number::<usize>(n).filter(|_| matches!(which, "newest" | "oldest")).ok_or(EXPECTED)?;
+        if n > self.held.len() {
+            return Err(format!("only {} blocks are in use", self.held.len()));
+        }
+        for _ in 0..n {
+            self.begin();
+            let at = if which == "oldest" { 0 } else { self.held.len() - 1 };
+            let (block, order) = self.held.remove(at);
+            self.writer.free_pages(cpu, address(block), order);
+        }
+        Ok(())
+    }
+
     fn begin(&mut self) {
         let next = self.writer.operations() * 1000;
         self.writer.begin(next);
@@ -184,6 +261,11 @@ impl Script {
         self.begin();
         self.writer.free(cpu, self.live.remove(at) as u64);
     }
+}
+
+/// A page that is the first of this block and inside no other one.
+fn address(block: usize) -> u64 {
+    (block as u64) << MAX_ORDER
 }
 
 fn number<T: FromStr>(word: &str) -> Option<T> {
@@ -225,6 +307,17 @@ mod tests {
     }
 
     #[test]
+    fn pages_come_from_the_zones_that_the_script_names() {
+        let text = "cpus 1\nzone dma32 4096\nzone normal 1024\n0 alloc-pages 3 4\n0 free-pages 2 oldest\n0 free-pages\n0 alloc-pages 10";
+        let stream = script(text).unwrap();
+        let machine = Machine::new(&stream).unwrap();
+        let mut engine = Engine::new(Shipping::on(&machine), &stream);
+        engine.run(u64::MAX).unwrap();
+        engine.check().unwrap();
+        let pages = engine.view(vec![], &[]).pages;
+        assert_eq!((engine.operations(), pages.managed, pages.blocks), (8, 5120, 8 + 1024));
+    }
+    #[test]
     fn what_cannot_be_done_is_named_with_its_line() {
         for (text, wrong) in [
             ("", "nothing is allocated"),
@@ -242,7 +335,16 @@ mod tests {
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free 3", "only 2 objects of a are in use"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free @2", "object 2 is not in use"),
             ("cpus 1\ncache a 8\n0 alloc oldest", "there is no cache oldest"),
-            ("cpus 1\ncache a 8\n0 frob", "expected `cpus N`, `cache NAME BYTES`"),
+            ("cpus 1\ncache a 8\n0 frob", "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`"),
+            ("cpus 1\nzone high 8", "expected a zone `dma`, `dma32`, `normal` or `movable`"),
+            ("cpus 1\nzone normal 0", "expected 1 to 262144 pages"),
+            ("cpus 1\nzone dma32 4096\nzone normal 258049", "expected 1 to 258048 pages"),
+            ("cpus 1\n0 alloc-pages 0\nzone normal 4096", "zones come before the first operation"),
+            ("cpus 1\n0 alloc-pages", "`CPU alloc-pages ORDER [N]`"),
+            ("cpus 1\n0 alloc-pages 11", "expected an order of 0 to 10"),
+            (&format!("cpus 1\n0 alloc-pages 0\n0 alloc-pages 0 {}", usize::MAX), "100000 blocks at most"),
+            ("cpus 1\n0 alloc-pages 0\n0 free-pages 2", "only 1 blocks are in use"),
+            ("cpus 1\n0 alloc-pages 0\n0 free-pages first", "`CPU free-pages [N] [newest|oldest]`"),
         ] {
             let error = script(text).unwrap_err().to_string();
             assert!(error.contains(wrong), "{text}: {error}");

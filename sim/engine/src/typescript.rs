@@ -1,7 +1,8 @@
-//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, of the lab's demos `sim/web/src/scenes.ts`, and
-//! of a run in virtual time `sim/web/src/scale/outcome.ts`.
+//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, of the lab's demos `sim/web/src/scenes.ts`,
+//! of the course `sim/web/src/course.ts`, and of a run in virtual time `sim/web/src/scale/outcome.ts`.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
+use crate::course::{Answer, Code, Expects, Lab, Question, Sheet, Work};
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all};
 use crate::step::{Step, What};
@@ -76,6 +77,12 @@ fn scenes() -> String {
     file.text()
 }
 
+fn course() -> String {
+    let mut file = File::new();
+    types!(file; Lab, Work, Code, Question, Expects, Answer, Sheet);
+    file.text()
+}
+
 fn outcome() -> String {
     let mut file = File::new();
     file.0 += "import type { Path } from '../views.ts';\n\n";
@@ -85,7 +92,9 @@ fn outcome() -> String {
 
 #[test]
 fn typescript_has_the_types_as_they_are() {
-    for (name, text) in [("views", views()), ("scenes", scenes()), ("scale/outcome", outcome())] {
+    for (name, text) in
+        [("views", views()), ("scenes", scenes()), ("course", course()), ("scale/outcome", outcome())]
+    {
         let file = format!("{}/../web/src/{name}.ts", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("WRITE").is_some() {
             std::fs::write(&file, &text).unwrap();

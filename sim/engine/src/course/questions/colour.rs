@@ -1,0 +1,80 @@
+//! What colour does for a cache.
+
+use super::super::Answer;
+use super::{Asked, Asking, Random, number};
+use uslab::{Geometry, OrderRule};
+use uslab_buddy::{Order, PAGE_SIZE};
+
+pub(super) const LAB: Asking = Asking {
+    name: "colour",
+    title: "Colour",
+    minutes: 15,
+    about: "The bytes that are left over at a slab's end can go to its beginning instead, a line more in each next slab. The paper of \
+            1994 calls that colouring.",
+    shows: "Slabs are aligned to their own size, so the first objects of all slabs share few sets of a cache. Colours spread them, as \
+            far as the waste goes.",
+    pitfall: "To divide the waste by the size of an object. Colours are lines, and the first one is 0.",
+    ask,
+};
+
+/// Bytes of a line; sets of a first-level cache of 32 KiB with 8 ways.
+const LINE: usize = 64;
+const SETS: usize = 64;
+
+/// A slab of one page.
+fn geometry(size: usize) -> Geometry {
+    let rule = OrderRule { min_order: 0, max_order: 0, min_objects: 1, ..OrderRule::for_cpus(1) };
+    Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
+}
+
+/// Sets in which the first objects of so many slabs begin.
+fn sets(size: usize, slabs: usize, colours: usize) -> usize {
+    let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
+    let mut seen = [false; SETS];
+    (0..slabs).for_each(|slab| seen[set(slab)] = true);
+    debug_assert!(colours <= geometry(size).waste() / LINE + 1);
+    seen.iter().filter(|seen| **seen).count()
+}
+
+fn ask(random: &mut Random) -> Vec<Asked> {
+    // All of them leave at least two lines.
+    let size = [640, 704, 768, 832, 960, 1088][random.of(0, 5) as usize];
+    let slabs = random.of(24, 60) as usize;
+    let (objects, waste) = (geometry(size).objects(), geometry(size).waste());
+    let colours = waste / LINE + 1;
+    let slab =
+        format!("A slab of one page ({} bytes) holds {objects} objects of {size} bytes", Order::ZERO.bytes());
+    let plain = |text: String, of: &str, right: usize, why: String| {
+        Asked::plain(text, number(of), move || Answer { right: right as u64, why: why.clone(), at: 0 })
+    };
+    let (alone, spread) = (sets(size, slabs, 1), sets(size, slabs, colours));
+    vec![
+        plain(
+            format!(
+                "{slab}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
+            ),
+            "colours",
+            colours,
+            format!("{waste} bytes are left over, {} lines: that many colours, and colour 0.", waste / LINE),
+        ),
+        plain(
+            format!(
+                "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many of them do the first \
+                 objects of these slabs begin?"
+            ),
+            "sets",
+            alone,
+            format!(
+                "A page has as many lines as the cache has sets, so every page begins in the same one: {alone}."
+            ),
+        ),
+        plain(
+            format!(
+                "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?"
+            ),
+            "sets",
+            spread,
+            format!("One for each colour that was given out: {spread}."),
+        ),
+    ]
+}

@@ -1,0 +1,100 @@
+//! How large a depot has to be.
+
+use super::super::Answer;
+use super::{Asked, Asking, Ran, Random, number};
+use crate::Path;
+
+pub(super) const LAB: Asking = Asking {
+    name: "depot",
+    title: "Size a depot",
+    minutes: 20,
+    about: "CPU 0 allocates in bursts, and CPU 1 frees what it allocated. The depot carries the free objects back, as long as it has \
+            room for them.",
+    shows: "A depot has to hold the burst. A smaller one sends magazines to slabs and back in every burst; a larger one holds memory \
+            that nobody needs.",
+    pitfall: "To count the burst in objects where the depot counts in magazines; to subtract what the freeing CPU's own stack holds, \
+              which is full from the burst before.",
+    ask,
+};
+
+/// Bytes of an object.
+const SIZE: u64 = 256;
+
+fn ask(random: &mut Random) -> Vec<Asked> {
+    let m = 8;
+    let burst = m * random.of(8, 20);
+    let short = random.of(2, 4);
+    let text = format!(
+        "cpus 2\ncache dentry {SIZE}\n{}# The burst\n0 alloc {burst}\n1 free {burst} oldest",
+        format!("0 alloc {burst}\n1 free {burst} oldest\n").repeat(3)
+    );
+    let design = move |limit: u64| format!("uslab:capacity={m}:stock=0:depot_limit={limit}");
+    let sizes = format!(
+        "Magazines have {m} objects, a CPU's stack has room for two, and an object has {SIZE} bytes."
+    );
+    let smallest = {
+        let text = text.clone();
+        move || (0..=burst / m).find(|limit| Ran::of(&design(*limit), &text).beyond(Path::Slab).is_empty())
+    };
+    let bytes = {
+        let (text, smallest) = (text.clone(), smallest.clone());
+        move || {
+            let limit = smallest().unwrap_or(burst / m);
+            let ran = Ran::of(&design(limit), &text);
+            (limit, ran.end.caches[0].counts.in_depot * SIZE)
+        }
+    };
+    vec![
+        Asked::run(
+            format!(
+                "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {short} full \
+                 magazines. In the fourth burst, how many of the {} operations go further than the depot, to slabs?",
+                2 * burst
+            ),
+            number("operations"),
+            design(short),
+            text.clone(),
+            move |ran| {
+                let slabs = ran.beyond(Path::Slab);
+                let burst_ends = ran.mark + burst;
+                let fetched = slabs.iter().filter(|at| **at <= burst_ends).count();
+                let why = format!(
+                    "The burst is {} magazines, and the depot holds {short}. CPU 1, whose stack is full from the burst before, sends the \
+                     others to slabs, a magazine at a time: {} operations. CPU 0 fetches them from there again: {fetched}.",
+                    burst / m,
+                    slabs.len() - fetched
+                );
+                ran.count(&slabs, why)
+            },
+        ),
+        Asked::plain(
+            format!(
+                "For how many full magazines must the depot have room, so that no operation of the fourth burst goes to slabs? {sizes}"
+            ),
+            number("magazines"),
+            {
+                let smallest = smallest.clone();
+                move || {
+                    let right = smallest().unwrap_or(0);
+                    let why = format!(
+                        "The engine ran the burst with 0, 1, 2, … until none did: {right}. The burst has {} magazines. CPU 1's stack is full \
+                         from the burst before, so it takes none of them.",
+                        burst / m
+                    );
+                    Answer { right, why, at: 0 }
+                }
+            },
+        ),
+        Asked::plain(
+            "With that depot, how many bytes of free objects lie in it after the fourth burst?",
+            number("bytes"),
+            move || {
+                let (limit, right) = bytes();
+                let why = format!(
+                    "{right} bytes lie there. It has room for {limit} magazines of {m} objects of {SIZE} bytes."
+                );
+                Answer { right, why, at: 0 }
+            },
+        ),
+    ]
+}

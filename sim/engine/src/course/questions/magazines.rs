@@ -1,0 +1,98 @@
+//! Why a CPU keeps two magazines.
+
+use super::{Asked, Asking, Random, number};
+use crate::Path;
+
+pub(super) const LAB: Asking = Asking {
+    name: "two-magazines",
+    title: "Why two magazines",
+    minutes: 20,
+    about: "A CPU that frees two objects and allocates two, again and again, should not need a lock for it. Whether it does depends \
+            on how it keeps its free objects: in one array, or in two magazines.",
+    shows: "One array of M objects at its edge flushes and refills in every round, however large M is. With two magazines a CPU has \
+            a full and an empty one after each exchange, so at least M operations pass before the next.",
+    pitfall: "To make M larger: it makes the flush dearer, and leaves the edge where it is.",
+    ask,
+};
+
+fn ask(random: &mut Random) -> Vec<Asked> {
+    let m = random.of(4, 12);
+    let rounds = random.of(10, 24);
+    let script = |before: &str| {
+        format!(
+            "cpus 1\ncache fs_cache 64\n{before}# The loop begins\n{}",
+            "0 free 2\n0 alloc 2\n".repeat(rounds as usize)
+        )
+    };
+    // The array is one object short of full. The loaded and the previous magazine are full.
+    let array = script(&format!("0 alloc {}\n", m + 1));
+    let magazines = script(&format!("0 alloc {}\n0 free {}\n", 3 * m, 2 * m));
+    let burst = 2 * m + m / 2;
+    let steady = format!("0 alloc {}\n0 free {}\n", 6 * m, 2 * m);
+    let bursts = format!(
+        "cpus 1\ncache fs_cache 64\n{steady}# The loop begins\n{}",
+        format!("0 free {burst}\n0 alloc {burst}\n").repeat(rounds as usize)
+    );
+    vec![
+        Asked::run(
+            format!(
+                "CPU 0 has one array with room for {m} free objects, and {} in it. It goes to the slabs, under their lock, for {m} \
+                 objects at once: when it allocates and the array is empty, and when it frees and the array is full. Now it frees \
+                 two objects and allocates two, {rounds} times: how many of these {} operations take the lock?",
+                m - 1,
+                4 * rounds
+            ),
+            number("operations"),
+            format!("slab:limit={m}:batchcount={m}:shared=0"),
+            array,
+            move |ran| {
+                let locked = ran.beyond(Path::Slab);
+                let why = format!(
+                    "Each round crosses the edge twice. Its second free finds the array full and flushes {m} objects; its second \
+                     allocation finds it empty and fetches {m} again. {} locks in {rounds} rounds, whatever M is.",
+                    locked.len()
+                );
+                ran.count(&locked, why)
+            },
+        ),
+        Asked::run(
+            format!(
+                "Now CPU 0 has two magazines of {m} objects, loaded and previous, both full. A full one goes to the depot and an empty \
+                 one comes back, under the depot's lock. The same loop, {rounds} times: how many operations go to the depot?"
+            ),
+            number("operations"),
+            format!("magazines01:magsize={m}"),
+            magazines,
+            move |ran| {
+                let visits = ran.beyond(Path::Depot);
+                let why = format!(
+                    "The first free finds both full: one goes to the depot, and the CPU has a full and an empty one. From then on the \
+                     loop runs within these two. Visits: {}.",
+                    visits.len()
+                );
+                ran.count(&visits, why)
+            },
+        ),
+        Asked::run(
+            format!(
+                "The loop becomes larger than two magazines: {burst} frees and {burst} allocations, {rounds} times, with magazines of \
+                 {m}, both full at first. How many of the {} operations go to the depot?",
+                2 * burst * rounds
+            ),
+            number("operations"),
+            format!("magazines01:magsize={m}"),
+            bursts,
+            move |ran| {
+                let visits = ran.beyond(Path::Depot);
+                let why = format!(
+                    "Two magazines hold {} objects, and the loop swings by {burst}. Each swing exchanges one, and the first \
+                     swing one more: {} visits. No loop needs more than one visit in {m} operations, which would be {} here.",
+                    2 * m,
+                    visits.len(),
+                    2 * burst * rounds / m
+                );
+                ran.count(&visits, why)
+            },
+        ),
+    ]
+}

@@ -1,0 +1,89 @@
+//! Pages that a CPU keeps, and zones.
+
+use super::super::Answer;
+use super::{Asked, Asking, Random, choice, number};
+use crate::{Path, Step, What};
+
+pub(super) const LAB: Asking = Asking {
+    name: "pages",
+    title: "Per-CPU pages and zones",
+    minutes: 20,
+    about: "Under the slabs lies the page allocator: free blocks by order in zones, under a lock for each zone, and a few pages that each \
+            CPU keeps for itself.",
+    shows: "A CPU fetches pages in batches, so it takes the zone's lock once in a batch. A zone keeps a reserve: an ordinary request goes \
+            to the next zone before the first one is empty.",
+    pitfall: "To expect one page to leave the zone for one page that was asked for, and a zone to be used up to its last page.",
+    ask,
+};
+
+fn ask(random: &mut Random) -> Vec<Asked> {
+    let n = random.of(100, 400);
+    let normal = 1024 * random.of(2, 4);
+    let blocks = normal / 8 + 8;
+    let one = "cpus 1\n# One page\n0 alloc-pages 0";
+    let many = format!("cpus 1\n# One by one\n0 alloc-pages 0 {n}");
+    let zones = format!(
+        "cpus 1\nzone dma32 8192\nzone normal {normal}\n# Blocks of 8 pages\n0 alloc-pages 3 {blocks}"
+    );
+    vec![
+        Asked::run(
+            "All memory is free, and no CPU keeps a page. CPU 0 asks for one page. How many pages leave the zone's free lists?",
+            number("pages"),
+            "uslab",
+            one,
+            |ran| {
+                let pages = &ran.end.pages;
+                let why = format!(
+                    "A batch: one is handed out, and CPU 0 keeps {}. The next requests need no lock.",
+                    pages.per_cpu
+                );
+                Answer { right: pages.blocks + pages.per_cpu, why, at: ran.end.operation }
+            },
+        ),
+        Asked::run(
+            format!("CPU 0 asks for {n} pages, one by one. How many of these requests take the zone's lock?"),
+            number("requests"),
+            "uslab",
+            many,
+            move |ran| {
+                let locked = ran.beyond(Path::Pages);
+                let why = format!("{} of {n}: one for each batch.", locked.len());
+                ran.count(&locked, why)
+            },
+        ),
+        Asked::run(
+            format!(
+                "A machine has a zone Normal of {normal} pages and a zone DMA32 of 8,192 pages. CPU 0 asks for blocks of 8 pages, and \
+                 frees none. When does the first block of DMA32 come?"
+            ),
+            choice(&[
+                "when Normal has no free block left",
+                "before that: Normal keeps a reserve",
+                "never: the request is refused",
+            ]),
+            "uslab",
+            zones,
+            move |ran| {
+                // DMA32 lies below Normal.
+                let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
+                let Some((at, _)) = ran.after().find(|(_, steps)| steps.iter().any(low)) else {
+                    return Answer {
+                        right: 2,
+                        why: "No block of DMA32 came.".to_owned(),
+                        at: ran.end.operation,
+                    };
+                };
+                let taken = (at - ran.mark - 1) * 8;
+                // What the CPU still keeps is no longer in the zone.
+                let left = normal - taken;
+                Answer {
+                    right: u64::from(left >= 64),
+                    why: format!(
+                        "It comes when {taken} pages of Normal are handed out: {left} are left, its reserve for those who cannot wait."
+                    ),
+                    at,
+                }
+            },
+        ),
+    ]
+}

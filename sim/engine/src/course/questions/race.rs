@@ -1,0 +1,108 @@
+//! A race that a model checker found.
+
+use super::super::Answer;
+use super::{Asked, Asking, Random, choice, number};
+use serde::Deserialize;
+
+pub(super) const LAB: Asking = Asking {
+    name: "race",
+    title: "A planted race",
+    minutes: 25,
+    about: "Two threads run on one CPU of the magazine layer of 2001, in which a bug was planted. The model checker loom found an order of \
+            their steps that breaks a rule: the page story.html has it.",
+    shows: "A look that was made under a lock says nothing any more once the lock was given up. The failure shows later than the step \
+            that caused it, and on another line.",
+    pitfall: "To look for the bug where the check failed, or to add a lock: there is one, and it is taken twice.",
+    ask,
+};
+
+#[derive(Deserialize)]
+struct Story {
+    steps: Vec<Step>,
+    end: String,
+}
+#[derive(Deserialize)]
+struct Step {
+    thread: String,
+    did: String,
+    changes: Vec<Change>,
+}
+#[derive(Deserialize)]
+struct Change {
+    part: String,
+    after: Option<String>,
+}
+
+impl Change {
+    /// A previous magazine that is neither full nor empty: `[1] of 2`.
+    fn breaks(&self) -> bool {
+        let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
+            return false;
+        };
+        let rounds = rounds[1..].split_terminator(", ").count();
+        self.part == "previous" && rounds > 0 && size.parse() != Ok(rounds)
+    }
+}
+
+/// The story, and the places of the step that breaks the rule and of the one that made its thread's look stale.
+fn story() -> (Story, usize, usize) {
+    let story: Story =
+        serde_json::from_str(include_str!("../../../../data/story.json")).expect("a story that is kept");
+    let breaks = story.steps.iter().position(|step| step.changes.iter().any(Change::breaks));
+    let breaks = breaks.expect("it breaks the rule");
+    let by = &story.steps[breaks].thread;
+    let other = |step: &Step| step.thread != *by && !step.changes.is_empty();
+    let stale = story.steps[..breaks].iter().rposition(other).expect("another thread meddled");
+    (story, breaks, stale)
+}
+
+fn ask(_: &mut Random) -> Vec<Asked> {
+    let (Story { steps, end }, ..) = story();
+    let steps = steps.len();
+    vec![
+        Asked::plain(
+            format!(
+                "The story has {steps} steps and ends with: {end}. That is the rule. At which step, counted from 1, is it broken first?"
+            ),
+            number("the step"),
+            || {
+                let (story, breaks, _) = story();
+                let step = &story.steps[breaks];
+                let why = format!(
+                    "Thread {} {}, and the previous magazine is neither full nor empty.",
+                    step.thread, step.did
+                );
+                Answer { right: breaks as u64 + 1, why, at: breaks as u64 + 1 }
+            },
+        ),
+        Asked::plain(
+            "That thread had looked before, and what it saw was true then. Which step of the other thread made it false?",
+            number("the step"),
+            || {
+                let (story, _, stale) = story();
+                let step = &story.steps[stale];
+                let why =
+                    format!("Thread {} {}: the loaded magazine is not full any more.", step.thread, step.did);
+                Answer { right: stale as u64 + 1, why, at: stale as u64 + 1 }
+            },
+        ),
+        Asked::plain(
+            "What mends it?",
+            choice(&[
+                "a stronger memory ordering",
+                "holding the CPU's lock while memory for the magazine is allocated, which may sleep",
+                "looking again after the lock was taken again",
+                "a second lock around the whole free",
+            ]),
+            || {
+                Answer {
+                right: 2,
+                why: "The lock is given up while a magazine is made, and rightly so. What was seen before that must be looked at anew: so \
+                      does the code without the planted bug."
+                    .to_owned(),
+                at: 0,
+            }
+            },
+        ),
+    ]
+}

@@ -1,0 +1,89 @@
+//! What a free costs on a CPU that did not allocate.
+
+use super::super::Answer;
+use super::{Asked, Asking, Random, choice, number};
+use crate::Path;
+
+pub(super) const LAB: Asking = Asking {
+    name: "remote-frees",
+    title: "Remote frees",
+    minutes: 20,
+    about: "One CPU allocates and another one frees, as between a network card's interrupt and a program. Whose memory does the free \
+            touch?",
+    shows: "SLUB returns each such object to its slab, a word that other CPUs write, too. A magazine layer keeps it on the freeing \
+            CPU, and whole magazines travel: one visit to the depot for each.",
+    pitfall: "To think that an object goes back to the CPU that allocated it. In both designs it does not.",
+    ask,
+};
+
+fn ask(random: &mut Random) -> Vec<Asked> {
+    let m = 8;
+    let n = m * random.of(5, 12);
+    // Each CPU has been there before, and made its tables.
+    let begin = "cpus 2\ncache dentry 256\n0 alloc\n0 free\n1 alloc\n1 free\n0 shrink\n";
+    let script = format!("{begin}0 alloc {n}\n# Remote frees\n1 free {n} oldest");
+    let again = format!("{begin}0 alloc {n}\n1 free {n} oldest\n# Once more\n0 alloc {}", n - 15);
+    let magazines = format!("uslab:capacity={m}:stock=0");
+    vec![
+        Asked::run(
+            format!(
+                "CPU 0 allocates {n} objects, CPU 1 frees them. In SLUB of Linux 6.1, how many of these {n} frees change something that \
+                 CPU 1 does not have for itself: a slab's own word, or the node's list?"
+            ),
+            number("frees"),
+            "slub",
+            script.clone(),
+            move |ran| {
+                let shared = ran.beyond(Path::Slab);
+                let why = format!(
+                    "None of the objects is of CPU 1's current slab, so each free goes to its slab: {} of {n}.",
+                    shared.len()
+                );
+                ran.count(&shared, why)
+            },
+        ),
+        Asked::run(
+            format!(
+                "The same with magazines of {m}: a CPU's stack has room for two, and the depot for ten. How many of the {n} frees take \
+                 the depot's lock, or go further?"
+            ),
+            number("frees"),
+            magazines.clone(),
+            script,
+            move |ran| {
+                let shared = ran.beyond(Path::Depot);
+                let why = format!(
+                    "The first {} fit into CPU 1's stack. From then on a full magazine goes to the depot for every {m} frees: {} visits.",
+                    2 * m,
+                    shared.len()
+                );
+                ran.count(&shared, why)
+            },
+        ),
+        Asked::run(
+            format!("Then CPU 0 allocates again, {} objects. Where does the last one come from?", n - 15),
+            choice(&[
+                "from a magazine of the depot",
+                "from CPU 1's stack, which still has objects",
+                "from a slab, which has a free object",
+                "from a new slab",
+            ]),
+            magazines,
+            again,
+            |ran| {
+                let (at, step) = ran.last();
+                let right = match step.and_then(|step| step.path) {
+                    Some(Path::Cpu | Path::Depot) => 0,
+                    Some(Path::Slab) => 2,
+                    _ => 3,
+                };
+                let why = step.map(|step| step.sentence.clone()).unwrap_or_default();
+                let why = format!(
+                    "What CPU 1's stack holds ({} objects) is CPU 1's alone. The engine says: {why}",
+                    ran.marked.caches[0].counts.in_magazines
+                );
+                Answer { right, why, at }
+            },
+        ),
+    ]
+}

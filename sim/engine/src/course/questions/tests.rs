@@ -1,0 +1,141 @@
+//! Each answer is what the engine measures; here it is worked out by hand from the numbers in the question's text.
+
+use crate::course::{Expects, Sheet, SheetError, Work, answer, labs};
+use std::collections::BTreeMap;
+
+const SEEDS: std::ops::Range<u32> = 0..12;
+
+/// Right answers of a lab.
+fn of(seed: u32, name: &str) -> Vec<u64> {
+    (0..).map_while(|n| answer(seed, name, n)).map(|answer| answer.right).collect()
+}
+/// And lab by lab.
+fn right(seed: u32) -> BTreeMap<String, Vec<u64>> {
+    let asking = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
+    asking.map(|lab| (lab.name.to_owned(), of(seed, lab.name))).collect()
+}
+/// The numbers of a question's text, in order.
+fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
+    let lab = labs(seed).into_iter().find(|lab| lab.name == name).unwrap();
+    let Work::Questions(questions) = lab.work else { panic!("{name} asks") };
+    let text = questions[question].text.replace(',', "");
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn a_loop_at_the_edge_costs_an_array_two_locks_a_round_and_two_magazines_one_visit() {
+    for seed in SEEDS {
+        let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
+        assert_eq!(
+            (operations, of(seed, "two-magazines")[0]),
+            (4 * rounds, 2 * rounds),
+            "seed {seed}, M = {m}"
+        );
+        assert_eq!(of(seed, "two-magazines")[1], 1);
+        // Two visits a round at most, and one more at the beginning and while the sides settle.
+        let visits = of(seed, "two-magazines")[2];
+        assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
+    }
+}
+
+#[test]
+fn a_depot_must_hold_the_burst() {
+    for seed in SEEDS {
+        let [_, burst, _, 8, 256, short, operations] = numbers(seed, "depot", 0)[..] else {
+            panic!("{:?}", numbers(seed, "depot", 0))
+        };
+        assert_eq!(operations, 2 * burst);
+        // Each magazine that the depot cannot hold is flushed in one operation and fetched in one.
+        assert_eq!(of(seed, "depot"), [2 * (burst / 8 - short), burst / 8, burst * 256], "seed {seed}");
+    }
+}
+
+#[test]
+fn remote_frees_cost_slub_a_slab_each_and_magazines_a_visit_in_eight() {
+    for seed in SEEDS {
+        let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
+        assert_eq!(of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
+        // All objects of the slabs are out or with CPU 1, but for those that the last slab was made with.
+        let made = if n.is_multiple_of(16) { 3 } else { 2 };
+        assert_eq!(of(seed, "remote-frees")[2], made, "seed {seed}, {n} objects");
+    }
+}
+
+#[test]
+fn pages_come_in_batches_of_63_and_normal_keeps_a_reserve() {
+    for seed in SEEDS {
+        let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
+        assert_eq!(of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
+    }
+}
+
+#[test]
+fn colours_are_lines_of_what_is_left_over() {
+    for seed in SEEDS {
+        let [page, objects, size, line, 0] = numbers(seed, "colour", 0)[..] else { panic!() };
+        let [slabs, ..] = numbers(seed, "colour", 1)[..] else { panic!() };
+        let colours = (page - objects * size) / line + 1;
+        assert_eq!(of(seed, "colour"), [colours, 1, colours.min(slabs)], "seed {seed}");
+    }
+}
+
+#[test]
+fn the_story_breaks_its_rule_where_the_new_magazine_is_loaded() {
+    assert_eq!(of(3, "race"), [7, 5, 2]);
+}
+
+#[test]
+fn neighbours_have_other_numbers_and_a_choice_is_one_of_its_list() {
+    assert_ne!(right(1), right(2));
+    for lab in labs(5) {
+        let Work::Questions(questions) = &lab.work else { continue };
+        for (at, question) in questions.iter().enumerate() {
+            let answer = answer(5, lab.name, at).unwrap();
+            if let Expects::Choice(of) = &question.expects {
+                assert!((answer.right as usize) < of.len(), "{}", question.text);
+            }
+            assert!(answer.why.ends_with('.') && question.text.ends_with(['?', '.']), "{}", question.text);
+        }
+        assert_eq!(answer(5, lab.name, questions.len()), None);
+    }
+    assert_eq!(answer(5, "depth", 0), None);
+}
+
+#[test]
+fn a_sheet_is_graded_by_what_the_engine_finds() {
+    let mut sheet = Sheet { course: 1, name: "Ada".to_owned(), seed: 11, answers: BTreeMap::new() };
+    let nothing = sheet.grade();
+    assert_eq!((nothing.right, nothing.of), (0, 18));
+    sheet.answers =
+        right(11).into_iter().map(|(lab, right)| (lab, right.into_iter().map(Some).collect())).collect();
+    assert_eq!(sheet.grade().right, 18);
+    sheet.answers.get_mut("depot").unwrap()[1] = Some(0);
+    sheet.answers.get_mut("race").unwrap().pop();
+    let graded = sheet.grade();
+    let wrong: Vec<_> = graded.marks.iter().filter(|mark| !mark.is_right()).collect();
+    assert_eq!((graded.right, wrong.len()), (16, 2));
+    assert_eq!((wrong[0].lab, wrong[0].question, wrong[0].answered), ("depot", 2, Some(0)));
+    assert_eq!((wrong[1].lab, wrong[1].answered), ("race", None));
+    let text = serde_json::to_string(&sheet).unwrap();
+    assert_eq!(Sheet::read(&text).unwrap(), sheet);
+}
+
+#[test]
+fn a_sheet_that_is_none_is_refused_with_what_would_do() {
+    let wrong = |text: &str| Sheet::read(text).unwrap_err();
+    assert!(matches!(wrong("{"), SheetError::Json(_)));
+    let sheet = |course, answers| format!(r#"{{"course":{course},"name":"","seed":1,"answers":{answers}}}"#);
+    for (text, expected) in [
+        (sheet(2, "{}"), "a sheet of version 2 of the course; expected 1"),
+        (
+            sheet(1, r#"{"depth":[]}"#),
+            "no lab `depth` has questions; there are two-magazines, depot, remote-frees",
+        ),
+        (sheet(1, r#"{"depot":[1,2,3,4]}"#), "lab depot: 4 answers; expected at most 3"),
+        (sheet(1, r#"{"depot":["many"]}"#), "no answer sheet: invalid type"),
+        (r#"{"course":1}"#.to_owned(), "missing field `name`"),
+    ] {
+        let found = wrong(&text).to_string();
+        assert!(found.contains(expected), "{found}");
+    }
+}

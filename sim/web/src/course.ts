@@ -1,0 +1,62 @@
+// Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
+
+/** A lab of the course. */
+export type Lab = {
+/** Its name on command lines and in sheets. */
+name: string,
+/** Its title. */
+title: string,
+/** Minutes that it takes, about. */
+minutes: number,
+/** What it is about, for who takes it. */
+about: string,
+/** What it shows, for who teaches it. */
+shows: string,
+/** What is commonly got wrong, for who teaches it. */
+pitfall: string,
+/** What is to be done. */
+work: Work, };
+
+/** What is to be done in a lab. */
+export type Work = { "questions": Array<Question> } | { "code": Code };
+
+/** What is to be written. */
+export type Code = {
+/** A file that compiles and does not do its work yet. */
+starter: string,
+/** What it is judged by, a sentence each. */
+judged_by: Array<string>, };
+
+/** A question whose answer the engine finds out. */
+export type Question = {
+/** The question. */
+text: string,
+/** What an answer is. */
+expects: Expects,
+/** Who runs the script, as `--design` has it. Empty: there is nothing to run. */
+design: string,
+/** What runs: see [`script`](crate::script()). */
+script: string, };
+
+/** What an answer is. It is a number in any case. */
+export type Expects = { "number": string } | { "choice": Array<string> };
+
+/** What the engine found out. */
+export type Answer = {
+/** The number, or the place of the choice. */
+right: number,
+/** Why. */
+why: string,
+/** The operation of the script to look at. */
+at: number, };
+
+/** What was answered to the labs that ask, as the page writes it. */
+export type Sheet = {
+/** The course's version: [`Sheet::COURSE`]. */
+course: number,
+/** Who answered. */
+name: string,
+/** What made the numbers in the questions. */
+seed: number,
+/** By lab: the answers in order, `null` where there is none. */
+answers: { [key in string]: Array<number | null> }, };
