@@ -6,6 +6,8 @@ use crate::{
     PageBlock, PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
+use uslab_magazine::sync::{Arc, Mutex};
+use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Cpus, Operation, Path, on_cpu};
 
 thread_local! {
@@ -141,11 +143,24 @@ fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
 #[test]
 fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
     let pages = made(normal(1024));
+    let told = Arc::new(Mutex::new(vec![]));
+    let noted = told.clone();
+    let moves = move |step: &Step| match *step {
+        Step::BlocksTaken { splits: moves, .. } | Step::BlocksGiven { merges: moves, .. } => {
+            noted.lock().push(moves);
+        }
+        _ => {}
+    };
+    let observer = pages.tracepoints().observe(move |op| op.steps.iter().for_each(&moves)).unwrap();
     let low = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(low.pfn(), Pfn::new(0));
     let next = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(next.pfn(), Pfn::new(8), "out of the remaining block of order 3");
     assert_eq!(pages.info().zones[0].events.splits, 7 + 3);
+    drop(next);
+    drop(low);
+    drop(observer);
+    assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
 }
 
 #[test]
