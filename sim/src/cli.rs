@@ -1,6 +1,7 @@
 //! The command line: verbs and options. How it ends is [`output::command`](crate::output::command).
 
 use crate::calibrate;
+use crate::course;
 use crate::diff;
 use crate::geometry;
 use crate::output::command::{self, Outcome};
@@ -62,6 +63,7 @@ enum Verb {
     Geometry(GeometryArgs),
     Stress(StressArgs),
     Page(pages::Args),
+    Course(course::Args),
     Story(StoryArgs),
     Lab(LabArgs),
 }
@@ -569,6 +571,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
         Some(Verb::Page(args)) => args.run(json()?),
+        Some(Verb::Course(args)) => args.run(json()?),
         Some(Verb::Story(args)) => story::verb::run(args, json()?),
         Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
     }

@@ -19,6 +19,7 @@
 
 pub mod calibrate;
 pub mod cli;
+mod course;
 pub mod diff;
 #[cfg(any(test, uslab_fuzz))]
 #[doc(hidden)]

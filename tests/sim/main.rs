@@ -6,6 +6,7 @@ mod common;
 mod all_traces;
 mod bad_input;
 mod cli;
+mod course;
 mod designs;
 mod kernels;
 mod lab;

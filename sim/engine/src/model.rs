@@ -277,7 +277,7 @@ impl<'p, P: Policy> Model<'p, P> {
     }
 
     /// The laws of the caches alone: objects in use, and pages of slabs.
-    fn check_caches(&self) -> Result<(u64, u64), String> {
+    pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
         self.wrong.clone().map_or(Ok(()), Err)?;
         let (mut used, mut pages) = (0, 0);
         for cache in self.caches.iter().flatten() {

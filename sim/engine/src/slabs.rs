@@ -2,6 +2,7 @@
 
 use crate::design::NoMemory;
 use crate::pages::PageSource;
+use core::cell::Cell;
 use uslab::Geometry;
 use uslab_buddy::PAGE_SIZE;
 
@@ -32,6 +33,8 @@ pub struct Slabs {
     made: u64,
     /// Pages whose frames were touched in the operation that goes on.
     touched: Vec<u32>,
+    /// Slabs that were looked at or moved.
+    looks: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -85,6 +88,7 @@ impl Slabs {
             used: 0,
             made: 0,
             touched: vec![],
+            looks: Cell::new(0),
         }
     }
 
@@ -122,6 +126,7 @@ impl Slabs {
     }
     /// Free objects of a slab.
     pub fn free(&self, slab: u32) -> u16 {
+        self.look();
         self.slabs[slab as usize].free
     }
     /// Whether all objects of a slab are free.
@@ -153,6 +158,13 @@ impl Slabs {
     pub fn free_in_all(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
+    /// How often a slab was looked at by itself (its free objects, its place in a [walk](Self::walk)) or moved.
+    pub fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+    fn look(&self) {
+        self.looks.set(self.looks.get() + 1);
+    }
     /// The first slab of a list.
     pub fn first(&self, list: u8) -> Option<u32> {
         Some(self.lists[usize::from(list)].first).filter(|slab| *slab != NONE)
@@ -163,6 +175,9 @@ impl Slabs {
     }
     /// The slabs of a list, first to last.
     pub fn walk(&self, list: u8) -> impl Iterator<Item = u32> {
+        self.linked(list).inspect(|_| self.look())
+    }
+    fn linked(&self, list: u8) -> impl Iterator<Item = u32> {
         core::iter::successors(self.first(list), |slab| {
             Some(self.slabs[*slab as usize].next).filter(|slab| *slab != NONE)
         })
@@ -170,6 +185,7 @@ impl Slabs {
 
     /// Moves a slab to an end of a list, which may be the one that it is on.
     pub fn relist(&mut self, slab: u32, list: u8, end: End) {
+        self.look();
         self.unlink(slab);
         self.link(slab, list, end);
     }
@@ -365,10 +381,11 @@ impl Slabs {
         let mut listed = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut len, mut free) = (0, 0);
-            for slab in self.walk(number as u8) {
-                wrong("the list of a slab", self.list(slab).into(), number as u64)?;
+            for slab in self.linked(number as u8) {
+                let own = &self.slabs[slab as usize];
+                wrong("the list of a slab", own.list.into(), number as u64)?;
                 len += 1;
-                free += u64::from(self.free(slab));
+                free += u64::from(own.free);
             }
             wrong("slabs of a list", len, list.len as u64)?;
             wrong("free objects of a list", free, list.free)?;

@@ -17,9 +17,11 @@
 //! assert!(questions[0].text.contains("how many") && !right.why.is_empty());
 //! ```
 
+mod code;
 mod questions;
 mod sheet;
 
+pub use code::*;
 pub use sheet::{Graded, Marks, Sheet, SheetError};
 
 use questions::Asked;
@@ -63,7 +65,7 @@ pub struct Code {
     /// A file that compiles and does not do its work yet.
     pub starter: &'static str,
     /// What it is judged by, a sentence each.
-    pub judged_by: Vec<String>,
+    pub judged_by: &'static [&'static str],
 }
 
 /// A question whose answer the engine finds out.
@@ -105,7 +107,7 @@ pub struct Answer {
 
 /// The labs, with the numbers that a seed makes.
 pub fn labs(seed: u32) -> Vec<Lab> {
-    questions::LABS.iter().map(|lab| lab.lab(seed)).collect()
+    questions::LABS.iter().map(|lab| lab.lab(seed)).chain(code::LABS.iter().map(|lab| lab.lab())).collect()
 }
 
 /// What is right for a question of a lab, by its place from 0. `None`: there is no such question.

@@ -44,15 +44,15 @@ impl Asking {
 }
 
 /// The same on every target.
-pub(super) struct Random(Xoshiro256PlusPlus);
+pub(in crate::course) struct Random(Xoshiro256PlusPlus);
 
-pub(super) fn random(seed: u32, lab: &str) -> Random {
+pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
     Random(Xoshiro256PlusPlus::seed_from_u64(u64::from(seed) ^ hash(lab.as_bytes())))
 }
 
 impl Random {
     /// From the first to the last.
-    fn of(&mut self, first: u64, last: u64) -> u64 {
+    pub(in crate::course) fn of(&mut self, first: u64, last: u64) -> u64 {
         self.0.random_range(first..=last)
     }
 }

@@ -1,0 +1,243 @@
+//! The lab `merge`.
+
+use super::reference::merge::Mine;
+use super::run::{Failure, LAWS, said};
+use super::verdict::{Check, Verdict};
+use crate::course::questions::random;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use uslab_lab::allocators::Holes;
+use uslab_lab::demos::{Is, Part, Scene};
+
+const LAB: &str = "merge";
+/// The memory is one block of this order.
+const ORDER: u8 = 10;
+/// Moments before a failure that are shown.
+const SHOWN: usize = 40;
+
+/// Who splits and merges.
+pub trait Buddy {
+    /// The first page of a block of `2^order` pages, which is in no list any more. `None`: there is none.
+    fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32>;
+    /// Takes a block back.
+    fn free(lists: &mut FreeLists, page: u32, order: u8);
+}
+
+/// Free blocks by order. Each call but [`order`](Self::order) is a look.
+#[derive(Clone, Debug)]
+pub struct FreeLists {
+    free: Vec<BTreeSet<u32>>,
+    looks: u64,
+}
+
+impl FreeLists {
+    fn new() -> Self {
+        let mut free = vec![BTreeSet::new(); usize::from(ORDER) + 1];
+        free[usize::from(ORDER)].insert(0);
+        Self { free, looks: 0 }
+    }
+    /// The order of the largest block.
+    pub fn order(&self) -> u8 {
+        ORDER
+    }
+    /// Takes the lowest free block of an order, if there is one.
+    ///
+    /// # Panics
+    /// There is no such order.
+    pub fn pop(&mut self, order: u8) -> Option<u32> {
+        self.looks += 1;
+        self.free[usize::from(order)].pop_first()
+    }
+    /// A block is free.
+    ///
+    /// # Panics
+    /// There is no such order.
+    pub fn push(&mut self, page: u32, order: u8) {
+        self.looks += 1;
+        self.free[usize::from(order)].insert(page);
+    }
+    /// Takes a block that is free and has exactly this order. `false`: there is none at this page.
+    ///
+    /// # Panics
+    /// There is no such order.
+    pub fn remove(&mut self, page: u32, order: u8) -> bool {
+        self.looks += 1;
+        self.free[usize::from(order)].remove(&page)
+    }
+    /// Blocks with their orders.
+    fn blocks(&self) -> impl Iterator<Item = (u32, u8)> {
+        (0..).zip(&self.free).flat_map(|(order, free)| free.iter().map(move |page| (*page, order)))
+    }
+}
+
+/// Something that is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Alloc(u8),
+    /// One of the blocks that are out.
+    Free(u64),
+}
+
+/// Phases of many small blocks, of a mix, and of few large ones.
+fn ops(seed: u32) -> Vec<Op> {
+    let mut random = random(seed, "stream of merge");
+    let mut ops = vec![];
+    for _ in 0..12 {
+        let largest = [1, 4, 8][random.of(0, 2) as usize];
+        let allocs = random.of(30, 70);
+        for _ in 0..random.of(150, 300) {
+            ops.push(if random.of(0, 99) < allocs {
+                Op::Alloc(random.of(0, largest) as u8)
+            } else {
+                Op::Free(random.of(0, u64::from(u32::MAX)))
+            });
+        }
+    }
+    ops
+}
+
+/// A memory on its way.
+struct World {
+    lists: FreeLists,
+    /// First page and order of each block that is out, the oldest first.
+    out: Vec<(u32, u8)>,
+    /// Looks of frees.
+    looks: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { lists: FreeLists::new(), out: vec![], looks: 0 }
+    }
+    /// Does it, and says what that was.
+    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, String> {
+        let said = match op {
+            Op::Alloc(order) => {
+                let fits = self.lists.blocks().any(|(_, free)| free >= order);
+                match B::alloc(&mut self.lists, order) {
+                    Some(page) => {
+                        self.out.push((page, order));
+                        format!("A block of order {order} is allocated, page {page}.")
+                    }
+                    None if fits => {
+                        return Err(format!(
+                            "a block of order {order} is refused, and one is free that is large enough"
+                        ));
+                    }
+                    None => {
+                        format!("A block of order {order} is refused: none is free that is large enough.")
+                    }
+                }
+            }
+            Op::Free(_) if self.out.is_empty() => "Nothing is in use.".to_owned(),
+            Op::Free(pick) => {
+                let (page, order) = self.out.remove((pick % self.out.len() as u64) as usize);
+                let before = self.lists.looks;
+                B::free(&mut self.lists, page, order);
+                self.looks += self.lists.looks - before;
+                format!("The block of order {order} at page {page} is freed.")
+            }
+        };
+        self.laws().map(|()| said)
+    }
+    /// Each page is in one block, and no two buddies are free.
+    fn laws(&self) -> Result<(), String> {
+        let mut owner = vec![None; 1 << ORDER];
+        let all = self
+            .lists
+            .blocks()
+            .map(|block| (block, "free"))
+            .chain(self.out.iter().map(|block| (*block, "in use")));
+        for ((page, order), is) in all {
+            let pages = 1_u32 << order;
+            if !page.is_multiple_of(pages) || page + pages > 1 << ORDER {
+                return Err(format!(
+                    "the block of order {order} at page {page}, which is {is}, lies where no such block can"
+                ));
+            }
+            for own in page..page + pages {
+                if let Some(other) = owner[own as usize].replace(is) {
+                    return Err(format!("page {own} is in two blocks: one is {is}, one {other}"));
+                }
+            }
+        }
+        if let Some(lost) = owner.iter().position(Option::is_none) {
+            return Err(format!("page {lost} is lost: it is in no block"));
+        }
+        for (page, order) in self.lists.blocks() {
+            let buddy = page ^ (1 << order);
+            if order < ORDER && page < buddy && self.lists.free[usize::from(order)].contains(&buddy) {
+                return Err(format!(
+                    "the blocks of order {order} at pages {page} and {buddy} are buddies, both free, and not merged"
+                ));
+            }
+        }
+        Ok(())
+    }
+    fn scene(&self, said: &str, refused: bool) -> Scene {
+        const PAGE: usize = 4096;
+        let part = |(page, order): (u32, u8), is| Part { at: page as usize * PAGE, bytes: PAGE << order, is };
+        let mut parts: Vec<_> = self.lists.blocks().map(|block| part(block, Is::Free)).collect();
+        let holes = Holes {
+            count: parts.len(),
+            largest: parts.iter().map(|part| part.bytes).max().unwrap_or(0),
+            total: parts.iter().map(|part| part.bytes).sum(),
+        };
+        parts.extend(self.out.iter().map(|block| part(*block, Is::Used(format!("{}", block.1)))));
+        parts.sort_by_key(|part| part.at);
+        Scene { said: said.to_owned(), refused, parts, holes, facts: vec![] }
+    }
+}
+
+/// Runs all; the looks of frees, or the operation that went wrong.
+fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, String)> {
+    let mut world = World::new();
+    for (at, op) in ops.iter().enumerate() {
+        let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
+        acted.unwrap_or_else(|panic| Err(said(&*panic))).map_err(|wrong| (at, wrong))?;
+    }
+    Ok(world.looks)
+}
+
+/// Judges who splits and merges.
+pub fn merge<B: Buddy>(seed: u32) -> Verdict {
+    let ops = ops(seed);
+    let reference = run::<Mine>(&ops).expect("the exercise is done");
+    let (checks, failure) = match run::<B>(&ops) {
+        Ok(looks) => {
+            let laws =
+                Check::new(LAWS.replace("object", "block"), format!("in {} operations", ops.len()), true);
+            let bound = 2.0 * reference as f64;
+            (vec![laws, Check::at_most("looks at the free lists in all frees", looks, bound)], None)
+        }
+        Err((at, wrong)) => {
+            let found = format!("operation {}: {wrong}", at + 1);
+            (
+                vec![Check::new("each page is in one block, and buddies merge", found, false)],
+                Some(moments::<B>(&ops, at, wrong)),
+            )
+        }
+    };
+    let failure = failure.and_then(|failure| serde_json::to_value(failure).ok());
+    Verdict { lab: LAB.to_owned(), seed, checks, failure }
+}
+
+fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: String) -> Failure {
+    let (mut world, mut scenes) = (World::new(), vec![]);
+    for (n, op) in ops[..=at].iter().enumerate() {
+        let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
+        let acted = acted.unwrap_or_else(|panic| Err(said(&*panic)));
+        if n + SHOWN > at {
+            let refused = acted.is_err();
+            scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong), refused));
+        }
+    }
+    Failure {
+        lab: LAB.to_owned(),
+        title: format!("{LAB}: operation {}", at + 1),
+        wrong,
+        at: scenes.len() - 1,
+        scenes,
+        ..Failure::default()
+    }
+}

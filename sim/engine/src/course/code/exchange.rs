@@ -1,0 +1,112 @@
+//! The lab `exchange`.
+
+use super::reference::exchange::Mine;
+use super::run::{Broken, run};
+use super::streams::exchanges;
+use super::verdict::{Check, Verdict};
+use crate::design::NoMemory;
+use crate::held::{Held, Holder};
+use crate::model::{Deed, Op, Policy};
+use crate::models::bonwick94::{self, release_empty};
+use crate::slabs::Object;
+use crate::stream::{CacheInfo, Stream};
+use uslab::{Geometry, GeometryError};
+use uslab_lab::course::{Layer, visits};
+use uslab_magazine::Cpus;
+
+const LAB: &str = "exchange";
+/// Rounds of a magazine.
+pub(super) const ROUNDS: usize = 8;
+
+/// A layer as a policy, over the slabs of 1994.
+#[derive(Debug)]
+struct Layered<L>(L);
+
+impl<L: Layer<Object>> Policy for Layered<L> {
+    const NAME: &'static str = "mine";
+    const ABOUT: &'static str = "a magazine layer over a model of the slabs of 1994";
+    type Knobs = ();
+    const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
+
+    fn geometry(size: usize, cpus: u32, _: &()) -> Result<Geometry, GeometryError> {
+        bonwick94::Bonwick94::geometry(size, cpus, &bonwick94::Knobs {})
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, _: &Geometry, _: &()) -> Self {
+        Self(L::new(cpus.count() as usize, ROUNDS))
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let before = visits();
+        let round = self.0.alloc(op.cpu as usize);
+        if visits() != before {
+            op.did(if round.is_some() { Deed::Exchange } else { Deed::Miss });
+        }
+        if let Some(round) = round {
+            return Ok(round);
+        }
+        op.did(Deed::Refill(1));
+        bonwick94::take(op)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let before = visits();
+        self.0.free(op.cpu as usize, object);
+        if visits() != before {
+            op.did(Deed::Exchange);
+        }
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        let all = self.0.drain();
+        let held = all.len() as u64;
+        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        release_empty(op);
+        held
+    }
+    fn held(&self) -> Vec<Held> {
+        let mut held = vec![];
+        self.0.each_magazine(&mut |cpu, name, rounds| {
+            let holder = cpu.map_or(Holder::Shared, |cpu| Holder::Cpu(cpu as u32));
+            held.push(Held::new(holder, name, ROUNDS, rounds));
+        });
+        held
+    }
+}
+
+/// By operation, so far: visits to the depot, and objects that came from slabs.
+struct Costs {
+    visits: Vec<u64>,
+    slabs: Vec<u64>,
+}
+
+impl Costs {
+    fn of<L: Layer<Object>>(stream: &Stream) -> Result<Self, Broken> {
+        let (mut costs, mut visits, mut slabs) = (Self { visits: vec![], slabs: vec![] }, 0, 0);
+        run::<Layered<L>>(stream, |_, model| {
+            let deeds = model.deeds();
+            visits += u64::from(deeds.iter().any(|deed| matches!(deed, Deed::Exchange | Deed::Miss)));
+            slabs += u64::from(deeds.contains(&Deed::Refill(1)));
+            costs.visits.push(visits);
+            costs.slabs.push(slabs);
+        })?;
+        Ok(costs)
+    }
+}
+
+/// Judges a magazine layer on streams. Whether its locks are right is for the models of [`uslab_lab::course`].
+pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
+    let stream = exchanges(LAB, seed);
+    let Ok(reference) = Costs::of::<Mine<Object>>(&stream) else { unreachable!("the exercise is done") };
+    let own = match Costs::of::<L>(&stream) {
+        Ok(own) => own,
+        Err(broken) => return Verdict::broken::<Layered<L>>(LAB, seed, &stream, broken),
+    };
+    let last = |counts: &[u64]| counts.last().copied().unwrap_or(0);
+    let bound = |counts: &[u64]| last(counts) as f64 * 1.02;
+    let costs = vec![
+        Check::at_most("visits to the depot", last(&own.visits), bound(&reference.visits)),
+        Check::at_most("objects that come from slabs", last(&own.slabs), bound(&reference.slabs)),
+    ];
+    // The first visit, or object of a slab, that the other does not need.
+    let more = |own: &[u64], other: &[u64]| own.iter().zip(other).position(|(own, other)| own > other);
+    let first = [more(&own.visits, &reference.visits), more(&own.slabs, &reference.slabs)];
+    let first = costs.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);
+    Verdict::costed::<Layered<L>>(LAB, seed, &stream, costs, first.map(|at| at as u64 + 1))
+}

@@ -1,0 +1,59 @@
+//! The lab `partial`.
+
+use super::reference::partial::Mine;
+use super::run::{Broken, run};
+use super::streams::grows_and_falls;
+use super::verdict::{Check, Verdict};
+use crate::{Policy, Stream};
+
+const LAB: &str = "partial";
+
+/// What a policy cost, operation by operation.
+struct Costs {
+    /// Slabs that there were after each operation.
+    slabs: Vec<u64>,
+    /// Looks at slabs, in all.
+    looks: u64,
+}
+
+impl Costs {
+    fn of<P: Policy>(stream: &Stream) -> Result<Self, Broken> {
+        let mut costs = Self { slabs: vec![], looks: 0 };
+        run::<P>(stream, |_, model| {
+            let (slabs, _) = model.cache(0).expect("the stream has a cache");
+            costs.slabs.push(slabs.count());
+            costs.looks = slabs.looks();
+        })?;
+        Ok(costs)
+    }
+    fn sum(&self) -> u64 {
+        self.slabs.iter().sum()
+    }
+}
+
+/// Judges a policy for which partial slab serves.
+pub fn partial<P: Policy>(seed: u32) -> Verdict {
+    let stream = grows_and_falls(LAB, seed);
+    let Ok(reference) = Costs::of::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let own = match Costs::of::<P>(&stream) {
+        Ok(own) => own,
+        Err(broken) => return Verdict::broken::<P>(LAB, seed, &stream, broken),
+    };
+    let n = stream.operations as f64;
+    let (mean, bound) = (own.sum() as f64 / n, reference.sum() as f64 / n * 1.03);
+    let looks = own.looks as f64 / n;
+    let left = own.slabs.last().copied().unwrap_or(0);
+    let costs = vec![
+        Check::new(format!("mean number of slabs: at most {bound:.1}"), format!("{mean:.1}"), mean <= bound),
+        Check::new(
+            "slabs looked at in an operation: at most 6 on average",
+            format!("{looks:.1}"),
+            looks <= 6.0,
+        ),
+        Check::new("when all objects are free no slab is left", format!("{left} slabs"), left == 0),
+    ];
+    // Where it has most slabs that the other does not have.
+    let more = own.slabs.iter().zip(&reference.slabs).map(|(own, other)| own.saturating_sub(*other));
+    let worst = more.zip(1..).max_by_key(|(more, at)| (*more, u64::MAX - at)).map(|(_, at)| at);
+    Verdict::costed::<P>(LAB, seed, &stream, costs, worst)
+}

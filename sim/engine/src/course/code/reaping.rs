@@ -1,0 +1,139 @@
+//! The lab `reaping`.
+
+use super::exchange::ROUNDS;
+use super::reference::{exchange, reaping::Mine};
+use super::run::{Broken, run};
+use super::streams::days;
+use super::verdict::{Check, Verdict};
+use crate::design::NoMemory;
+use crate::held::{Held, Holder};
+use crate::model::{Deed, Op, Policy};
+use crate::models::bonwick94::{self, release_empty};
+use crate::slabs::Object;
+use crate::stream::{CacheInfo, Stream};
+use core::fmt;
+use uslab::{Geometry, GeometryError};
+use uslab_lab::course::{Layer, visits};
+use uslab_magazine::Cpus;
+
+const LAB: &str = "reaping";
+/// Nanoseconds of an interval.
+const INTERVAL: u64 = 15_000_000_000;
+
+/// Decides how many full magazines a depot gives back.
+pub trait Reaper: Default + fmt::Debug {
+    /// A magazine went to the depot, or came from there: it has so many full ones now.
+    fn visited(&mut self, full: usize);
+    /// An interval ends, and the depot has so many full magazines. How many go back to slabs?
+    fn reap(&mut self, full: usize) -> usize;
+}
+
+/// A depot that gives back what its reaper says.
+#[derive(Debug)]
+struct Reaped<R> {
+    layer: exchange::Mine<Object>,
+    reaper: R,
+    /// Full magazines that were kept at the ends of intervals, in all.
+    kept: u64,
+}
+
+impl<R: Reaper> Reaped<R> {
+    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Mine<Object>) -> T) -> T {
+        let before = visits();
+        let done = act(&self.layer);
+        if visits() != before {
+            op.did(Deed::Exchange);
+            self.reaper.visited(self.layer.full(|full| full.len()));
+        }
+        done
+    }
+}
+
+impl<R: Reaper> Policy for Reaped<R> {
+    const NAME: &'static str = "mine";
+    const ABOUT: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
+    type Knobs = ();
+    const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
+    const TICK: Option<u64> = Some(INTERVAL);
+
+    fn geometry(size: usize, cpus: u32, _: &()) -> Result<Geometry, GeometryError> {
+        bonwick94::Bonwick94::geometry(size, cpus, &bonwick94::Knobs {})
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, _: &Geometry, _: &()) -> Self {
+        Self { layer: Layer::new(cpus.count() as usize, ROUNDS), reaper: R::default(), kept: 0 }
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let cpu = op.cpu as usize;
+        if let Some(object) = self.told(op, |layer| layer.alloc(cpu)) {
+            return Ok(object);
+        }
+        op.did(Deed::Refill(1));
+        bonwick94::take(op)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let cpu = op.cpu as usize;
+        self.told(op, |layer| layer.free(cpu, object));
+    }
+    fn tick(&mut self, op: &mut Op<'_>) {
+        let full = self.layer.full(|full| full.len());
+        let reaped = self.reaper.reap(full);
+        assert!(reaped <= full, "{reaped} magazines are to go back, and the depot has {full}");
+        let gone: Vec<_> = self.layer.full(|full| full.drain(..reaped).flatten().collect());
+        gone.into_iter().for_each(|object| bonwick94::put(op, object));
+        release_empty(op);
+        self.kept += (full - reaped) as u64;
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        let all = self.layer.drain();
+        let held = all.len() as u64;
+        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        release_empty(op);
+        held
+    }
+    fn held(&self) -> Vec<Held> {
+        let mut held = vec![];
+        self.layer.each_magazine(&mut |cpu, name, rounds| {
+            let holder = cpu.map_or(Holder::Shared, |cpu| Holder::Cpu(cpu as u32));
+            held.push(Held::new(holder, name, ROUNDS, rounds));
+        });
+        held
+    }
+}
+
+/// What it cost so far, operation by operation: magazines kept, and objects from slabs.
+fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
+    let (mut costs, mut slabs) = (vec![], 0);
+    run::<Reaped<R>>(stream, |_, model| {
+        slabs += u64::from(model.deeds().contains(&Deed::Refill(1)));
+        let kept = model.cache(0).map_or(0, |(_, policy)| policy.kept);
+        costs.push((kept, slabs));
+    })?;
+    Ok(costs)
+}
+fn sum((kept, slabs): (u64, u64)) -> u64 {
+    2 * kept + slabs
+}
+
+/// Judges a reaper.
+pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
+    let stream = days(LAB, seed, INTERVAL);
+    let Ok(reference) = costs::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let own = match costs::<R>(&stream) {
+        Ok(own) => own,
+        Err(broken) => return Verdict::broken::<Reaped<R>>(LAB, seed, &stream, broken),
+    };
+    let last = |costs: &[(u64, u64)]| costs.last().copied().unwrap_or_default();
+    let (kept, slabs) = last(&own);
+    let bound = sum(last(&reference)) as f64 * 1.05;
+    let wanted = format!(
+        "costs, 2 for a full magazine kept for an interval and 1 for an object from a slab: at most {bound:.0}"
+    );
+    let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
+    let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);
+    // Where it has spent more than what is allowed of all of it and some, for the first time.
+    let dear = own
+        .iter()
+        .zip(&reference)
+        .position(|(own, other)| sum(*own) as f64 > sum(*other) as f64 * 1.05 + 60.0);
+    Verdict::costed::<Reaped<R>>(LAB, seed, &stream, vec![check], dear.map(|at| at as u64 + 1))
+}

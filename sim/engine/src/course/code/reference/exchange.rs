@@ -1,0 +1,82 @@
+//! The exercise `exchange`, done.
+
+use uslab_lab::course::{Layer, PerCpu, Shared};
+
+#[derive(Debug)]
+struct Cpu<T> {
+    loaded: Vec<T>,
+    previous: Vec<T>,
+}
+
+#[derive(Debug)]
+struct Depot<T> {
+    /// Full magazines. (Empty ones need no keeping: `Vec::new()` is one.)
+    full: Vec<Vec<T>>,
+}
+
+#[derive(Debug)]
+pub(in crate::course::code) struct Mine<T> {
+    /// Rounds of a magazine.
+    rounds: usize,
+    cpus: Vec<PerCpu<Cpu<T>>>,
+    depot: Shared<Depot<T>>,
+}
+
+impl<T> Mine<T> {
+    /// What the depot has.
+    pub(in crate::course::code) fn full<R>(&self, act: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
+        act(&mut self.depot.lock().full)
+    }
+}
+
+impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+    fn new(cpus: usize, rounds: usize) -> Self {
+        let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
+        Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }
+    }
+
+    fn alloc(&self, cpu: usize) -> Option<T> {
+        let mut cpu = self.cpus[cpu].lock();
+        if cpu.loaded.is_empty() && !cpu.previous.is_empty() {
+            let Cpu { loaded, previous } = &mut *cpu;
+            std::mem::swap(loaded, previous);
+        }
+        if cpu.loaded.is_empty() {
+            cpu.loaded = self.depot.lock().full.pop()?;
+        }
+        cpu.loaded.pop()
+    }
+
+    fn free(&self, cpu: usize, round: T) {
+        let mut cpu = self.cpus[cpu].lock();
+        if cpu.loaded.len() == self.rounds {
+            let Cpu { loaded, previous } = &mut *cpu;
+            std::mem::swap(loaded, previous);
+        }
+        if cpu.loaded.len() == self.rounds {
+            let full = std::mem::take(&mut cpu.loaded);
+            self.depot.lock().full.push(full);
+        }
+        cpu.loaded.push(round);
+    }
+
+    fn drain(&self) -> Vec<T> {
+        let mut all = Vec::new();
+        for cpu in &self.cpus {
+            let mut cpu = cpu.lock();
+            all.append(&mut cpu.loaded);
+            all.append(&mut cpu.previous);
+        }
+        all.extend(self.depot.lock().full.drain(..).flatten());
+        all
+    }
+
+    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+        for (number, cpu) in self.cpus.iter().enumerate() {
+            let cpu = cpu.lock();
+            see(Some(number), "loaded", &cpu.loaded);
+            see(Some(number), "previous", &cpu.previous);
+        }
+        self.depot.lock().full.iter().for_each(|magazine| see(None, "magazine", magazine));
+    }
+}

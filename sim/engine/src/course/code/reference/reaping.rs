@@ -1,0 +1,19 @@
+//! The exercise `reaping`, done: what lay in the depot through the whole interval was not needed (Bonwick and Adams, 2001, section 3.7).
+
+use crate::course::Reaper;
+
+#[derive(Debug, Default)]
+pub(in crate::course::code) struct Mine {
+    least: usize,
+}
+
+impl Reaper for Mine {
+    fn visited(&mut self, full: usize) {
+        self.least = self.least.min(full);
+    }
+    fn reap(&mut self, full: usize) -> usize {
+        let unused = self.least.min(full);
+        self.least = full - unused;
+        unused
+    }
+}

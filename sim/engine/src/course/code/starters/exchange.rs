@@ -1,0 +1,73 @@
+//! Magazine exchange: a magazine layer of your own, after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
+//!
+//! Each CPU has two magazines. It allocates from the loaded one, and frees to it, and needs nobody else. Only when that does not do
+//! it goes to the depot, which keeps whole magazines for all CPUs. What is here goes to the depot for every round. Write `alloc` and
+//! `free` so that two visits to the depot are as far apart as they can be.
+//!
+//! A CPU's lock first, then the depot's. Threads can be moved: several may be on one CPU at once.
+
+use uslab_lab::course::{Layer, PerCpu, Shared};
+
+#[derive(Debug)]
+struct Cpu<T> {
+    loaded: Vec<T>,
+    previous: Vec<T>,
+}
+
+#[derive(Debug)]
+struct Depot<T> {
+    /// Full magazines. (Empty ones need no keeping: `Vec::new()` is one.)
+    full: Vec<Vec<T>>,
+}
+
+#[derive(Debug)]
+pub struct Mine<T> {
+    /// Rounds of a magazine.
+    rounds: usize,
+    cpus: Vec<PerCpu<Cpu<T>>>,
+    depot: Shared<Depot<T>>,
+}
+
+impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+    fn new(cpus: usize, rounds: usize) -> Self {
+        let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
+        Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }
+    }
+
+    fn alloc(&self, _cpu: usize) -> Option<T> {
+        // To be written.
+        let mut depot = self.depot.lock();
+        let round = depot.full.last_mut()?.pop();
+        depot.full.retain(|magazine| !magazine.is_empty());
+        round
+    }
+
+    fn free(&self, _cpu: usize, round: T) {
+        // To be written.
+        let mut depot = self.depot.lock();
+        match depot.full.last_mut() {
+            Some(magazine) if magazine.len() < self.rounds => magazine.push(round),
+            _ => depot.full.push(vec![round]),
+        }
+    }
+
+    fn drain(&self) -> Vec<T> {
+        let mut all = Vec::new();
+        for cpu in &self.cpus {
+            let mut cpu = cpu.lock();
+            all.append(&mut cpu.loaded);
+            all.append(&mut cpu.previous);
+        }
+        all.extend(self.depot.lock().full.drain(..).flatten());
+        all
+    }
+
+    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+        for (number, cpu) in self.cpus.iter().enumerate() {
+            let cpu = cpu.lock();
+            see(Some(number), "loaded", &cpu.loaded);
+            see(Some(number), "previous", &cpu.previous);
+        }
+        self.depot.lock().full.iter().for_each(|magazine| see(None, "magazine", magazine));
+    }
+}

@@ -1,0 +1,131 @@
+//! What policies run on, made from a seed.
+
+use crate::course::questions::{Random, random};
+use crate::stream::{Kind, Stream, Writer};
+
+/// Nanoseconds between two operations.
+const STEP: u64 = 1000;
+
+/// A stream on its way, and the objects that are in use, the oldest first.
+struct Script {
+    writer: Writer,
+    random: Random,
+    now: u64,
+    born: u64,
+    live: Vec<u64>,
+}
+
+impl Script {
+    fn new(lab: &str, seed: u32, cpus: u32, size: u32) -> Self {
+        let mut writer = Writer::new(lab.to_owned(), cpus);
+        writer.cache("dentry".to_owned(), Kind::Named, size);
+        // Not what the questions' numbers are made of.
+        let random = random(seed, &format!("stream of {lab}"));
+        Self { writer, random, now: 0, born: 0, live: vec![] }
+    }
+    fn begin(&mut self) {
+        self.now += STEP;
+        self.writer.begin(self.now);
+    }
+    fn alloc(&mut self, cpu: u32, n: u64) {
+        for _ in 0..n {
+            self.begin();
+            self.writer.alloc(cpu, 0, self.born, 0);
+            self.live.push(self.born);
+            self.born += 1;
+        }
+    }
+    fn free_at(&mut self, cpu: u32, at: usize) {
+        self.begin();
+        let object = self.live.remove(at);
+        self.writer.free(cpu, object);
+    }
+    /// The newest first.
+    fn free(&mut self, cpu: u32, n: u64) {
+        for _ in 0..n.min(self.live.len() as u64) {
+            self.free_at(cpu, self.live.len() - 1);
+        }
+    }
+    /// Any of them.
+    fn free_some(&mut self, cpu: u32, n: u64) {
+        for _ in 0..n.min(self.live.len() as u64) {
+            let at = self.random.of(0, self.live.len() as u64 - 1) as usize;
+            self.free_at(cpu, at);
+        }
+    }
+    /// All is freed and given back.
+    fn end(mut self, cpus: u32) -> Stream {
+        while !self.live.is_empty() {
+            let cpu = self.live.len() as u32 % cpus;
+            self.free_at(cpu, 0);
+        }
+        self.begin();
+        self.writer.shrink(0);
+        self.writer.finish()
+    }
+}
+
+/// A cache that grows, falls to a part of that at random, and is used for a while, over and over.
+pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
+    let mut script = Script::new(lab, seed, 1, 256);
+    for _ in 0..8 {
+        let more = script.random.of(500, 900);
+        script.alloc(0, more);
+        let fewer = script.live.len() as u64 * script.random.of(50, 80) / 100;
+        script.free_some(0, fewer);
+        for _ in 0..script.random.of(150, 250) {
+            let n = script.random.of(1, 8);
+            script.alloc(0, n);
+            script.free_some(0, n);
+        }
+    }
+    script.end(1)
+}
+
+/// Four CPUs: loops at an edge, bursts, and frees of what another CPU allocated.
+pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
+    let mut script = Script::new(lab, seed, 4, 128);
+    for _ in 0..60 {
+        let cpu = script.random.of(0, 3) as u32;
+        match script.random.of(0, 2) {
+            0 => {
+                let n = script.random.of(1, 3);
+                script.alloc(cpu, 4);
+                for _ in 0..script.random.of(10, 40) {
+                    script.free(cpu, n);
+                    script.alloc(cpu, n);
+                }
+            }
+            1 => {
+                let n = script.random.of(6, 40);
+                script.alloc(cpu, n);
+                script.free(cpu, n);
+            }
+            _ => {
+                let n = script.random.of(6, 40);
+                script.alloc(cpu, n);
+                script.free_some((cpu + 1) % 4, n);
+            }
+        }
+    }
+    script.end(4)
+}
+
+/// A load that changes over the day: some bursts in each interval of 15 seconds.
+pub(super) fn days(lab: &str, seed: u32, interval: u64) -> Stream {
+    let mut script = Script::new(lab, seed, 2, 128);
+    for _ in 0..10 {
+        let level = [2, 6, 14, 30][script.random.of(0, 3) as usize];
+        for _ in 0..script.random.of(4, 9) {
+            for _ in 0..2 {
+                let n = 8 * script.random.of(level - 1, level + 1);
+                let cpu = script.random.of(0, 1) as u32;
+                script.alloc(cpu, n);
+                script.free(cpu, n);
+                script.now += interval / 3;
+            }
+            script.now += interval / 3;
+        }
+    }
+    script.end(2)
+}

@@ -1,0 +1,315 @@
+//! Exercises as they are handed out, done, and done wrong.
+
+use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
+use crate::policy::*;
+use uslab_lab::course::{Layer, PerCpu, Shared};
+
+#[path = "starters"]
+#[expect(unreachable_pub, reason = "as students have them")]
+mod handed_out {
+    pub(super) mod exchange;
+    pub(super) mod merge;
+    pub(super) mod partial;
+    pub(super) mod reaping;
+}
+
+const SEEDS: std::ops::Range<u32> = 0..4;
+
+/// What does not hold. A step that fails has moments to look at, one of which it is.
+fn fails(verdict: &Verdict) -> Vec<String> {
+    let failed = verdict.checks.iter().filter(|check| !check.holds);
+    let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
+    match &verdict.failure {
+        Some(failure) => {
+            let moments = |of: &str| failure[of].as_array().unwrap().len();
+            let all = moments("views") + moments("scenes");
+            assert_eq!(failure["at"].as_u64(), Some(all as u64 - 1), "{said:?}");
+            assert!(!failure["wrong"].as_str().unwrap().is_empty());
+        }
+        None => assert!(said.is_empty() || verdict.checks.len() > 1, "{said:?}"),
+    }
+    said
+}
+#[track_caller]
+fn fails_with(verdict: &Verdict, expected: &str) {
+    let failed = fails(verdict);
+    assert!(failed.iter().any(|said| said.contains(expected)), "{}: {failed:?}", verdict.lab);
+}
+
+#[test]
+fn exercises_that_are_done_hold_on_every_seed() {
+    for seed in SEEDS {
+        for verdict in [
+            merge::<reference::merge::Mine>(seed),
+            partial::<reference::partial::Mine>(seed),
+            exchange::<reference::exchange::Mine<_>>(seed),
+            reaping::<reference::reaping::Mine>(seed),
+        ] {
+            assert!(verdict.holds(), "{}: {:?}", verdict.lab, fails(&verdict));
+            assert_eq!(verdict.failure, None);
+            let read: Verdict = serde_json::from_str(&verdict.json()).unwrap();
+            assert_eq!(read, verdict);
+        }
+    }
+}
+
+#[test]
+fn exercises_that_are_handed_out_run_and_do_not_hold() {
+    for seed in SEEDS {
+        fails_with(&merge::<handed_out::merge::Mine>(seed), "are buddies, both free, and not merged");
+        fails_with(&partial::<handed_out::partial::Mine>(seed), "mean number of slabs");
+        fails_with(&exchange::<handed_out::exchange::Mine<_>>(seed), "visits to the depot");
+        fails_with(&reaping::<handed_out::reaping::Mine>(seed), "costs");
+    }
+}
+
+#[test]
+fn other_seeds_are_other_streams() {
+    let found = |seed| partial::<reference::partial::Mine>(seed).checks[0].found.clone();
+    assert_ne!(found(1), found(2));
+    assert_eq!(found(1), found(1));
+}
+
+// ---------------------------------------------------------------- merge
+
+/// A way to merge; allocation is as it should be.
+macro_rules! merges {
+    ($name:ident, |$lists:ident, $page:ident, $order:ident| $free:block) => {
+        #[derive(Debug)]
+        struct $name;
+        impl Buddy for $name {
+            fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
+                reference::merge::Mine::alloc(lists, order)
+            }
+            fn free($lists: &mut FreeLists, $page: u32, $order: u8) $free
+        }
+    };
+}
+
+#[test]
+fn merging_that_stops_forgets_or_searches_is_seen() {
+    merges!(Once, |lists, page, order| {
+        let (mut page, mut order) = (page, order);
+        if order < lists.order() && lists.remove(page ^ (1 << order), order) {
+            page &= !(1 << order);
+            order += 1;
+        }
+        lists.push(page, order);
+    });
+    merges!(KeepsTheUpperAddress, |lists, page, order| {
+        let (mut page, mut order) = (page, order);
+        while order < lists.order() && lists.remove(page ^ (1 << order), order) {
+            page |= 1 << order;
+            order += 1;
+        }
+        lists.push(page, order);
+    });
+    merges!(LosesTheBuddy, |lists, page, order| {
+        if order < lists.order() {
+            lists.remove(page ^ (1 << order), order);
+        }
+        lists.push(page, order);
+    });
+    merges!(Searches, |lists, page, order| {
+        let (mut page, mut order) = (page, order);
+        (0..64).for_each(|far| _ = lists.remove(1 << 20 | far, 0));
+        while order < lists.order() && lists.remove(page ^ (1 << order), order) {
+            page &= !(1 << order);
+            order += 1;
+        }
+        lists.push(page, order);
+    });
+    fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
+    fails_with(&merge::<KeepsTheUpperAddress>(1), "lies where no such block can");
+    fails_with(&merge::<LosesTheBuddy>(1), "is lost: it is in no block");
+    fails_with(&merge::<Searches>(1), "looks at the free lists in all frees");
+}
+
+#[test]
+fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
+    #[derive(Debug)]
+    struct NeverSplits;
+    impl Buddy for NeverSplits {
+        fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
+            lists.pop(order)
+        }
+        fn free(lists: &mut FreeLists, page: u32, order: u8) {
+            reference::merge::Mine::free(lists, page, order);
+        }
+    }
+    #[derive(Debug)]
+    struct Twice;
+    impl Buddy for Twice {
+        fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
+            let page = reference::merge::Mine::alloc(lists, order)?;
+            lists.push(page, order);
+            Some(page)
+        }
+        fn free(lists: &mut FreeLists, page: u32, order: u8) {
+            reference::merge::Mine::free(lists, page, order);
+        }
+    }
+    fails_with(&merge::<NeverSplits>(1), "is refused, and one is free that is large enough");
+    fails_with(&merge::<Twice>(1), "is in two blocks: one is in use, one free");
+}
+
+// ---------------------------------------------------------------- partial
+
+/// The fullest slab, found by a walk over all.
+#[derive(Debug)]
+struct Walks;
+
+impl Policy for Walks {
+    const NAME: &'static str = "walks";
+    const ABOUT: &'static str = "the fullest slab, by a walk";
+    type Knobs = ();
+    const LISTS: &'static [&'static str] = &["all", "full"];
+    fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
+        Self
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let fullest =
+            op.slabs.walk(0).filter(|slab| op.slabs.free(*slab) > 0).min_by_key(|slab| op.slabs.free(*slab));
+        let slab = fullest.map_or_else(|| op.make(0), Ok)?;
+        op.slabs.take(slab).ok_or(NoMemory)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        op.slabs.put(object);
+        if op.slabs.is_empty(object.slab) {
+            op.release(object.slab);
+        }
+    }
+    fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
+        0
+    }
+}
+
+/// Forgets each hundredth object, or hands it out again, or keeps empty slabs.
+#[derive(Debug)]
+struct Wrong<const HOW: u8>(Option<Object>, u32);
+
+impl<const HOW: u8> Policy for Wrong<HOW> {
+    const NAME: &'static str = "wrong";
+    const ABOUT: &'static str = "wrong";
+    type Knobs = ();
+    const LISTS: &'static [&'static str] = reference::partial::Mine::LISTS;
+    fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
+        Self(None, 0)
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        match self.0.filter(|_| HOW == 1) {
+            Some(object) => Ok(object),
+            None => {
+                let object = reference::partial::Mine.alloc(op)?;
+                self.0 = Some(object);
+                Ok(object)
+            }
+        }
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        self.1 += 1;
+        match HOW {
+            0 if self.1 == 100 => {}
+            2 if op.slabs.free(object.slab) + 1 == op.slabs.objects() => op.slabs.put(object),
+            3 => panic!("free number {} is too much", self.1),
+            _ => reference::partial::Mine.free(op, object),
+        }
+    }
+    fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn a_cache_that_walks_loses_gives_twice_keeps_or_panics_is_seen() {
+    fails_with(&partial::<Walks>(1), "slabs looked at in an operation");
+    fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
+    fails_with(&partial::<Wrong<1>>(1), "is handed out twice");
+    fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");
+    fails_with(&partial::<Wrong<3>>(1), "it panics: free number 1 is too much");
+}
+
+// ---------------------------------------------------------------- exchange
+
+/// One magazine for each CPU, and its lock; nothing is kept as previous.
+#[derive(Debug)]
+struct OneMagazine<T> {
+    rounds: usize,
+    cpus: Vec<PerCpu<Vec<T>>>,
+    depot: Shared<Vec<Vec<T>>>,
+}
+
+impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
+    fn new(cpus: usize, rounds: usize) -> Self {
+        let cpus = (0..cpus).map(|_| PerCpu::new(vec![])).collect();
+        Self { rounds, cpus, depot: Shared::new(vec![]) }
+    }
+    fn alloc(&self, cpu: usize) -> Option<T> {
+        let mut loaded = self.cpus[cpu].lock();
+        if loaded.is_empty() {
+            *loaded = self.depot.lock().pop()?;
+        }
+        loaded.pop()
+    }
+    fn free(&self, cpu: usize, round: T) {
+        let mut loaded = self.cpus[cpu].lock();
+        if loaded.len() == self.rounds {
+            let full = std::mem::take(&mut *loaded);
+            self.depot.lock().push(full);
+        }
+        loaded.push(round);
+    }
+    fn drain(&self) -> Vec<T> {
+        let cpus = self.cpus.iter().flat_map(|cpu| std::mem::take(&mut *cpu.lock()));
+        let mut all: Vec<T> = cpus.collect();
+        all.extend(self.depot.lock().drain(..).flatten());
+        all
+    }
+    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+        for (cpu, loaded) in self.cpus.iter().enumerate() {
+            see(Some(cpu), "loaded", &loaded.lock());
+        }
+        self.depot.lock().iter().for_each(|magazine| see(None, "magazine", magazine));
+    }
+}
+
+#[test]
+fn one_magazine_goes_to_the_depot_too_often() {
+    fails_with(&exchange::<OneMagazine<_>>(1), "visits to the depot");
+}
+
+// ---------------------------------------------------------------- reaping
+
+#[derive(Debug, Default)]
+struct All;
+impl Reaper for All {
+    fn visited(&mut self, _: usize) {}
+    fn reap(&mut self, full: usize) -> usize {
+        full
+    }
+}
+#[derive(Debug, Default)]
+struct Half;
+impl Reaper for Half {
+    fn visited(&mut self, _: usize) {}
+    fn reap(&mut self, full: usize) -> usize {
+        full / 2
+    }
+}
+#[derive(Debug, Default)]
+struct MoreThanAll;
+impl Reaper for MoreThanAll {
+    fn visited(&mut self, _: usize) {}
+    fn reap(&mut self, full: usize) -> usize {
+        full + 1
+    }
+}
+
+#[test]
+fn a_depot_that_gives_all_or_half_back_costs_more() {
+    for seed in SEEDS {
+        fails_with(&reaping::<All>(seed), "costs");
+        fails_with(&reaping::<Half>(seed), "costs");
+    }
+    fails_with(&reaping::<MoreThanAll>(1), " magazines are to go back, and the depot has ");
+}

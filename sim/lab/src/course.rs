@@ -1,0 +1,156 @@
+//! A magazine layer as an exercise: what it has to do, the locks that it is written with, and the models that check these.
+//!
+//! The course's lab `exchange` hands out a file with an empty one; [`classic`](crate::classic) is how it may look in the end.
+
+use core::fmt;
+use uslab_magazine::sync::{Mutex, MutexGuard, Rank};
+
+uslab_magazine::sync::thread_local! {
+    static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
+}
+
+/// A magazine layer for rounds of type `T`, over a slab layer that others have.
+///
+/// Any number of threads calls it at once, several of them on one CPU.
+pub trait Layer<T>: fmt::Debug + Send + Sync {
+    /// An empty layer for so many CPUs, whose magazines hold so many rounds.
+    fn new(cpus: usize, rounds: usize) -> Self;
+    /// A round that the layer has, for a caller on this CPU. `None`: neither the CPU nor the depot has one, and the caller goes to
+    /// the slab layer.
+    fn alloc(&self, cpu: usize) -> Option<T>;
+    /// Takes a round from a caller on this CPU. There is always room: the depot takes as many magazines as come.
+    fn free(&self, cpu: usize, round: T);
+    /// Gives up all rounds.
+    fn drain(&self) -> Vec<T>;
+    /// Shows each magazine that has rounds: whose it is (`None`: the depot's), what it is called, and its rounds.
+    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T]));
+}
+
+/// What one CPU has, under its lock. Whoever holds a CPU's lock may ask for the depot's, and not the other way round: debug builds and
+/// models panic.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct PerCpu<T>(Mutex<T>);
+
+impl<T> PerCpu<T> {
+    /// With nothing else in its cache line.
+    pub fn new(own: T) -> Self {
+        Self(Mutex::ranked(Rank::Cpu, own))
+    }
+    /// Waits for the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+}
+
+/// What all CPUs share, under a lock whose uses are counted: each is a visit to the depot.
+#[derive(Debug)]
+pub struct Shared<T>(Mutex<T>);
+
+impl<T> Shared<T> {
+    /// The depot.
+    pub fn new(own: T) -> Self {
+        Self(Mutex::ranked(Rank::Depot, own))
+    }
+    /// Waits for the lock, and counts.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        VISITS.with(|visits| visits.set(visits.get() + 1));
+        self.0.lock()
+    }
+}
+
+/// How often this thread took the lock of a [`Shared`].
+pub fn visits() -> u64 {
+    VISITS.with(core::cell::Cell::get)
+}
+
+/// Checks the layer under every order of the threads' steps, with two pre-emptions: two threads on one CPU, rounds that travel from
+/// one CPU to another, and a drain beside a caller. Magazines have two rounds.
+///
+/// # Panics
+/// A round has two owners, or none; a magazine has more rounds than it holds; a lock is taken in the wrong order, or for ever. What led
+/// to it is printed, and written to the file that `STORY_JSON` names.
+#[cfg(loom)]
+pub fn models<L: Layer<usize> + 'static>() {
+    use core::ops::RangeInclusive;
+    use uslab_magazine::sync::check::{Bound, model};
+    use uslab_magazine::sync::{Arc, tell, thread};
+
+    type Side<L> = fn(&L) -> Vec<usize>;
+    /// Rounds are freed on a CPU.
+    fn free<L: Layer<usize>>(layer: &L, cpu: usize, rounds: RangeInclusive<usize>) -> Vec<usize> {
+        for round in rounds {
+            tell!("round {round} is freed on CPU {cpu}");
+            layer.free(cpu, round);
+        }
+        vec![]
+    }
+    /// So many are allocated there.
+    fn alloc<L: Layer<usize>>(layer: &L, cpu: usize, n: usize) -> Vec<usize> {
+        let rounds: Vec<_> = (0..n).filter_map(|_| layer.alloc(cpu)).collect();
+        tell!("a caller on CPU {cpu} has {rounds:?}");
+        rounds
+    }
+    /// What is there at first is freed on a CPU, the rounds of both threads come later.
+    struct World<L> {
+        name: &'static str,
+        first: (usize, usize),
+        rounds: usize,
+        here: Side<L>,
+        there: Side<L>,
+    }
+    let worlds: [World<L>; 5] = [
+        World {
+            name: "exchange: two threads allocate on one CPU",
+            first: (0, 5),
+            rounds: 5,
+            here: |layer| alloc(layer, 0, 2),
+            there: |layer| alloc(layer, 0, 2),
+        },
+        World {
+            name: "exchange: two threads free on one CPU",
+            first: (0, 4),
+            rounds: 7,
+            here: |layer| free(layer, 0, 5..=5),
+            there: |layer| free(layer, 0, 6..=7),
+        },
+        World {
+            name: "exchange: one thread allocates and one frees on one CPU",
+            first: (1, 5),
+            rounds: 6,
+            here: |layer| alloc(layer, 0, 1),
+            there: |layer| free(layer, 0, 6..=6),
+        },
+        World {
+            name: "exchange: rounds travel to another CPU",
+            first: (0, 4),
+            rounds: 9,
+            here: |layer| alloc(layer, 0, 5),
+            there: |layer| free(layer, 1, 5..=9),
+        },
+        World {
+            name: "exchange: a drain beside a caller",
+            first: (0, 5),
+            rounds: 6,
+            here: |layer| [alloc(layer, 0, 1), free(layer, 0, 6..=6)].concat(),
+            there: |layer| layer.drain(),
+        },
+    ];
+    for World { name, first: (cpu, first), rounds, here, there } in worlds {
+        // Whatever locks two threads take, they take them in more than one order.
+        model(name, Bound::Preemptions(2), 2, move || {
+            let layer = Arc::new(L::new(2, 2));
+            (1..=first).for_each(|round| layer.free(cpu, round));
+            let other = layer.clone();
+            let thread = thread::spawn(move || there(&other));
+            let mut all = here(&layer);
+            all.extend(thread.join().expect("it panics in its own name"));
+            layer.each_magazine(&mut |_, name, rounds| {
+                assert!(rounds.len() <= 2, "the {name} magazine, of 2 rounds, has {rounds:?}");
+            });
+            all.extend(layer.drain());
+            all.sort_unstable();
+            assert_eq!(all, (1..=rounds).collect::<Vec<_>>(), "each round has one owner");
+        });
+    }
+}

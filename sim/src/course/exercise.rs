@@ -1,0 +1,261 @@
+//! Exercises: a file becomes a program, which runs in a process of its own and says what came of it.
+
+use super::Grade;
+use crate::output::Progress;
+use crate::story::Story;
+use crate::web;
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use uslab_engine::course::{Check, Verdict};
+
+/// Built from `sim/web` by `.ci/web --write`.
+const TEMPLATE: &str = include_str!("../../web/built/failure.html");
+
+const MAIN: &str = r#"
+#![allow(dead_code)]
+#[path = "exercise.rs"]
+mod exercise;
+
+#[cfg(not(loom))]
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let seed = arguments[1].parse().expect("a seed");
+    let verdict = uslab_engine::course::{lab}::<exercise::Mine{of}>(seed);
+    std::fs::write(&arguments[2], verdict.json()).expect("a place for the verdict");
+}
+#[cfg(loom)]
+fn main() {
+    {models}
+}
+"#;
+
+/// What came of an exercise.
+#[derive(Serialize)]
+pub(super) struct Judged {
+    file: String,
+    #[serde(flatten)]
+    pub(super) verdict: Verdict,
+    /// The step at which it fails.
+    #[serde(skip)]
+    pub(super) page: Option<String>,
+}
+
+impl Judged {
+    pub(super) fn text(&self) -> String {
+        let Verdict { lab, seed, checks, .. } = &self.verdict;
+        let rows = checks.iter().map(|check| {
+            let is = if check.holds { "holds  " } else { "FAILS  " };
+            format!("{is}{}\n       {}\n", check.wanted, check.found.replace('\n', "\n       "))
+        });
+        let holds = checks.iter().filter(|check| check.holds).count();
+        let rows: String = rows.collect();
+        format!("{}: lab {lab}, seed {seed}\n{rows}{holds} of {} hold\n", self.file, checks.len())
+    }
+}
+
+/// Where a program is made of an exercise.
+struct Crate<'g> {
+    folder: TempDir,
+    source: PathBuf,
+    grade: &'g Grade,
+}
+
+/// Compiles an exercise and runs it.
+///
+/// # Errors
+/// There are no sources, no cargo, or no place for files. Whatever is wrong with the exercise itself is a verdict.
+pub(super) fn judge(lab: &str, code: &str, file: &Path, grade: &Grade) -> anyhow::Result<Judged> {
+    let source = grade.source()?;
+    let folder = tempfile::tempdir().context("a folder for the exercise")?;
+    let own = Crate { folder, source, grade };
+    own.write(lab, code)?;
+    let progress = Progress::new();
+    let mut page = None;
+    let mut verdict = Verdict { lab: lab.to_owned(), seed: grade.seed, checks: vec![], failure: None };
+    let stage = progress.stage("compiling", 0);
+    match own.build(false)? {
+        Err(errors) => verdict.checks.push(Check::new("it compiles", errors, false)),
+        Ok(program) => {
+            drop(stage);
+            let stage = progress.stage("running", 0);
+            own.judge(&program, &mut verdict)?;
+            drop(stage);
+            if let Some(failure) = &verdict.failure {
+                page = Some(web::page(TEMPLATE, &[("{failure}", &web::json(failure)?)]));
+            }
+            if lab == "exchange" && verdict.holds() {
+                let _stage = progress.stage("checking with loom", 0);
+                let story = own.models(&mut verdict)?;
+                page = story.map(|story| story.page()).transpose()?;
+            }
+        }
+    }
+    Ok(Judged { file: file.display().to_string(), verdict, page })
+}
+
+impl Crate<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+    fn write(&self, lab: &str, code: &str) -> anyhow::Result<()> {
+        // A layer is of any type, and under a checker of numbers.
+        let (of, models) = match lab {
+            "exchange" => ("<_>", "uslab_lab::course::models::<exercise::Mine<usize>>();"),
+            _ => ("", ""),
+        };
+        let main = MAIN.replace("{lab}", lab).replace("{of}", of).replace("{models}", models);
+        let source = self.source.display();
+        let manifest = format!(
+            r#"[package]
+name = "exercise"
+version = "0.0.0"
+edition = "2024"
+
+[workspace]
+
+[dependencies]
+uslab-lab = {{ path = {lab:?} }}
+
+[target.'cfg(not(loom))'.dependencies]
+uslab-engine = {{ path = {engine:?}, features = ["course"] }}
+
+[lints.rust]
+unexpected_cfgs = {{ level = "warn", check-cfg = ["cfg(loom)"] }}
+
+[profile.dev]
+opt-level = 1
+debug = false
+
+[profile.loom]
+inherits = "release"
+opt-level = 1
+debug-assertions = true
+"#,
+            lab = format!("{source}/sim/lab"),
+            engine = format!("{source}/sim/engine"),
+        );
+        let write = |name: &str, text: &str| {
+            let path = self.path(name);
+            fs::create_dir_all(path.parent().unwrap_or(self.folder.path()))?;
+            fs::write(path, text)
+        };
+        let written = write("Cargo.toml", &manifest)
+            .and_then(|()| write("src/main.rs", &main))
+            .and_then(|()| write("src/exercise.rs", code));
+        written.with_context(|| self.folder.path().display().to_string())?;
+        // With the versions of others' crates that uslab has, so that nothing has to be fetched.
+        let lock = self.source.join("Cargo.lock");
+        fs::copy(&lock, self.path("Cargo.lock")).with_context(|| lock.display().to_string())?;
+        Ok(())
+    }
+
+    /// The program; or what the compiler says.
+    fn build(&self, loom: bool) -> anyhow::Result<Result<PathBuf, String>> {
+        let target = self.source.join(if loom { "target/course-loom" } else { "target/course" });
+        let profile = if loom { "loom" } else { "dev" };
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command
+            .args(["build", "--quiet", "--color", "never", "--profile", profile])
+            .current_dir(self.folder.path());
+        command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", if loom { "--cfg loom" } else { "" });
+        command.env("CARGO_TARGET_DIR", &target).stdin(Stdio::null());
+        let output = command.output().context("cargo, which compiles an exercise")?;
+        if !output.status.success() {
+            return Ok(Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+        // Another exercise may be built meanwhile.
+        let built = target.join(if loom { "loom" } else { "debug" }).join("exercise");
+        let program = self.path(profile);
+        fs::copy(&built, &program).with_context(|| built.display().to_string())?;
+        Ok(Ok(program))
+    }
+
+    /// Runs a program; `None`: it did not end.
+    fn run(&self, command: &mut Command) -> anyhow::Result<Option<ExitStatus>> {
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        let mut child = command.spawn().context("the exercise")?;
+        let end = Instant::now() + Duration::from_secs(self.grade.limit);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() > end {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    fn late(&self) -> Check {
+        Check::new(format!("it ends within {} s", self.grade.limit), "it does not", false)
+    }
+
+    /// What it is on streams.
+    fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
+        let place = self.path("verdict.json");
+        let mut command = Command::new(program);
+        command
+            .arg(self.grade.seed.to_string())
+            .arg(&place)
+            .env("RUST_BACKTRACE", "0")
+            .stdout(std::io::stderr());
+        let Some(status) = self.run(&mut command)? else {
+            verdict.checks.push(self.late());
+            return Ok(());
+        };
+        match fs::read_to_string(&place).ok().and_then(|text| serde_json::from_str(&text).ok()) {
+            Some(found) if status.success() => *verdict = found,
+            _ => verdict.checks.push(Check::new("it says what came of it", status.to_string(), false)),
+        }
+        Ok(())
+    }
+
+    /// What its locks are in any order of steps; the story of one in which they fail.
+    fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
+        const WANTED: &str = "each round has one owner in every order of the threads' steps";
+        let program = match self.build(true)? {
+            Ok(program) => program,
+            Err(errors) => bail!("the models do not compile: {errors}"),
+        };
+        let (story, rows, said) = (self.path("story.json"), self.path("rows"), self.path("said"));
+        let file = |path: &Path| fs::File::create(path).with_context(|| path.display().to_string());
+        let mut command = Command::new(program);
+        command
+            .env("STORY_JSON", &story)
+            .env("MODEL_ROWS", &rows)
+            .env("RUST_BACKTRACE", "0")
+            .env_remove("BOUND");
+        command.stdout(file(&said)?).stderr(file(&self.path("panic"))?);
+        let Some(status) = self.run(&mut command)? else {
+            verdict.checks.push(self.late());
+            return Ok(None);
+        };
+        if status.success() {
+            let rows = fs::read_to_string(rows).unwrap_or_default();
+            let orders: u64 = rows.lines().filter_map(executions).sum();
+            verdict.checks.push(Check::new(
+                WANTED,
+                format!("in {orders} orders of {} models", rows.lines().count()),
+                orders > 0,
+            ));
+            return Ok(None);
+        }
+        let story = Story::read(&story).ok();
+        let panic = fs::read_to_string(self.path("panic")).unwrap_or_default();
+        let found = story.as_ref().map_or_else(|| panic.trim().to_owned(), |story| story.end.clone());
+        verdict.checks.push(Check::new(WANTED, found, false));
+        Ok(story)
+    }
+}
+
+/// Of a row that a model writes: `MODEL name | ... | executions 17 | ...`.
+fn executions(row: &str) -> Option<u64> {
+    row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
+}

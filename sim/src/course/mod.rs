@@ -1,0 +1,207 @@
+//! `uslab course`: the labs of the course, the files that their exercises begin with, and marks for what comes back.
+
+mod exercise;
+mod sheet;
+
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, table, text, write_all};
+use anyhow::{Context, bail};
+use clap::{Args as ClapArgs, Subcommand};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use uslab_engine::course::{Code, Lab, Work, labs};
+
+/// Labs on this system: questions whose answers the engine finds out, and exercises that it judges.
+///
+/// The questions are asked by the page (`uslab page`, then Course in index.html), which writes an answer sheet. An exercise begins with a
+/// file, which `start` writes and `grade` judges: on streams that its author has not seen, by what it costs, and under loom where there
+/// is a lock. Without a verb the labs are listed.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  uslab course
+  uslab course start merge
+  uslab course grade merge.rs
+  uslab course grade ann-merge.rs --seed 4711 --html failure.html
+  uslab course grade answers-ann.json")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Start(Start),
+    Grade(Grade),
+}
+
+/// Write the file that an exercise begins with.
+#[derive(Debug, ClapArgs)]
+struct Start {
+    /// The lab.
+    #[arg(value_name = "LAB")]
+    lab: String,
+    /// Where it goes. Default: LAB.rs here. A file that is there is not overwritten.
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Mark an answer sheet, or judge an exercise.
+///
+/// Exit code 0: all is right. 1: it is not. 2: there is nothing to mark.
+///
+/// An exercise is compiled (cargo and uslab's sources are needed) and runs as a program of yours: judge files of people you do not know
+/// in a container, or on a machine that nobody misses.
+#[derive(Debug, ClapArgs)]
+struct Grade {
+    /// An answer sheet (FILE.json), or an exercise (LAB.rs, or ANYTHING-LAB.rs).
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The lab, where the file's name does not say it.
+    #[arg(long, value_name = "LAB")]
+    lab: Option<String>,
+    /// What the streams of an exercise are made of: let it be one that only you know.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+    /// If an exercise fails at a step: write a page that shows it, and what led to it. FILE, or `-` for standard output.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Seconds that an exercise may run, and as many under loom.
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// uslab's sources. Default: those that this program was built from.
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+        match &self.verb {
+            None => list(json),
+            Some(Verb::Start(start)) => start.run(json),
+            Some(Verb::Grade(grade)) => grade.run(json),
+        }
+    }
+}
+
+/// Writes a report to where it is wanted; without such a place its text to standard output.
+fn show(json: Option<Place>, report: &impl serde::Serialize, text: &str) -> anyhow::Result<()> {
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(report)?;
+    }
+    if !to_stdout {
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    }
+    Ok(())
+}
+
+fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
+    let labs = labs(1);
+    let mut rows = table(&["lab", "minutes", "", "title"]);
+    for lab in &labs {
+        let what = match &lab.work {
+            Work::Questions(questions) => format!("{} questions", questions.len()),
+            Work::Code(_) => "an exercise".to_owned(),
+        };
+        rows.add_row([lab.name, &lab.minutes.to_string(), &what, lab.title]);
+    }
+    let how = "\nQuestions are asked by `uslab page`: Course, in index.html. `uslab course start LAB` begins an exercise.\n";
+    show(json, &labs, &(text(&rows) + how))?;
+    Ok(Outcome::Done)
+}
+
+/// An exercise, by its name.
+fn exercise(name: &str) -> anyhow::Result<(Lab, Code)> {
+    let mut exercises = labs(1).into_iter().filter_map(|lab| match lab.work.clone() {
+        Work::Code(code) => Some((lab, code)),
+        Work::Questions(_) => None,
+    });
+    let names: Vec<_> = exercises.clone().map(|(lab, _)| lab.name).collect();
+    exercises
+        .find(|(lab, _)| lab.name == name)
+        .with_context(|| format!("no exercise `{name}`; there are {}", names.join(", ")))
+}
+
+impl Start {
+    fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+        let (lab, code) = exercise(&self.lab)?;
+        let file = self.file.clone().unwrap_or_else(|| format!("{}.rs", lab.name).into());
+        let made = fs::OpenOptions::new().write(true).create_new(true).open(&file);
+        let mut made = made.with_context(|| match file.exists() {
+            true => format!("{}: expected no file of that name", file.display()),
+            false => format!("{}: expected a place for a file", file.display()),
+        })?;
+        made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
+        let shown = file.display();
+        let judged: String = code.judged_by.iter().map(|by| format!("  {by}\n")).collect();
+        show(
+            json,
+            &lab,
+            &format!("{shown}: {}. `uslab course grade {shown}` judges it by this:\n{judged}", lab.title),
+        )?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Grade {
+    fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+        let html = self.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+        Place::apart([&json, &html])?;
+        let extension = self.file.extension().and_then(|extension| extension.to_str());
+        let text = fs::read_to_string(&self.file).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                anyhow::anyhow!("{}: expected an answer sheet or an exercise", self.file.display())
+            }
+            _ => anyhow::Error::new(error).context(self.file.display().to_string()),
+        })?;
+        match extension {
+            Some("json") => {
+                if html.is_some() {
+                    bail!("--html: an answer sheet has no step that fails");
+                }
+                sheet::grade(&self.file, &text, json)
+            }
+            Some("rs") => {
+                let name = match &self.lab {
+                    Some(lab) => lab.clone(),
+                    None => lab_of(&self.file)?,
+                };
+                let (lab, _) = exercise(&name)?;
+                let judged = exercise::judge(lab.name, &text, &self.file, self)?;
+                let page = html.and_then(|place| Some((place, judged.page.as_ref()?)));
+                let mut said = judged.text();
+                if let Some((place, page)) = page {
+                    let shown = place.shown();
+                    write_all([(place, page)])?;
+                    said += &format!("{shown}: the step at which it fails\n");
+                } else if judged.page.is_some() {
+                    said += "--html FILE writes a page that shows the step at which it fails.\n";
+                }
+                show(json, &judged, &said)?;
+                Ok(if judged.verdict.holds() { Outcome::Done } else { Outcome::Violated })
+            }
+            _ => {
+                bail!("{}: expected an answer sheet, FILE.json, or an exercise, FILE.rs", self.file.display())
+            }
+        }
+    }
+    fn source(&self) -> anyhow::Result<PathBuf> {
+        let built_from =
+            || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
+        let source = self.source.clone().unwrap_or_else(built_from);
+        if source.join("sim/engine/Cargo.toml").is_file() {
+            return fs::canonicalize(&source).with_context(|| source.display().to_string());
+        }
+        bail!("{}: expected uslab's sources, with sim/engine; --source DIR names them", source.display())
+    }
+}
+
+/// The last word of a file's name: `ann-merge.rs` is of the lab `merge`.
+fn lab_of(file: &Path) -> anyhow::Result<String> {
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();
+    exercise(&last).with_context(|| format!("{}: --lab LAB says which exercise it is", file.display()))?;
+    Ok(last)
+}

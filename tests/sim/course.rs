@@ -1,0 +1,207 @@
+//! `uslab course`: sheets are marked and exercises are judged, as a lecturer does it.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use uslab_tests::workspace;
+
+fn course(arguments: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(uslab_tests::uslab());
+    command.arg("course").args(arguments).current_dir(folder).stdin(Stdio::null());
+    command.output().expect("uslab runs")
+}
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+fn data(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+/// What it says on standard error; nothing on standard output, exit code 2.
+fn refused(arguments: &[&str], folder: &Path) -> String {
+    let output = course(arguments, folder);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn the_labs_are_listed_and_an_exercise_is_begun_once() {
+    let folder = folder();
+    let list = course(&[], folder.path());
+    assert!(list.status.success());
+    for lab in [
+        "two-magazines",
+        "depot",
+        "remote-frees",
+        "pages",
+        "colour",
+        "race",
+        "merge",
+        "partial",
+        "exchange",
+        "reaping",
+    ] {
+        assert!(stdout(&list).contains(lab), "{lab}");
+    }
+    assert_eq!(data(&course(&["--json"], folder.path())).as_array().unwrap().len(), 10);
+    let begun = course(&["start", "merge"], folder.path());
+    assert!(begun.status.success() && stdout(&begun).contains("uslab course grade merge.rs"));
+    let text = fs::read_to_string(folder.path().join("merge.rs")).unwrap();
+    assert!(text.contains("impl Buddy for Mine"));
+    fs::write(folder.path().join("merge.rs"), "mine").unwrap();
+    assert!(refused(&["start", "merge"], folder.path()).contains("merge.rs: expected no file of that name"));
+    assert_eq!(fs::read_to_string(folder.path().join("merge.rs")).unwrap(), "mine");
+    assert!(
+        refused(&["start", "merge", "no/such/place.rs"], folder.path())
+            .contains("expected a place for a file")
+    );
+    assert!(
+        refused(&["start", "depot"], folder.path())
+            .contains("no exercise `depot`; there are merge, partial, exchange, reaping")
+    );
+}
+
+#[test]
+fn a_sheet_is_marked_question_by_question() {
+    let folder = folder();
+    let sheet = |answers: Value| {
+        let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
+        fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
+        course(&["grade", "answers.json", "--json"], folder.path())
+    };
+    let none = sheet(json!({}));
+    assert_eq!(none.status.code(), Some(1));
+    let none = data(&none);
+    assert_eq!((&none["right"], &none["of"]), (&json!(0), &json!(18)));
+    // What the marks say is right, answered.
+    let mut answers = json!({});
+    for mark in none["marks"].as_array().unwrap() {
+        let lab = mark["lab"].as_str().unwrap();
+        if answers[lab].is_null() {
+            answers[lab] = json!([]);
+        }
+        answers[lab].as_array_mut().unwrap().push(mark["right"].clone());
+    }
+    let all = sheet(answers.clone());
+    assert_eq!((all.status.code(), &data(&all)["right"]), (Some(0), &json!(18)));
+    answers["pages"][0] = json!(1);
+    answers["race"] = json!([7, null]);
+    let some = sheet(answers);
+    assert_eq!((some.status.code(), &data(&some)["right"]), (Some(1), &json!(15)));
+    let text = stdout(&course(&["grade", "answers.json"], folder.path()));
+    assert!(text.ends_with("Ann, seed 3: 15 of 18 right\n") && text.matches("wrong").count() == 3, "{text}");
+}
+
+#[test]
+fn what_is_no_sheet_and_no_exercise_is_refused() {
+    let folder = folder();
+    let path = folder.path();
+    for (name, text) in [
+        ("a.json", "{"),
+        ("b.json", r#"{"course":9,"name":"","seed":1,"answers":{}}"#),
+        ("c.txt", ""),
+        ("d.rs", ""),
+        ("merge.rs", ""),
+    ] {
+        fs::write(path.join(name), text).unwrap();
+    }
+    for (arguments, expected) in [
+        (&["grade", "none.json"][..], "none.json: expected an answer sheet or an exercise"),
+        (&["grade", "a.json"], "a.json: no answer sheet"),
+        (&["grade", "b.json"], "version 9 of the course; expected 1"),
+        (&["grade", "b.json", "--html", "x.html"], "--html: an answer sheet has no step that fails"),
+        (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
+        (&["grade", "d.rs"], "d.rs: --lab LAB says which exercise it is"),
+        (&["grade", "d.rs", "--lab", "depot"], "no exercise `depot`"),
+        (
+            &["grade", "merge.rs", "--source", "/"],
+            "expected uslab's sources, with sim/engine; --source DIR names them",
+        ),
+        (&["grade", "merge.rs", "--seed", "many"], "invalid value 'many' for '--seed"),
+    ] {
+        let said = refused(arguments, path);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert!(!path.join("x.html").exists());
+}
+
+/// How an exercise may be done, as a student would hand it in.
+fn done(lab: &str) -> String {
+    let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
+    let text = fs::read_to_string(file).unwrap();
+    text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
+}
+/// Judges it: the exit code, what did not hold, and the page of the step at which it fails.
+fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
+    let folder = folder();
+    let name = format!("ann-{lab}.rs");
+    fs::write(folder.path().join(&name), code).unwrap();
+    let output = course(
+        &["grade", &name, "--seed", "99", "--limit", "60", "--html", "failure.html", "--json"],
+        folder.path(),
+    );
+    let verdict = data(&output);
+    assert_eq!(
+        (&verdict["lab"], &verdict["seed"], &verdict["file"]),
+        (&json!(lab), &json!(99), &json!(name))
+    );
+    let checks = verdict["checks"].as_array().unwrap();
+    assert!(!checks.is_empty());
+    let failed = checks.iter().filter(|check| check["holds"] == false);
+    let failed: Vec<_> = failed.map(|check| format!("{}: {}", check["wanted"], check["found"])).collect();
+    assert_eq!(output.status.code(), Some(i32::from(!failed.is_empty())));
+    (output.status.code(), failed, fs::read_to_string(folder.path().join("failure.html")).ok())
+}
+#[track_caller]
+fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
+    let (_, failed, written) = judged(lab, code);
+    assert!(failed.len() == 1 && failed[0].contains(expected), "{failed:?}");
+    match (page, written) {
+        (Some(expected), Some(page)) => assert!(page.contains(expected)),
+        (None, None) => {}
+        (_, written) => panic!("a page was written: {}", written.is_some()),
+    }
+}
+
+/// One compiles in half a minute, the next in a second. `USLAB_COURSE=full` judges all, under loom where there is a lock.
+#[test]
+fn exercises_are_judged_by_what_they_do() {
+    let merge = done("merge");
+    assert_eq!(judged("merge", &merge), (Some(0), vec![], None));
+    let push = "lists.push(page, order);\n    }\n}";
+    assert_eq!(merge.matches(push).count(), 1);
+    let typo = merge.replace(push, "lists.psh(page, order);\n    }\n}");
+    fails("merge", &typo, "no method named `psh`", None);
+    let once = merge.replace("while order <", "if order <");
+    fails("merge", &once, "are buddies, both free, and not merged", Some("both free, and not merged"));
+    if std::env::var_os("USLAB_COURSE").is_none() {
+        println!("the other exercises were not judged: USLAB_COURSE=full judges them");
+        return;
+    }
+    let stays = merge.replace(push, "loop {\n std::hint::spin_loop();\n }\n    }\n}");
+    let folder = folder();
+    fs::write(folder.path().join("merge.rs"), &stays).unwrap();
+    let late = course(&["grade", "merge.rs", "--limit", "2"], folder.path());
+    assert!(late.status.code() == Some(1) && stdout(&late).contains("it ends within 2 s"), "{late:?}");
+    for lab in ["partial", "exchange", "reaping"] {
+        assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
+    }
+    // The lock of the CPU is given up for the depot's, and what was seen under it is taken for granted.
+    let exchange = done("exchange");
+    let racy = exchange
+        .replace(
+            "let mut cpu = self.cpus[cpu].lock();",
+            "let own = &self.cpus[cpu];\n let mut cpu = own.lock();",
+        )
+        .replace(
+            "cpu.loaded = self.depot.lock().full.pop()?;",
+            "drop(cpu);\n let full = self.depot.lock().full.pop()?;\n cpu = own.lock();\n cpu.loaded = full;",
+        );
+    assert_ne!(racy, exchange);
+    fails("exchange", &racy, "each round has one owner", Some("round 6 is freed on CPU 0"));
+    let order = exchange.replace("-> Option<T> {\n", "-> Option<T> {\n let _depot = self.depot.lock();\n");
+    fails("exchange", &order, "lock order: Cpu is asked for while Depot is held", Some("lock order"));
+}
