@@ -2,12 +2,18 @@
 //!
 //! The course's lab `exchange` hands out a file with an empty one; [`classic`](crate::classic) is how it may look in the end.
 
+// loom's `thread_local!` has no `const` form.
+#![allow(clippy::missing_const_for_thread_local)]
+
 use core::fmt;
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank};
 
 uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
+
+/// Who is shown a magazine: see [`Layer::each_magazine`].
+pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
 /// A magazine layer for rounds of type `T`, over a slab layer that others have.
 ///
@@ -23,7 +29,7 @@ pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Gives up all rounds.
     fn drain(&self) -> Vec<T>;
     /// Shows each magazine that has rounds: whose it is (`None`: the depot's), what it is called, and its rounds.
-    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T]));
+    fn each_magazine(&self, see: See<'_, T>);
 }
 
 /// What one CPU has, under its lock. Whoever holds a CPU's lock may ask for the depot's, and not the other way round: debug builds and

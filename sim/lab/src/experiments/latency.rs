@@ -369,6 +369,28 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
             .collect(),
         measured: true,
     });
+    findings.chart(Chart {
+        title: "Allocations that took so long, without descheduled ones: four bins from one power of two to the next".into(),
+        x: Axis::logarithmic("ns"),
+        y: Axis::logarithmic("allocations"),
+        series: all
+            .iter()
+            .map(|(name, measured)| Series { name: (*name).into(), points: bins(&measured.allocs.own) })
+            .collect(),
+        measured: true,
+    });
+}
+
+/// How many samples lie in each bin that has some, by its lower end in nanoseconds. Four bins are as wide as the power of two that
+/// they begin at.
+fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
+    let mut bins = std::collections::BTreeMap::new();
+    for value in times.iter_recorded() {
+        let power = 1_u64 << value.value_iterated_to().max(1).ilog2();
+        let part = (value.value_iterated_to() - power) * 4 / power;
+        *bins.entry(power + part * power / 4).or_insert(0) += value.count_since_last_iteration();
+    }
+    bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
 /// The tail is judged where ten samples or more of a round are as slow, and descheduled ones are no allocator's. Allocators are
@@ -414,6 +436,16 @@ mod tests {
         assert_eq!(slowest(&times, 2), Some(500));
         assert_eq!(slowest(&times, 1000), Some(999));
         assert_eq!(slowest(&times, 10_000), None);
+    }
+
+    #[test]
+    fn bins_have_all_samples_and_four_of_them_a_power_of_two() {
+        let mut times = histogram().unwrap();
+        for nanoseconds in [1, 4, 5, 6, 7, 8, 9, 100, 111, 112, 127, 128] {
+            times.saturating_record(nanoseconds);
+        }
+        let expected = [(1, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 2), (96, 2), (112, 2), (128, 1)];
+        assert_eq!(bins(&times), expected.map(|(bin, count)| (f64::from(bin), f64::from(count))));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
 use crate::policy::*;
-use uslab_lab::course::{Layer, PerCpu, Shared};
+use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
 #[path = "starters"]
 #[expect(unreachable_pub, reason = "as students have them")]
@@ -265,7 +265,7 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
         all.extend(self.depot.lock().drain(..).flatten());
         all
     }
-    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+    fn each_magazine(&self, see: See<'_, T>) {
         for (cpu, loaded) in self.cpus.iter().enumerate() {
             see(Some(cpu), "loaded", &loaded.lock());
         }

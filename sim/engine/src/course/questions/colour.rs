@@ -69,9 +69,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             ),
         ),
         plain(
-            format!(
-                "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?"
-            ),
+            "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
             "sets",
             spread,
             format!("One for each colour that was given out: {spread}."),

@@ -1,6 +1,6 @@
 //! The exercise `exchange`, done.
 
-use uslab_lab::course::{Layer, PerCpu, Shared};
+use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
 #[derive(Debug)]
 struct Cpu<T> {
@@ -71,7 +71,7 @@ impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
         all
     }
 
-    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+    fn each_magazine(&self, see: See<'_, T>) {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let cpu = cpu.lock();
             see(Some(number), "loaded", &cpu.loaded);

@@ -6,7 +6,7 @@
 //!
 //! A CPU's lock first, then the depot's. Threads can be moved: several may be on one CPU at once.
 
-use uslab_lab::course::{Layer, PerCpu, Shared};
+use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
 #[derive(Debug)]
 struct Cpu<T> {
@@ -62,7 +62,7 @@ impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
         all
     }
 
-    fn each_magazine(&self, see: &mut dyn FnMut(Option<usize>, &'static str, &[T])) {
+    fn each_magazine(&self, see: See<'_, T>) {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let cpu = cpu.lock();
             see(Some(number), "loaded", &cpu.loaded);
