@@ -33,9 +33,20 @@ pub(super) enum Wish {
     Look,
     Slow,
     Until(Until),
+    /// What happens to the followed object in the whole run.
+    Life,
     /// The same moment of another design.
     Design,
     Quit,
+}
+
+/// What lies over the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Nothing,
+    Help,
+    Life,
+    Map,
 }
 
 /// A point of the time line.
@@ -45,6 +56,8 @@ pub(super) struct Sample {
     /// See [`Engine::sample`](uslab_engine::Engine::sample).
     pub(super) values: Vec<f64>,
 }
+
+const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
 
 /// What can be waited for: all of it, in the order of the page.
 const CONDITIONS: usize = 6;
@@ -71,7 +84,11 @@ pub(super) struct App<'s> {
     /// Operations a second over [`PICTURES`] that are still to be played.
     owed: u64,
     condition: usize,
-    pub(super) help: bool,
+    pub(super) over: Over,
+    /// Of the followed object, if somebody asked.
+    pub(super) life: Vec<Found>,
+    /// A byte a page: see [`PageIs`](uslab_engine::view::PageIs).
+    pub(super) map: Vec<u8>,
     /// What somebody should know.
     pub(super) problem: String,
     pub(super) colour: bool,
@@ -108,7 +125,9 @@ impl<'s> App<'s> {
             speed: 3,
             owed: 0,
             condition: 0,
-            help: false,
+            over: Over::Nothing,
+            life: Vec::new(),
+            map: Vec::new(),
             problem: String::new(),
             colour: true,
         }
@@ -166,7 +185,8 @@ impl<'s> App<'s> {
 
     pub(super) fn on(&mut self, key: Key) {
         self.problem.clear();
-        if std::mem::take(&mut self.help) {
+        if self.over == Over::Help {
+            self.over = Over::Nothing;
             return;
         }
         let playing = std::mem::take(&mut self.playing);
@@ -186,12 +206,17 @@ impl<'s> App<'s> {
             Key::Until => match self.until() {
                 Some(until) => self.wish = Wish::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
-                None => {
-                    self.problem =
-                        "No object is followed; f follows the one that this operation touched.".to_owned();
-                }
+                None => self.problem = NONE_FOLLOWED.to_owned(),
             },
             Key::Follow => self.follow(),
+            Key::Life if self.over == Over::Life => self.over = Over::Nothing,
+            Key::Life if self.followed.is_some() => self.wish = Wish::Life,
+            Key::Life => self.problem = NONE_FOLLOWED.to_owned(),
+            Key::Map if self.over == Over::Map => self.over = Over::Nothing,
+            Key::Map => {
+                self.over = Over::Map;
+                self.wish = Wish::Look;
+            }
             Key::Cache(by) => {
                 let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
                 let to = at.saturating_add_signed(by as isize).min(self.busy.len().saturating_sub(1));
@@ -210,7 +235,8 @@ impl<'s> App<'s> {
                 self.speed = self.speed.saturating_add_signed(by).min(SPEEDS.len() - 1);
                 self.playing = playing;
             }
-            Key::Help => self.help = true,
+            Key::Help => self.over = Over::Help,
+            Key::Quit if self.over != Over::Nothing => self.over = Over::Nothing,
             Key::Quit => self.wish = Wish::Quit,
         }
     }
@@ -230,7 +256,7 @@ impl<'s> App<'s> {
     }
     fn choose(&mut self, cache: Option<u32>) {
         if self.followed.is_some_and(|place| Some(place.cache) != cache) {
-            self.followed = None;
+            self.forget();
         }
         self.chosen = cache;
         if self.wish == Wish::Nothing {
@@ -242,12 +268,21 @@ impl<'s> App<'s> {
             step.cache.zip(step.object).map(|(cache, (page, index))| Place { cache, page, index })
         };
         match self.view.steps.iter().find_map(touched) {
-            Some(place) if self.followed == Some(place) => self.followed = None,
+            Some(place) if self.followed == Some(place) => self.forget(),
             Some(place) => {
+                self.forget();
                 self.choose(Some(place.cache));
                 self.followed = Some(place);
             }
             None => self.problem = "This operation touched no object of a slab.".to_owned(),
+        }
+    }
+    /// Follows no object.
+    pub(super) fn forget(&mut self) {
+        self.followed = None;
+        self.life.clear();
+        if self.over == Over::Life {
+            self.over = Over::Nothing;
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {

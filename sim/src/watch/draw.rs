@@ -1,6 +1,6 @@
 //! The picture: title, time line, what the last operation did, machine, pages, keys.
 
-use super::app::{App, LANES, Sample};
+use super::app::{App, LANES, Over, Place, Sample};
 use super::machine;
 use crate::output::grouped;
 use ratatui::Frame;
@@ -9,7 +9,8 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 use uslab_engine::Path;
-use uslab_engine::view::Pages;
+use uslab_engine::until::Found;
+use uslab_engine::view::{PageIs, Pages};
 
 /// A bar that is so many eighths high.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -24,6 +25,7 @@ Home, End     to the ends
 n             next slow path: an operation that leaves its CPU
 u             run until it happens        U  until what
 f             follow the object that this operation touched
+l             its life: all that happened to it  m  whose each page is
 up, down      another cache up close
 d             next design
 + - 0         closer to the time line, farther, all of it
@@ -80,13 +82,85 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     frame.render_widget(Text::from(machine::slabs(app, area.width, slabs.into())), rows.next(slabs));
     frame.render_widget(Text::from(pages), rows.next(rows.0.height.saturating_sub(1)));
     frame.render_widget(foot(app), rows.next(1));
-    if app.help {
+    // Over the machine: what the operation did stays in sight.
+    let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
+    match app.over {
+        Over::Life => over(frame, below, life_title(app), life(app, below)),
+        Over::Map => over(frame, below, map_title(app, below), map(app, below)),
+        Over::Help | Over::Nothing => {}
+    }
+    if app.over == Over::Help {
         let height = HELP.lines().count() as u16 + 2;
         let middle = area
             .centered(ratatui::layout::Constraint::Length(68), ratatui::layout::Constraint::Length(height));
         frame.render_widget(Clear, middle);
         frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" Keys ")), middle);
     }
+}
+
+fn over(frame: &mut Frame<'_>, area: Rect, title: String, lines: Vec<Line<'static>>) {
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
+}
+
+fn life_title(app: &App<'_>) -> String {
+    let Some(Place { cache, page, index }) = app.followed else { return String::new() };
+    format!(
+        " {} {index} of page {page}: {} events in the whole run ",
+        app.name(cache),
+        grouped(app.life.len() as u64)
+    )
+}
+/// What happened to the followed object around this moment, the last of it in the middle.
+fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
+    let rows = usize::from(area.height.saturating_sub(2));
+    let past = app.life.partition_point(|event| event.operation <= app.view.operation);
+    let first = past.saturating_sub(1).saturating_sub(rows / 2).min(app.life.len().saturating_sub(rows));
+    let line = |(at, event): (usize, &Found)| {
+        let Found { operation, cpu, touched, holder } = *event;
+        let is = holder.map_or_else(|| "nowhere: its slab is gone".to_owned(), machine::holder);
+        let did = match (touched, holder) {
+            (true, Some('u')) => "allocates it".to_owned(),
+            (true, _) => format!("frees it: it is {is}"),
+            (false, _) => format!("moves it: it is {is}"),
+        };
+        let here = if at + 1 == past { '>' } else { ' ' };
+        let line = Line::from(format!("{here} operation {:>11}  CPU {cpu} {did}", grouped(operation)));
+        if here == '>' { line.bold() } else { line }
+    };
+    app.life.iter().enumerate().skip(first).take(rows).map(line).collect()
+}
+
+/// Pages that a character of the map is for.
+fn pages_each(app: &App<'_>, area: Rect) -> usize {
+    let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
+    app.map.len().div_ceil(places.max(1)).max(1)
+}
+fn map_title(app: &App<'_>, area: Rect) -> String {
+    let each = pages_each(app, area);
+    let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
+    format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
+}
+/// Whose pages are, by what most of them are that a character is for; all that are not free come first.
+fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
+    let kinds = [
+        ('.', PageIs::Free, Color::DarkGray),
+        ('c', PageIs::PerCpu, Color::Yellow),
+        ('s', PageIs::Slab, Color::Blue),
+        ('o', PageIs::Block, Color::Magenta),
+    ];
+    let place = |pages: &[u8]| {
+        let count = |is: PageIs| pages.iter().filter(|page| **page == is as u8).count();
+        let (letter, _, colour) = *kinds[1..].iter().max_by_key(|(_, is, _)| count(*is)).unwrap_or(&kinds[0]);
+        let (letter, colour) =
+            if count(PageIs::Free) == pages.len() { ('.', Color::DarkGray) } else { (letter, colour) };
+        Span::styled(letter.to_string(), app.ink(colour))
+    };
+    let places: Vec<_> = app.map.chunks(pages_each(app, area)).map(place).collect();
+    places
+        .chunks(usize::from(area.width.saturating_sub(2)).max(1))
+        .map(|row| Line::from(row.to_vec()))
+        .collect()
 }
 
 fn title(app: &App<'_>, width: u16) -> Line<'static> {

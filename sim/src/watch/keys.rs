@@ -17,6 +17,10 @@ pub(crate) enum Key {
     /// Choose another thing to happen.
     Condition,
     Follow,
+    /// What happened to the followed object, from the first operation to the last.
+    Life,
+    /// Whose each page of memory is.
+    Map,
     /// So many caches down the list, or up.
     Cache(i64),
     Design,
@@ -51,6 +55,8 @@ pub(crate) fn key(event: KeyEvent) -> Option<Key> {
         KeyCode::Char('u') => Key::Until,
         KeyCode::Char('U') => Key::Condition,
         KeyCode::Char('f') => Key::Follow,
+        KeyCode::Char('l') => Key::Life,
+        KeyCode::Char('m') => Key::Map,
         KeyCode::Char('d') => Key::Design,
         KeyCode::Char('+') => Key::Closer,
         KeyCode::Char('-') => Key::Farther,

@@ -144,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
 }
 
 /// Who has an object, by its character.
-fn holder(object: char) -> String {
+pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
         '.' => "free in its slab".to_owned(),

@@ -1,12 +1,13 @@
 //! Engines that do what is wanted.
 
-use super::app::{App, PICTURES, Sample, Wish, slow};
+use super::app::{App, Over, PICTURES, Place, Sample, Wish, slow};
 use super::draw::draw;
 use super::keys::{Key, key};
 use super::terminal::Screen;
 use std::time::Duration;
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, EngineError, Policy, Stream};
+use uslab_engine::until::Until;
+use uslab_engine::{Design, Engine, EngineError, Policy, Step, Stream};
 
 /// Points of the time line.
 const SAMPLES: u64 = 480;
@@ -60,13 +61,13 @@ impl Session<'_, '_> {
             Wish::Quit => return Ok(false),
             Wish::Design => {
                 self.app.samples.clear();
-                self.app.followed = None;
+                self.app.forget();
                 self.app.go(from);
                 return Ok(false);
             }
             Wish::Look if engine.operations() == from => {
                 let steps = self.app.view.steps.clone();
-                self.app.show(engine.view(steps, &self.app.shown()));
+                self.show(engine, steps);
             }
             Wish::Look => {
                 self.app.go(from);
@@ -77,7 +78,7 @@ impl Session<'_, '_> {
                     return Ok(false);
                 }
                 let steps = engine.run_and_tell(at)?;
-                self.app.show(engine.view(steps, &self.app.shown()));
+                self.show(engine, steps);
             }
             Wish::Slow => {
                 if !brought(engine, from)? {
@@ -88,14 +89,30 @@ impl Session<'_, '_> {
                     let found = steps.iter().any(slow);
                     if found || engine.operations() == self.stream.operations {
                         self.app.slow_cache(&steps, |cache| engine.design().counts(cache).size > 0);
-                        self.app.show(engine.view(steps, &self.app.shown()));
+                        self.show(engine, steps);
                         break;
                     }
                     if engine.operations().is_multiple_of(SLICE) && self.stopped(engine.operations())? {
-                        self.app.go(from);
-                        return Ok(false);
+                        return self.back(from);
                     }
                 }
+            }
+            Wish::Life => {
+                let Some(Place { cache, page, index }) = self.app.followed else { return self.back(from) };
+                if engine.operations() > 0 {
+                    return Ok(false);
+                }
+                let mut life = Vec::new();
+                while engine.operations() < self.stream.operations {
+                    let end = engine.operations() + SLICE;
+                    match engine.run_until(&Until::Object { cache, page, index }, end)? {
+                        Some(found) => life.push(found),
+                        None if self.stopped(engine.operations())? => return self.back(from),
+                        None => {}
+                    }
+                }
+                (self.app.life, self.app.over) = (life, Over::Life);
+                return self.back(from);
             }
             Wish::Until(until) => {
                 if !brought(engine, from)? {
@@ -105,8 +122,7 @@ impl Session<'_, '_> {
                 while found.is_none() && engine.operations() < self.stream.operations {
                     found = engine.run_until(&until, engine.operations() + SLICE)?;
                     if found.is_none() && self.stopped(engine.operations())? {
-                        self.app.go(from);
-                        return Ok(false);
+                        return self.back(from);
                     }
                 }
                 self.app.found(found, from);
@@ -116,7 +132,18 @@ impl Session<'_, '_> {
         self.app.wish = Wish::Nothing;
         Ok(true)
     }
+    fn show<D: Design>(&mut self, engine: &Engine<'_, D>, steps: Vec<Step>) {
+        if self.app.over == Over::Map {
+            engine.map(&mut self.app.map);
+        }
+        self.app.show(engine.view(steps, &self.app.shown()));
+    }
 
+    /// To a moment that this engine has left behind.
+    fn back(&mut self, to: u64) -> anyhow::Result<bool> {
+        self.app.go(to);
+        Ok(false)
+    }
     /// Whether somebody presses a key while a search is at an operation.
     fn stopped(&mut self, at: u64) -> anyhow::Result<bool> {
         self.app.problem = format!("Searching: operation {}. Any key stops.", crate::output::grouped(at));

@@ -1,6 +1,6 @@
 //! The screen against engines of its own.
 
-use super::app::{App, PICTURES, Place, slow};
+use super::app::{App, Over, PICTURES, Place, slow};
 use super::draw::draw;
 use super::session::watch;
 use super::terminal::Screen;
@@ -283,6 +283,76 @@ fn it_runs_until_the_engine_says_that_it_happened() {
     assert!(app.problem.is_empty() && app.view.operation == from, "nothing is followed");
 }
 
+struct Life<'s>(&'s Stream, Until);
+
+impl Visitor for Life<'_> {
+    type Out = Vec<Found>;
+    fn visit<D: Design>(self, design: D) -> Vec<Found> {
+        let mut engine = Engine::new(design, self.0);
+        std::iter::from_fn(|| engine.run_until(&self.1, self.0.operations).unwrap()).collect()
+    }
+}
+
+#[test]
+fn an_object_s_life_is_all_that_the_engine_finds_of_it() {
+    let stream = stream();
+    let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
+    let (app, seen) = press(&stream, "uslab", from, letters("fl"));
+    let Place { cache, page, index } = app.followed.unwrap();
+    let until = Until::Object { cache, page, index };
+    let life = "uslab".parse::<Spec>().unwrap().on(&stream, Life(&stream, until)).unwrap();
+    assert!(life.len() > 3 && life == app.life && app.view.operation == from, "{life:?}");
+    // q closes it first.
+    let last = &seen[seen.len() - 2];
+    assert!(last.contains(&format!("{index} of page {page}: {} events", life.len())), "{last}");
+    // The operation touched it, so it is the event to see.
+    let here = last.lines().find(|line| line.contains("> operation")).unwrap();
+    assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
+    let (app, seen) = press(&stream, "uslab", from, letters("fll"));
+    assert!(app.over == Over::Nothing && !seen.last().unwrap().contains("events in the whole run"));
+    // It belongs to the object, and to the design.
+    let (app, _) = press(&stream, "uslab", from, letters("flf"));
+    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    let (app, _) = press(&stream, "uslab", from, letters("fld"));
+    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    let (_, seen) = press(&stream, "uslab", from, letters("l"));
+    assert!(seen.last().unwrap().contains("No object is followed"));
+}
+
+struct Map<'s>(&'s Stream, u64);
+
+impl Visitor for Map<'_> {
+    type Out = Vec<u8>;
+    fn visit<D: Design>(self, design: D) -> Vec<u8> {
+        let mut engine = Engine::new(design, self.0);
+        engine.run(self.1).unwrap();
+        let mut map = vec![];
+        engine.map(&mut map);
+        map
+    }
+}
+
+#[test]
+fn the_map_of_pages_goes_with_the_moment() {
+    let stream = stream();
+    let map = |at| "uslab".parse::<Spec>().unwrap().on(&stream, Map(&stream, at)).unwrap();
+    let (app, seen) = press(&stream, "uslab", 100, letters("m").chain([KeyCode::PageDown]));
+    assert_eq!(app.view.operation, 1100);
+    assert!(app.map == map(1100) && app.map != map(100));
+    let last = &seen[seen.len() - 2];
+    assert!(last.contains("s slabs, o other, c CPUs', . free") && last.contains("ss"), "{last}");
+    // Every page is there: so many characters, of so many pages.
+    let rows = last.lines().skip(8).take_while(|line| line.starts_with('│'));
+    let places = rows.map(|row| row.trim_matches(['│', ' ']).chars().count()).sum::<usize>();
+    let each = map(1100).len().div_ceil(78 * 14);
+    assert_eq!(places, map(1100).len().div_ceil(each), "{last}");
+    let (app, _) = press(&stream, "uslab", 1000, letters("mm"));
+    assert_eq!(app.over, Over::Nothing);
+    // Escape goes back to the picture, and not out of the program.
+    let (app, _) = press(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
+    assert_eq!((app.over, app.view.operation), (Over::Nothing, 1001));
+}
+
 #[test]
 fn back_and_forward_is_the_same_picture() {
     let stream = stream();
@@ -329,8 +399,8 @@ fn any_size_and_any_design_is_drawn() {
         let mut script = Script::new(200, 60, keys);
         watch(&stream, &specs, &mut app, &mut script).unwrap();
         for (width, height) in [(80, 24), (60, 20), (200, 60), (81, 3), (20, 5), (1, 1)] {
-            for help in [false, true] {
-                app.help = help;
+            for over in [Over::Nothing, Over::Help, Over::Life, Over::Map] {
+                app.over = over;
                 let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
                 terminal.draw(|frame| draw(&app, frame)).unwrap();
             }

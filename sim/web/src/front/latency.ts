@@ -1,0 +1,83 @@
+// How long allocations took: recorded natively, for a page has no clock that is fine enough.
+
+import { grouped, made, noun } from '../draw.ts';
+import type { Shown } from './demo.ts';
+import { link, type Route } from './route.ts';
+
+/** Of what `uslab-lab latency --json` writes. */
+interface Findings {
+  machine: { processor: string; cpus: number; system: string; libc: string; compiler: string };
+  seed: number;
+  parts: readonly { chart?: { title: string; series: readonly { name: string; points: readonly (readonly [ns: number, count: number])[] }[] } }[];
+}
+
+const WIDE = 1000, HIGH = 74, FOOT = 18;
+const SVG = 'http://www.w3.org/2000/svg';
+
+const said = (ns: number): string => (ns >= 1e6 ? `${(ns / 1e6).toPrecision(3)} ms` : ns >= 1000 ? `${(ns / 1000).toPrecision(3)} µs` : `${Math.round(ns)} ns`);
+
+export function showLatency(root: HTMLElement, findings: Findings, { values }: Route): Shown {
+  const { machine } = findings;
+  const rows = findings.parts.flatMap(({ chart }) => (chart?.title.startsWith('Allocations that took so long') ? chart.series : []))
+    .map(({ name, points }) => ({ name, points, all: points.reduce((sum, [, count]) => sum + count, 0) }));
+  const times = rows.flatMap(({ points }) => points.map(([ns]) => ns));
+  const [low, high] = [Math.log2(Math.min(...times)), Math.log2(Math.max(...times)) + 0.25];
+  const most = Math.max(...rows.map(({ all }) => all));
+  const x = (ns: number) => (Math.log2(ns) - low) / (high - low) * WIDE;
+  const y = (count: number) => HIGH * Math.log10(count + 1) / Math.log10(most + 1);
+
+  const slider = made('input', { type: 'range', min: '0', max: '1000', value: values.get('at') ?? '700', ariaLabel: 'Slower than' });
+  const limit = made('output'), pictures = made('div', { className: 'latency' }), table = made('table');
+
+  /** The lower end of a bin. */
+  const at = (): number => {
+    const bins = [...new Set(times)].sort((a, b) => a - b);
+    const wanted = 2 ** (low + Number(slider.value) / 1000 * (high - low));
+    return bins.findLast((bin) => bin <= wanted) ?? bins[0]!;
+  };
+
+  function draw(): void {
+    const from = at();
+    limit.textContent = `${said(from)} or more`;
+    const counts = rows.map(({ points }) => points.reduce((sum, [ns, count]) => sum + (ns >= from ? count : 0), 0));
+    const share = (i: number) => (counts[i] ? `one in ${grouped(rows[i]!.all / counts[i]!)}` : 'none');
+    pictures.replaceChildren(...rows.map(({ name, points, all }, i) => made('div', {}, made('h3', {}, name, made('span', { className: 'quiet' }, `${share(i)} took ${said(from)} or more`)), bars(points, from, `${name}: ${noun(all, 'allocation')}, ${share(i)} took ${said(from)} or more`))));
+    const quantile = ({ points, all }: (typeof rows)[number], part: number) => {
+      let left = all * (1 - part);
+      return points.findLast(([, count]) => (left -= count) < 0)?.[0] ?? points[0]![0];
+    };
+    const head = ['allocator', 'allocations', 'half took', 'one in 100', 'one in 10,000', `${said(from)} or more`];
+    table.replaceChildren(made('tr', {}, ...head.map((text) => made('th', { scope: 'col' }, text))), ...rows.map((row, i) => made('tr', {}, made('th', { scope: 'row' }, row.name),
+      ...[grouped(row.all), ...[0.5, 0.99, 0.9999].map((part) => said(quantile(row, part))), `${grouped(counts[i]!)}: ${share(i)}`].map((text) => made('td', {}, text)))));
+    history.replaceState(null, '', link('latency', { at: slider.value }));
+  }
+
+  function bars(points: (typeof rows)[number]['points'], from: number, label: string): SVGSVGElement {
+    const root = document.createElementNS(SVG, 'svg');
+    root.setAttribute('viewBox', `0 0 ${WIDE} ${HIGH + FOOT}`);
+    root.setAttribute('role', 'img');
+    root.setAttribute('aria-label', label);
+    const width = (ns: number) => Math.max(x(ns + 2 ** Math.floor(Math.log2(ns)) / 4) - x(ns) - 1, 1);
+    root.innerHTML = points.map(([ns, count]) => `<rect class="${ns >= from ? 'slow' : ''}" x="${x(ns).toFixed(1)}" y="${(HIGH - y(count)).toFixed(1)}" width="${width(ns).toFixed(1)}" height="${y(count).toFixed(1)}"><title>${said(ns)}: ${grouped(count)}</title></rect>`).join('') +
+      [10, 100, 1000, 1e4, 1e5, 1e6, 1e7].filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 0.5).map((ns) => `<text x="${x(ns).toFixed(1)}" y="${HIGH + 14}">${said(ns)}</text>`).join('');
+    return root;
+  }
+
+  slider.oninput = draw;
+  root.replaceChildren(made('section', {}, made('h2', {}, 'How long allocations take'),
+    made('p', { className: 'what' }, 'A median says little of an allocator: a frame or a request waits for the slowest. Each picture is of all allocations of one allocator, by the time that they took; both axes are logarithmic, so that one slow allocation in a million is seen.'),
+    made('p', { className: 'said' }, made('b', {}, 'Recorded natively, not in this page'), `: on ${machine.processor} with ${noun(machine.cpus, 'CPU')}, ${machine.system}, ${machine.libc}, ${machine.compiler}. A page has no clock that is fine enough. Calls in which the system ran something else are left out.`),
+    made('div', { className: 'bar' }, made('label', {}, 'slower than ', slider), limit), pictures,
+    made('div', { className: 'scroll' }, table),
+    made('p', { className: 'quiet' }, 'Record your own: ', made('code', {}, `uslab-lab latency --seed ${findings.seed} --json=latency.json`), ', then ', made('code', {}, 'uslab page --latency latency.json'), '. ',
+      made('code', {}, 'uslab-lab latency'), ' alone says why the slow ones were slow.')));
+  draw();
+  const key = (name: string) => {
+    const by = { ArrowLeft: -20, ArrowRight: 20, Home: -1000, End: 1000 }[name];
+    if (!by) return false;
+    slider.value = String(Number(slider.value) + by);
+    draw();
+    return true;
+  };
+  return { view: () => ({ from: at(), rows }), key, leave: () => undefined };
+}
