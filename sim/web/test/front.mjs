@@ -1,17 +1,18 @@
 // node front.mjs USLAB LAB FOLDER: the pages of `uslab page` in Chromium, from disk: every demo beside the lab's own command, by mouse and
-// keyboard; the machines; the race; links; pictures at three widths into FOLDER.
+// keyboard; the machines; the race; the course; links; pictures at three widths into FOLDER.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
+import { course } from './course.mjs';
 
 const [uslab, lab, folder] = process.argv.slice(2);
 const run = (command, ...args) => execFileSync(command, args, { maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
 const demo = (name, ...commands) => JSON.parse(run(lab, 'demo', name, ...commands, '--json'));
 const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'), '--json'));
-assert.equal(written, 2);
+assert.equal(written, 3);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
 assert(statSync(file).size < 800_000);
@@ -141,6 +142,17 @@ try {
   assert.equal((await view(page)).at, 0);
   assert.notDeepEqual((await view(page)).race.commands, race.commands);
 
+  // --- the course, and the pages beside it ---
+  const taken = await course(open, file, folder);
+  for (const beside of ['A race that loom found', 'A kernel’s trace']) {
+    await page.goto(`${address}#start`);
+    await page.click(`.card:has-text("${beside}")`);
+    await page.evaluate(() => window.uslab.ready);
+    await page.click('text=all pages');
+    await page.waitForSelector('.cards');
+    assert.equal(page.url(), address);
+  }
+
   // --- words, designs, a link that leads nowhere ---
   await page.click('nav >> text=Glossary');
   assert((await page.locator('.words dt').count()) > 20);
@@ -152,10 +164,14 @@ try {
   await page.waitForSelector('.cards');
 
   // --- pictures ---
-  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120']];
+  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'],
+    ['course', '#course'], ['lab', '#lab&name=depot'], ['lab-pages', '#lab&name=pages'], ['lab-race', '#lab&name=race'], ['lecturer', '#lecturer']];
   for (const width of [390, 820, 1440])
     for (const colorScheme of ['light', 'dark']) {
       const own = await open('', { viewport: { width, height: 900 }, colorScheme });
+      await own.evaluate((kept) => localStorage.setItem('uslab course', kept), taken);
+      await own.reload();
+      await own.evaluate(() => window.uslab.ready);
       for (const [name, hash] of pictures) {
         await own.goto(address + hash);
         await own.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));

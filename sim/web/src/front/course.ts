@@ -69,7 +69,7 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
       made('div', { className: 'bar' }, made('label', {}, 'your name ', name), made('label', {}, 'seed ', seed)), problem, cards),
     made('section', {}, made('h3', {}, 'Answer sheet'), state,
       made('div', { className: 'bar' }, made('button', { type: 'button', className: 'main', onclick: save }, 'save the sheet'), made('label', {}, 'read a sheet back in ', file)),
-      made('p', { className: 'copy' }, made('span', { className: 'quiet' }, 'judged by: '), command)),
+      made('p', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), command)),
     made('p', {}, made('a', { href: link('lecturer') }, 'For who teaches it')));
   draw();
   return { view: () => kept.sheet(), key: () => false, leave: () => undefined };
@@ -88,7 +88,7 @@ export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): voi
         made('p', { className: 'what' }, lab.about),
         made('dl', { className: 'facts' }, made('dt', {}, 'shows'), made('dd', {}, lab.shows), made('dt', {}, 'commonly got wrong'), made('dd', {}, lab.pitfall)));
     }),
-    made('section', {}, made('h3', {}, 'Sheets and code are judged by a command'),
+    made('section', {}, made('h3', {}, 'How sheets and code are graded'),
       made('p', { className: 'what' }, command('uslab course grade answers-NAME.json'), ' reads a sheet, with the seed that is in it, and says for each question what is right and why. ',
         command('uslab course grade merge.rs --seed N'), ' compiles a student’s file and runs it on streams that your seed makes, and that the student has not seen. ',
         'The exit code is 0 if all is right, and 1 if not.'),

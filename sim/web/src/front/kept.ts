@@ -70,7 +70,7 @@ export class Kept {
   /** Under which the sheet is saved; letters and digits of any script are fine in files. */
   get file(): string {
     const safe = this.name.replaceAll(/[^\p{L}\p{M}\p{N}]+/gu, '-').replaceAll(/^-|-$/g, '').slice(0, 60);
-    return `answers-${safe || 'nobody'}.json`;
+    return `answers-${safe || 'NAME'}.json`;
   }
   /** Takes a sheet in the place of what there is for its seed. Throws, and changes nothing, if it is none. */
   read(text: string, labs: (seed: number) => Lab[]): void {

@@ -171,6 +171,6 @@ function codeOf(name: string, { starter, judged_by }: Code): HTMLElement {
   return made('section', {}, made('h3', {}, 'To write'), made('p', {}, 'A file in Rust. It is judged by this:'),
     made('ul', {}, ...judged_by.map((text) => made('li', {}, text))),
     made('div', { className: 'bar' }, made('button', { type: 'button', className: 'main', onclick: () => download(file, starter) }, `save ${file}`),
-      made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'judged by: '), made('code', {}, `uslab course grade ${file}`))),
+      made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), made('code', {}, `uslab course grade ${file}`))),
     made('pre', { tabIndex: 0, ariaLabel: 'The file to begin with', className: 'starter' }, starter));
 }

@@ -49,7 +49,7 @@ export class Picture {
   draw(view: View): void {
     this.last = view;
     if (this.machine) this.machine.draw(view, this.chosen, null);
-    else this.root.replaceChildren(made('div', { className: 'tables' }, pagesTable(view.pages), ordersTable(view.pages)));
+    else this.root.replaceChildren(made('section', { className: 'tables', ariaLabel: 'Pages' }, pagesTable(view.pages), ordersTable(view.pages)));
   }
   redraw(): void {
     if (this.last) this.draw(this.last);
