@@ -84,6 +84,16 @@ try {
   await page.keyboard.press('End');
   assert.equal((await view(page)).view.caches[0].used, 3);
 
+  // A moment in the midst of any line can be gone on from.
+  const lines = ['cpus 1', 'zone normal 4096', 'cache leaf 64', '0 alloc-pages 3 10', '# A mark', '0 free-pages 4 oldest', '0 alloc 3'];
+  for (const [at, kept] of [[3, ['0 alloc-pages 3 3']], [13, [...lines.slice(3, 5), '0 free-pages 2 oldest']], [17, [...lines.slice(3, 6), '0 alloc 2']]]) {
+    await page.goto(`${address}#machine&${new URLSearchParams({ name: 'slab', design: 'uslab', do: lines.join(';'), at })}`);
+    await page.waitForFunction((at) => window.uslab.view()?.at === at, at);
+    await page.click('text="alloc 1"');
+    await page.waitForFunction((at) => window.uslab.view().at === at + 1, at);
+    assert.equal(await page.inputValue('textarea'), [...lines.slice(0, 3), ...kept, '0 alloc 1'].join('\n'));
+  }
+
   // --- every demo: its script as the lab's own command has it, step by step ---
   await page.goto(`${address}#start`);
   const demos = await page.locator('.card[href*="demo"]').evaluateAll((cards) => cards.map((card) => card.hash));
