@@ -62,6 +62,12 @@ export async function course(open, file, folder) {
   await page.waitForFunction(() => window.uslab.view()?.lab);
   assert.equal(await hash(page), `#lab&name=${labs[0].name}&seed=${SEED}`);
 
+  // Another page of the same browser, from before.
+  const beside = await page.context().newPage();
+  await beside.goto(page.url());
+  await beside.evaluate(() => window.uslab.ready);
+  await page.bringToFront();
+
   // --- each question, predicted rightly but for one ---
   const answers = {};
   let asked = 0;
@@ -151,7 +157,8 @@ export async function course(open, file, folder) {
   assert.equal(await firsts.locator('.of').textContent(), (await firsts.locator('.of').textContent()).replace(/^\d+/, '2'));
   assert.equal(Object.values(await runs()).filter((at) => at === 2).length, 1);
   // The race has its story beside it.
-  await go(page, `#lab&name=race&seed=${SEED}`);
+  await go(page, '#lab&name=race');
+  assert.equal(await hash(page), `#lab&name=race&seed=${SEED}`);
   const story = engine.answer(SEED, 'race', 0).at;
   for (const [text, step] of [['The story, step by step', 0], [`Step ${story} of the story`, story]]) {
     const [popup] = await Promise.all([page.waitForEvent('popup'), page.click(`text=${text} >> nth=0`)]);
@@ -161,9 +168,27 @@ export async function course(open, file, folder) {
     await popup.close();
   }
 
+  // What the other page predicts is predicted here, too, and only once.
+  for (const [seed, n] of [[SEED, 0], [3, 1]]) {
+    await go(beside, `#lab&name=colour&seed=${seed}`);
+    await beside.waitForFunction((seed) => window.uslab.view().seed === seed, seed);
+    if (seed === SEED) assert.deepEqual((await view(beside)).predicted, answers.colour);
+    else {
+      await go(page, '#lab&name=colour&seed=3');
+      await page.waitForFunction(() => window.uslab.view().seed === 3);
+      for (const [own, value] of [[page, '4'], [beside, '5']]) {
+        await own.fill(`.question:nth-of-type(${n + 2}) input`, value);
+        await own.keyboard.press('Enter');
+        assert.deepEqual((await view(own)).predicted, [null, 4]);
+        assert.match(await own.locator('.verdict').nth(n).textContent(), / 4 \(sets\)/);
+      }
+    }
+  }
+  await beside.close();
+
   // --- the sheet: saved, kept, read back in elsewhere ---
   const sheet = { course: 1, name: 'Ada / Lovelace', seed: SEED, answers };
-  await go(page, '#course');
+  await go(page, `#course&seed=${SEED}`);
   assert((await state()).includes(`${of} of ${of} questions answered with seed ${SEED}.`));
   assert((await state()).includes('uslab course grade answers-Ada-Lovelace.json'));
   const [saved] = await Promise.all([page.waitForEvent('download'), page.click('text=save the sheet')]);
@@ -207,7 +232,7 @@ export async function course(open, file, folder) {
   assert.deepEqual([ten[0], nine[0]], [0, questions.length]);
   assert.notDeepEqual(ten[1], nine[1].filter((_, i) => i % 2 === 0));
   assert.equal(ten[1][0], engine.labs(SEED + 1).find(({ name }) => name === asking[0].name).work.questions[0].text);
-  await go(other, `#lab&name=none&seed=4294967295`.replace('#lab&name=none', '#course'));
+  await go(other, '#course&seed=4294967295');
   assert.equal((await view(other)).seed, 4294967295);
   await other.evaluate(() => (location.hash = '#lab&name=depot&seed=frob'));
   await other.waitForFunction(() => document.querySelector('.problem').textContent.startsWith('The seed frob: expected'));
@@ -252,7 +277,7 @@ export async function course(open, file, folder) {
   for (const part of ['uslab course grade merge.rs --seed N', 'exit code is 0', 'container']) assert(main.includes(part), part);
   await page.emulateMedia({ media: 'print', colorScheme: 'dark' });
   assert.equal(await page.locator('nav:visible, button:visible, input:visible').count(), 0);
-  assert.equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), 'rgb(255, 255, 255)');
+  assert.deepEqual(await page.evaluate(() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]), ['rgb(255, 255, 255)', 'rgb(28, 32, 36)']);
   const kept = await page.evaluate(() => localStorage.getItem('uslab course'));
   await page.context().close();
   return kept;

@@ -86,7 +86,7 @@ export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): voi
       const of = questionsOf(lab);
       return made('section', { className: 'taught' }, made('h3', {}, lab.title, made('span', { className: 'quiet' }, `${lab.minutes} minutes, ${of ? noun(of, 'question') : 'code'}`)),
         made('p', { className: 'what' }, lab.about),
-        made('dl', { className: 'facts' }, made('dt', {}, 'shows'), made('dd', {}, lab.shows), made('dt', {}, 'commonly got wrong'), made('dd', {}, lab.pitfall)));
+        made('dl', { className: 'words' }, made('dt', {}, 'shows'), made('dd', {}, lab.shows), made('dt', {}, 'commonly got wrong'), made('dd', {}, lab.pitfall)));
     }),
     made('section', {}, made('h3', {}, 'How sheets and code are graded'),
       made('p', { className: 'what' }, command('uslab course grade answers-NAME.json'), ' reads a sheet, with the seed that is in it, and says for each question what is right and why. ',

@@ -23,14 +23,23 @@ export class Kept {
   private predictions: Record<string, Answers> = {};
 
   constructor() {
+    const { name = '', seed = 1 } = this.load();
+    Object.assign(this, { name, seed });
+  }
+  /** Another page of this browser may have gone on with it. */
+  private load(): { name?: string; seed?: number } {
     try {
-      const { name = '', seed = 1, predictions = {} } = JSON.parse(localStorage.getItem(PLACE) ?? '{}');
-      Object.assign(this, { name, seed, predictions });
+      const found = JSON.parse(localStorage.getItem(PLACE) ?? '{}');
+      this.predictions = found.predictions ?? this.predictions;
+      return found;
     } catch {
       this.lasts = false;
+      return {};
     }
   }
-  private keep(): void {
+  private keep(change: () => void): void {
+    this.load();
+    change();
     const { name, seed, predictions } = this;
     try {
       localStorage.setItem(PLACE, JSON.stringify({ name, seed, predictions }));
@@ -40,31 +49,33 @@ export class Kept {
   }
 
   call(name: string): void {
-    this.name = name.trim();
-    this.keep();
+    this.keep(() => (this.name = name.trim()));
   }
   /** What is wrong with that seed; empty, and it is taken, if nothing is. */
   take(text: string): string {
     const seed = whole(text);
     if (seed === null || seed > LAST_SEED) return `The seed ${text}: expected a whole number from 0 to ${LAST_SEED}.`;
-    this.seed = seed;
-    this.keep();
+    this.keep(() => (this.seed = seed));
     return '';
   }
 
   /** The answers of a lab in order, as far as there are any. */
   of(lab: string): readonly (number | null)[] {
+    this.load();
     return this.predictions[this.seed]?.[lab] ?? [];
   }
-  /** Once: a prediction is not changed. */
-  predict(lab: string, question: number, answer: number): void {
-    const own = ((this.predictions[this.seed] ??= {})[lab] ??= []);
-    while (own.length <= question) own.push(null);
-    own[question] ??= answer;
-    this.keep();
+  /** What is predicted since: a prediction is not changed. */
+  predict(lab: string, question: number, answer: number): number {
+    this.keep(() => {
+      const own = ((this.predictions[this.seed] ??= {})[lab] ??= []);
+      while (own.length <= question) own.push(null);
+      own[question] ??= answer;
+    });
+    return this.of(lab)[question] ?? answer;
   }
 
   sheet(): Sheet {
+    this.load();
     return { course: COURSE, name: this.name, seed: this.seed, answers: this.predictions[this.seed] ?? {} };
   }
   /** Under which the sheet is saved; letters and digits of any script are fine in files. */
@@ -87,9 +98,10 @@ export class Kept {
       if (!Array.isArray(given) || given.length > questions.length || !given.every(fits))
         throw new Error(`lab ${lab}: expected at most ${questions.length} answers, whole numbers or null`);
     }
-    this.predictions[seed] = answers;
-    this.seed = seed;
-    this.call(name);
+    this.keep(() => {
+      this.predictions[seed] = answers;
+      [this.name, this.seed] = [name.trim(), seed];
+    });
   }
 }
 

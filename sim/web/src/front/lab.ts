@@ -60,9 +60,8 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
         problem.textContent = field.expected;
         return;
       }
-      kept.predict(own.name, n, predicted);
-      head.focus({ preventScroll: true }); // what had it is disabled now
-      reveal(predicted);
+      head.focus({ preventScroll: true }); // what has it will be disabled
+      reveal(kept.predict(own.name, n, predicted));
     } }, fields);
     const predicted = kept.of(own.name)[n] ?? null;
     if (predicted !== null) reveal(predicted);
@@ -78,6 +77,7 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
     ...questions.map(ask),
     ...('code' in own.work ? [codeOf(own.name, own.work.code)] : []),
     ...(questions.some(({ script }) => hasCache(script)) ? [legend()] : []));
+  history.replaceState(null, '', link('lab', { name: own.name, seed: String(kept.seed) }));
   const resized = () => runs.forEach((run) => run.redraw());
   addEventListener('resize', resized);
   return {
