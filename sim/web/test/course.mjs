@@ -57,7 +57,7 @@ export async function course(open, file, folder) {
   assert.equal(await hash(page), `#course&seed=${SEED}`);
   assert.deepEqual(await page.locator('.card h3').allTextContents(), labs.map(({ title }) => title));
   assert.deepEqual(await page.locator('.card .count').allTextContents(),
-    labs.map(({ minutes, work }) => `${minutes} minutes · ${work.questions ? `0 of ${work.questions.length} answered` : 'code to write'}`));
+    labs.map(({ minutes, work }) => `${minutes} minutes · ${work.questions ? `0 of ${work.questions.length} answered` : 'an exercise'}`));
   await page.click(`.card >> nth=0`);
   await page.waitForFunction(() => window.uslab.view()?.lab);
   assert.equal(await hash(page), `#lab&name=${labs[0].name}&seed=${SEED}`);
@@ -272,9 +272,9 @@ export async function course(open, file, folder) {
   const taught = await page.locator('.taught').allTextContents();
   assert.equal(taught.length, labs.length);
   labs.forEach(({ title, minutes, about, shows, pitfall, work }, i) => {
-    for (const part of [title, `${minutes} minutes, ${work.questions ? `${work.questions.length} questions` : 'code'}`, about, shows, pitfall]) assert(taught[i].includes(part), part);
+    for (const part of [title, `${minutes} minutes, ${work.questions ? `${work.questions.length} questions` : 'an exercise'}`, about, shows, pitfall]) assert(taught[i].includes(part), part);
   });
-  for (const part of ['uslab course grade merge.rs --seed N', 'exit code is 0', 'container']) assert(main.includes(part), part);
+  for (const part of ['uslab course grade answers-NAME.json', 'uslab course grade ann-merge.rs --seed N', 'exit code is 0', 'container']) assert(main.includes(part), part);
   await page.emulateMedia({ media: 'print', colorScheme: 'dark' });
   assert.equal(await page.locator('nav:visible, button:visible, input:visible').count(), 0);
   assert.deepEqual(await page.evaluate(() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]), ['rgb(255, 255, 255)', 'rgb(28, 32, 36)']);

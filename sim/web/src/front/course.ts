@@ -26,7 +26,7 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
     cards.replaceChildren(...labs.map((own) => {
       const of = questionsOf(own);
       return made('a', { className: 'card', href: link('lab', { name: own.name, seed: String(kept.seed) }) }, made('h3', {}, own.title),
-        made('p', {}, own.about), made('p', { className: 'count' }, `${own.minutes} minutes · ${of ? `${answered(kept, own)} of ${of} answered` : 'code to write'}`));
+        made('p', {}, own.about), made('p', { className: 'count' }, `${own.minutes} minutes · ${of ? `${answered(kept, own)} of ${of} answered` : 'an exercise'}`));
     }));
     const [done, of] = [sum(labs.map((own) => answered(kept, own))), sum(labs.map(questionsOf))];
     state.textContent = `${done} of ${noun(of, 'question')} answered with seed ${kept.seed}.` +
@@ -81,16 +81,17 @@ export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): voi
     made('section', {}, made('h2', {}, 'For who teaches the course'), made('p', { className: 'what' },
       `${noun(labs.length, 'lab')}, ${minutesOf(labs)} minutes in all. Each question is answered by the engine, which runs what the question is about; there is no list of answers. `,
       'Give each student a seed of their own: it makes the numbers in the questions, so that neighbours have different ones. ',
-      made('span', { className: 'screen' }, 'This page is fit for print; ', made('a', { href: link('course') }, 'the course'), ' is another one.'))),
+      made('span', { className: 'screen' }, 'This page is fit for print. Students begin at ', made('a', { href: link('course') }, 'Course'), '.'))),
     ...labs.map((lab) => {
       const of = questionsOf(lab);
-      return made('section', { className: 'taught' }, made('h3', {}, lab.title, made('span', { className: 'quiet' }, `${lab.minutes} minutes, ${of ? noun(of, 'question') : 'code'}`)),
+      return made('section', { className: 'taught' }, made('h3', {}, lab.title, made('span', { className: 'quiet' }, `${lab.minutes} minutes, ${of ? noun(of, 'question') : 'an exercise'}`)),
         made('p', { className: 'what' }, lab.about),
         made('dl', { className: 'words' }, made('dt', {}, 'shows'), made('dd', {}, lab.shows), made('dt', {}, 'commonly got wrong'), made('dd', {}, lab.pitfall)));
     }),
-    made('section', {}, made('h3', {}, 'How sheets and code are graded'),
+    made('section', {}, made('h3', {}, 'How sheets and exercises are graded'),
       made('p', { className: 'what' }, command('uslab course grade answers-NAME.json'), ' reads a sheet, with the seed that is in it, and says for each question what is right and why. ',
-        command('uslab course grade merge.rs --seed N'), ' compiles a student’s file and runs it on streams that your seed makes, and that the student has not seen. ',
-        'The exit code is 0 if all is right, and 1 if not.'),
-      made('p', { className: 'what' }, 'A sheet is what its student says: see whose seed it has. A student’s file runs as a program of yours, with your rights: run it in a container, or on a machine to throw away.')));
+        'The exit code is 0 if all is right, 1 if it is not, and 2 if there is nothing to grade.'),
+      made('p', { className: 'what' }, command('uslab course grade ann-merge.rs --seed N --html failure.html'), ' compiles a student’s file and runs it on streams that your seed N makes, ',
+        'and that the student has not seen. If it fails, the page shows the step at which it does. A student’s file runs as a program of yours, with your rights: run it in a container, or on a machine to throw away.'),
+      made('p', { className: 'what' }, 'A sheet is what its student says: see that it has the seed that you gave.')));
 }

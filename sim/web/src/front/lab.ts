@@ -168,7 +168,7 @@ async function runOf(wasm: WebAssembly.Module, { design, script }: Question, ans
 
 function codeOf(name: string, { starter, judged_by }: Code): HTMLElement {
   const file = `${name}.rs`;
-  return made('section', {}, made('h3', {}, 'To write'), made('p', {}, 'A file in Rust. It is judged by this:'),
+  return made('section', {}, made('h3', {}, 'To write'), made('p', {}, 'A file in Rust, which begins as below. It is judged by this:'),
     made('ul', {}, ...judged_by.map((text) => made('li', {}, text))),
     made('div', { className: 'bar' }, made('button', { type: 'button', className: 'main', onclick: () => download(file, starter) }, `save ${file}`),
       made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), made('code', {}, `uslab course grade ${file}`))),
