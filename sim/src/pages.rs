@@ -3,6 +3,7 @@
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, write_all};
 use crate::replay;
+use crate::story::Story;
 use anyhow::Context;
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 /// Write pages to see allocators move, and to drive them: for any browser, from disk, without a network.
 ///
 /// Open index.html: the slab allocator on four CPUs, by hand and object by object; the allocators of the textbooks, each with a
-/// script and any size you type; a race of four of them; the designs that can answer, and the words. replay.html beside it is the
-/// bundled kernel trace, forward and back. The allocators themselves run in the pages, as WebAssembly.
+/// script and any size you type; a race of four of them; a course of labs that ask what will happen, and show it; the designs that
+/// can answer, and the words. Beside it, replay.html is the bundled kernel trace, forward and back, and story.html a race that the
+/// model checker loom found. The allocators themselves run in the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -27,6 +29,11 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
+/// What loom found in the lab's magazine layer with a bug planted.
+const STORY: &str = include_str!("../data/story.json");
+/// Where a page that stands beside index.html leads back to it; one that is written alone leads nowhere.
+const BACK: &str = "<p id=\"back\">";
+
 /// A page that was written.
 #[derive(Serialize)]
 struct Written {
@@ -38,8 +45,14 @@ impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
-        let pages =
-            [("index.html", replay::front()?), ("replay.html", replay::page(&stream, "uslab replay")?)];
+        let story: Story = serde_json::from_str(STORY)?;
+        let beside =
+            |page: String| page.replacen(BACK, &format!("{BACK}<a href=\"index.html\">all pages</a>"), 1);
+        let pages = [
+            ("index.html", replay::front()?),
+            ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
+            ("story.html", beside(story.page()?)),
+        ];
         drop(progress);
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;

@@ -329,11 +329,17 @@ fn pages_of_demos_are_written_to_a_folder() {
     let output = uslab(&["page", &at("new/pages"), "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for (page, name) in written.as_array().unwrap().iter().zip(["index.html", "replay.html"]) {
+    let written = written.as_array().unwrap();
+    assert_eq!(written.len(), 3);
+    for (page, name) in written.iter().zip(["index.html", "replay.html", "story.html"]) {
         let text = std::fs::read_to_string(at(&format!("new/pages/{name}"))).unwrap();
         assert_eq!(page["bytes"], text.len());
         assert!(text.starts_with("<!DOCTYPE html>") && text.trim_end().ends_with("</html>"));
-        assert!(!text.contains("{engine}") && !text.contains("{stream}"), "{name}");
+        for place in ["{engine}", "{stream}", "{story}"] {
+            assert!(!text.contains(place), "{place} in {name}");
+        }
+        let back = text.contains("<p id=\"back\"><a href=\"index.html\">all pages</a></p>");
+        assert_eq!(back, name != "index.html", "{name}");
         for request in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest", "import("] {
             // The namespace of SVG is a name, and is asked of nobody.
             assert!(

@@ -1,5 +1,6 @@
 // The engine in its WebAssembly instance.
 
+import type { Answer, Lab as CourseLab } from './course.ts';
 import type { About as Demo, Name, Race, Scene } from './scenes.ts';
 import type { About, Found, Until, View } from './views.ts';
 
@@ -17,6 +18,8 @@ interface Exports {
   demos(): number;
   demo(): number;
   race(seed: number, requests: number): number;
+  course(seed: number): number;
+  answer(seed: number, question: number): number;
   reserve(bytes: number): void;
   about(): number;
   run(until: number): number;
@@ -103,7 +106,7 @@ export class Engine {
   }
 }
 
-/** The lab's demos. An instance of its own keeps nothing between two calls. */
+/** The lab's demos, and the course. An instance of its own keeps nothing between two calls. */
 export class Lab {
   readonly demos: readonly Demo[];
 
@@ -122,6 +125,15 @@ export class Lab {
   /** The same requests at random to several allocators. */
   race(seed: number, requests: number): Race {
     return JSON.parse(textOf(this.exports, this.exports.race(seed, requests)));
+  }
+  /** The labs of the course, with the numbers that a seed makes. */
+  course(seed: number): CourseLab[] {
+    return JSON.parse(textOf(this.exports, this.exports.course(seed)));
+  }
+  /** What is right for a question of a lab, by its place from 0. */
+  answer(seed: number, lab: string, question: number): Answer {
+    put(this.exports, new TextEncoder().encode(lab));
+    return JSON.parse(textOf(this.exports, this.exports.answer(seed, question)));
   }
 }
 

@@ -33,7 +33,7 @@ export class Machine {
   /** Where the objects up close were drawn. */
   private hit: ((x: number, y: number) => Place | null) = () => null;
 
-  constructor(private readonly about: About, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void,
+  constructor(private readonly about: Pick<About, 'cpus' | 'caches'>, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void,
     private readonly largest = 9) {
     this.lanes = made('div', { className: 'lanes' });
     this.head = made('h3');

@@ -1,17 +1,18 @@
 // node front.mjs USLAB LAB FOLDER: the pages of `uslab page` in Chromium, from disk: every demo beside the lab's own command, by mouse and
-// keyboard; the machines; the race; links; pictures at three widths into FOLDER.
+// keyboard; the machines; the race; the course; links; pictures at three widths into FOLDER.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
+import { course } from './course.mjs';
 
 const [uslab, lab, folder] = process.argv.slice(2);
 const run = (command, ...args) => execFileSync(command, args, { maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
 const demo = (name, ...commands) => JSON.parse(run(lab, 'demo', name, ...commands, '--json'));
 const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'), '--json'));
-assert.equal(written, 2);
+assert.equal(written, 3);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
 assert(statSync(file).size < 800_000);
@@ -83,6 +84,16 @@ try {
   await page.keyboard.press('End');
   assert.equal((await view(page)).view.caches[0].used, 3);
 
+  // A moment in the midst of any line can be gone on from.
+  const lines = ['cpus 1', 'zone normal 4096', 'cache leaf 64', '0 alloc-pages 3 10', '# A mark', '0 free-pages 4 oldest', '0 alloc 3'];
+  for (const [at, kept] of [[3, ['0 alloc-pages 3 3']], [13, [...lines.slice(3, 5), '0 free-pages 2 oldest']], [17, [...lines.slice(3, 6), '0 alloc 2']]]) {
+    await page.goto(`${address}#machine&${new URLSearchParams({ name: 'slab', design: 'uslab', do: lines.join(';'), at })}`);
+    await page.waitForFunction((at) => window.uslab.view()?.at === at, at);
+    await page.click('text="alloc 1"');
+    await page.waitForFunction((at) => window.uslab.view().at === at + 1, at);
+    assert.equal(await page.inputValue('textarea'), [...lines.slice(0, 3), ...kept, '0 alloc 1'].join('\n'));
+  }
+
   // --- every demo: its script as the lab's own command has it, step by step ---
   await page.goto(`${address}#start`);
   const demos = await page.locator('.card[href*="demo"]').evaluateAll((cards) => cards.map((card) => card.hash));
@@ -141,6 +152,17 @@ try {
   assert.equal((await view(page)).at, 0);
   assert.notDeepEqual((await view(page)).race.commands, race.commands);
 
+  // --- the course, and the pages beside it ---
+  const taken = await course(open, file, folder);
+  for (const beside of ['A race that loom found', 'A kernel’s trace']) {
+    await page.goto(`${address}#start`);
+    await page.click(`.card:has-text("${beside}")`);
+    await page.evaluate(() => window.uslab.ready);
+    await page.click('text=all pages');
+    await page.waitForSelector('.cards');
+    assert.equal(page.url(), address);
+  }
+
   // --- words, designs, a link that leads nowhere ---
   await page.click('nav >> text=Glossary');
   assert((await page.locator('.words dt').count()) > 20);
@@ -152,10 +174,14 @@ try {
   await page.waitForSelector('.cards');
 
   // --- pictures ---
-  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120']];
+  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'],
+    ['course', '#course'], ['lab', '#lab&name=depot'], ['lab-pages', '#lab&name=pages'], ['lab-race', '#lab&name=race'], ['lecturer', '#lecturer']];
   for (const width of [390, 820, 1440])
     for (const colorScheme of ['light', 'dark']) {
       const own = await open('', { viewport: { width, height: 900 }, colorScheme });
+      await own.evaluate((kept) => localStorage.setItem('uslab course', kept), taken);
+      await own.reload();
+      await own.evaluate(() => window.uslab.ready);
       for (const [name, hash] of pictures) {
         await own.goto(address + hash);
         await own.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));

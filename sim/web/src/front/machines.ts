@@ -1,10 +1,9 @@
 // A machine of few CPUs under a script of few lines: the slab allocator, object by object, by hand.
 
 import { grouped, made, noun } from '../draw.ts';
-import { Engine } from '../engine.ts';
-import { Machine } from '../machine.ts';
-import { DESIGNS, type View } from '../views.ts';
+import { DESIGNS, type Mark, type View } from '../views.ts';
 import type { Shown } from './demo.ts';
+import { legend, moments, Picture, told } from './moments.ts';
 import { link, type Route } from './route.ts';
 import { Stepper } from './stepper.ts';
 
@@ -48,7 +47,7 @@ const MORE = [1, 10, 40];
 export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, own: Scripted, { values }: Route): Promise<Shown> {
   let script = values.get('do')?.split(';') ?? [...own.script];
   let design = values.get('design') ?? own.design;
-  let moments: View[] = [], machine: Machine | null = null, marks: { operation: number; text: string }[] = [], cpus = 1;
+  let views: View[] = [], picture: Picture | null = null, marks: readonly Mark[] = [], cpus = 1;
 
   const said = made('p', { className: 'said' }), facts = made('p', { className: 'quiet' }), problem = made('p', { className: 'problem', role: 'alert' });
   said.setAttribute('aria-live', 'polite');
@@ -61,14 +60,11 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
 
   /** Runs it once, and keeps each moment. Throws, and changes nothing, if it cannot run. */
   async function run(wanted: readonly string[], on: string): Promise<void> {
-    const engine = await Engine.open(wasm, wanted.join('\n'), 0, on);
-    const { about } = engine;
-    const caches = about.caches.map((_, cache) => cache);
-    moments = Array.from({ length: about.operations + 1 }, (_, n) => JSON.parse(engine.view(n, caches)) as View);
-    engine.check();
-    [script, design, marks, cpus] = [[...wanted], on, about.marks, about.cpus];
-    machine = new Machine(about, caches, () => undefined, ({ page, index }) => void free(page, index), 16);
-    place.replaceChildren(machine.root);
+    const ran = await moments(wasm, wanted.join('\n'), on);
+    const { about } = ran;
+    [views, script, design, marks, cpus] = [ran.views, [...wanted], on, about.marks, about.cpus];
+    picture = new Picture(about, ({ page, index }) => void free(page, index));
+    place.replaceChildren(picture.root);
     text.value = script.join('\n');
     list.value = on;
     problem.textContent = '';
@@ -82,12 +78,12 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   /** Lines up to this moment, and one more. */
   const add = (line: string) => attempt(async () => {
     await run([...upTo(script, stepper.at), line], design);
-    stepper.set(moments.length - 1, moments.length - 1);
+    stepper.set(views.length - 1, views.length - 1);
   });
   /** The object at that place, if a caller has it. */
   async function free(page: number, index: number): Promise<void> {
     let born = -1, object = -1;
-    for (const { steps } of moments.slice(0, stepper.at + 1))
+    for (const { steps } of views.slice(0, stepper.at + 1))
       for (const step of steps) {
         if (step.what === 'alloc') born++;
         if (step.object?.[0] === page && step.object[1] === index) object = step.what === 'alloc' ? born : -1;
@@ -96,17 +92,14 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   }
 
   function draw(): void {
-    const view = moments[stepper.at];
-    if (!view || !machine) return;
+    const view = views[stepper.at];
+    if (!view || !picture) return;
     const cache = view.caches[0];
     const mark = marks.findLast(({ operation }) => operation <= stepper.at);
-    const step = view.steps.at(-1);
-    said.replaceChildren(...(mark ? [made('b', {}, `${mark.text}.`), made('br')] : []),
-      ...(step && mark?.operation !== stepper.at ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), view.steps.map(({ sentence }) => sentence).join(' ')]
-        : [stepper.at ? '' : 'Nothing has happened yet. Press play, step, or do something yourself.']));
+    said.replaceChildren(...told(view, marks), stepper.at ? '' : 'Nothing has happened yet. Press play, step, or do something yourself.');
     facts.textContent = cache ? `${grouped(cache.served)} allocations and frees so far. ${noun(cache.slabs_made, 'slab')} made, so a constructor would have run ${noun(cache.slabs_made * cache.per_slab, 'time')}: ` +
       `once for each object of a new slab. ${noun(cache.depot_exchanges, 'magazine')} moved to or from what CPUs share.` : '';
-    machine.draw(view, 0, null);
+    picture.draw(view);
     chapters.replaceChildren(...marks.map(({ operation, text }) => {
       const go = made('button', { type: 'button', onclick: () => stepper.go(operation) }, text);
       if (operation === mark?.operation) go.setAttribute('aria-current', 'step');
@@ -129,12 +122,12 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   list.onchange = () => attempt(async () => {
     const { at } = stepper;
     await run(script, list.value);
-    stepper.set(moments.length - 1, at);
+    stepper.set(views.length - 1, at);
   });
   const rerun = made('button', { type: 'button', onclick: () => attempt(async () => {
     await run(text.value.split('\n'), design);
     drawControls();
-    stepper.set(moments.length - 1, 0);
+    stepper.set(views.length - 1, 0);
   }) }, 'run the script');
   root.replaceChildren(made('section', {}, made('h2', {}, own.title), made('p', { className: 'what' }, own.what),
     stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'which designs there are')),
@@ -142,13 +135,13 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
     made('details', {}, made('summary', {}, 'The script'), text, rerun)));
   await attempt(() => run(script, design));
-  if (!moments.length) await run(script = [...own.script], design = own.design);
+  if (!views.length) await run(script = [...own.script], design = own.design);
   drawControls();
-  requestAnimationFrame(() => stepper.set(moments.length - 1, Number(values.get('at') ?? 0) || 0));
+  requestAnimationFrame(() => stepper.set(views.length - 1, Number(values.get('at') ?? 0) || 0));
   const resized = () => draw();
   addEventListener('resize', resized);
   return {
-    view: () => ({ at: stepper.at, view: moments[stepper.at] }),
+    view: () => ({ at: stepper.at, view: views[stepper.at] }),
     key: (key) => stepper.key(key),
     leave: () => {
       stepper.stop();
@@ -157,27 +150,21 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   };
 }
 
-function legend(): HTMLElement {
-  const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
-  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
-    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; those that CPUs hold count as gone. The word before a sentence is the dearest thing that the operation did: ',
-      'cpu (no lock), depot, slab, pages or commit (the system).'));
-}
-
 /** The lines of a script that begin before an operation; the one that it is in the midst of is cut there. */
 function upTo(script: readonly string[], operation: number): string[] {
   const lines: string[] = [];
   let at = 0;
   for (const line of script) {
     const words = line.trim().split(/\s+/);
-    if (words[0] === 'cpus' || words[0] === 'cache' || !line.trim()) {
+    if (['cpus', 'zone', 'cache', ''].includes(words[0]!)) {
       lines.push(line);
       continue;
     }
     if (at >= operation) break;
-    const number = /^\d+$/.test(words[2] ?? '') ? Number(words[2]) : 1;
-    const takes = words[0]!.startsWith('#') || words[1] === 'shrink' ? 1 : number;
-    lines.push(takes > operation - at ? [words[0], words[1], operation - at, ...words.slice(/^\d+$/.test(words[2] ?? '') ? 3 : 2)].join(' ') : line);
+    const place = words[1] === 'alloc-pages' ? 3 : 2; // of how many
+    const counted = /^\d+$/.test(words[place] ?? '');
+    const takes = words[0]!.startsWith('#') || words[1] === 'shrink' || !counted ? 1 : Number(words[place]);
+    lines.push(takes > operation - at ? [...words.slice(0, place), operation - at, ...words.slice(place + 1)].join(' ') : line);
     at += takes;
   }
   return lines;

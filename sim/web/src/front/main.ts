@@ -6,14 +6,19 @@ import { unpacked } from '../carried.ts';
 import { $, made, readColours } from '../draw.ts';
 import { Lab } from '../engine.ts';
 import { DESIGNS } from '../views.ts';
+import { showCourse, showLecturer } from './course.ts';
 import { showDemo, type Shown } from './demo.ts';
+import { Kept } from './kept.ts';
+import { showLab } from './lab.ts';
 import { SCRIPTED, showMachine } from './machines.ts';
 import { showRace } from './race.ts';
 import { here, link } from './route.ts';
 import { WORDS } from './words.ts';
 
 const PLAIN: Shown = { view: () => null, key: () => false, leave: () => undefined };
-const NAV = [['start', 'Start'], ['designs', 'Designs'], ['words', 'Glossary']] as const;
+const NAV = [['start', 'Start'], ['course', 'Course'], ['designs', 'Designs'], ['words', 'Glossary']] as const;
+
+const COURSE = ['course', 'lab', 'lecturer'];
 
 let shown: Shown = PLAIN;
 
@@ -21,6 +26,7 @@ async function main(): Promise<void> {
   readColours();
   const module = await WebAssembly.compile(await unpacked('engine'));
   const lab = await Lab.open(module);
+  const kept = new Kept();
   const root = $('main');
   document.querySelector<HTMLAnchorElement>('.home')!.href = link('start');
   $('nav').replaceChildren(...NAV.map(([page, title]) => made('a', { href: link(page) }, title)), made('a', { href: 'replay.html' }, 'A kernel’s trace'));
@@ -31,11 +37,17 @@ async function main(): Promise<void> {
     shown = PLAIN;
     const about = lab.demos.find(({ name }) => name === route.values.get('name'));
     const scripted = SCRIPTED.find(({ name }) => name === route.values.get('name'));
+    const seed = route.values.get('seed');
+    const wrong = seed !== null && COURSE.includes(route.page) ? kept.take(seed) : '';
+    const asked = route.page === 'lab' && !wrong ? lab.course(kept.seed).find(({ name }) => name === route.values.get('name')) : undefined;
     for (const anchor of document.querySelectorAll<HTMLAnchorElement>('nav a'))
-      anchor.ariaCurrent = anchor.hash === link(route.page) ? 'page' : null;
+      anchor.ariaCurrent = anchor.hash === link(COURSE.includes(route.page) ? 'course' : route.page) ? 'page' : null;
     if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
     else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
     else if (route.page === 'race') shown = showRace(root, lab, route);
+    else if (asked) shown = showLab(root, module, lab, kept, asked);
+    else if (route.page === 'lecturer') showLecturer(root, lab.course(kept.seed));
+    else if (COURSE.includes(route.page)) shown = showCourse(root, lab, kept, wrong);
     else if (route.page === 'designs') designs(root);
     else if (route.page === 'words') words(root);
     else start(root, lab);
@@ -66,6 +78,7 @@ function start(root: HTMLElement, lab: Lab): void {
       'uslab is a slab allocator in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
       'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' has the words.'),
       made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
+        card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads’ steps that breaks it, as the model checker loom found it: step by step.'),
         card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux’s SLUB.'))),
     made('section', {}, made('h2', {}, 'Allocators of the textbooks'), made('p', { className: 'what' }, 'Each is the lab’s own code in a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),

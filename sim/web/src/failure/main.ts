@@ -1,0 +1,77 @@
+// The page of a step that went wrong: recorded moments before it and at it, forward and back. No engine is in it.
+
+import '../page.css';
+import '../front/front.css';
+import { $, made, noun, readColours } from '../draw.ts';
+import { legend as kinds, memory, partsTable } from '../front/memory.ts';
+import { legend, Picture, told } from '../front/moments.ts';
+import { Stepper } from '../front/stepper.ts';
+import type { Scene } from '../scenes.ts';
+import { cacheTables, pagesTable } from '../twin.ts';
+import type { View } from '../views.ts';
+
+/** What went wrong, and the moments: either views or scenes. */
+interface Failure {
+  lab: string;
+  title: string;
+  wrong: string;
+  /** The moment that it is wrong at, from 0. */
+  at: number;
+  cpus: number;
+  caches: string[];
+  views: View[];
+  scenes: Scene[];
+}
+
+const { lab, title, wrong, at: fails, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
+const last = Math.max(views.length, scenes.length) - 1;
+const picture = new Picture({ cpus, caches }, () => undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
+const stepper = new Stepper('Moments', last, draw);
+
+function draw(at: number): void {
+  const view = views[at], scene = scenes[at];
+  // Made anew, so that it is said again.
+  $('wrong').replaceChildren(at === fails ? made('p', { className: 'failed', role: 'alert' }, made('b', {}, '✗ Wrong here: '), wrong)
+    : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, `✗ failure at moment ${fails}`)));
+  if (view) {
+    $('said').replaceChildren(made('b', {}, `Operation ${view.operation}. `), ...told(view, []));
+    picture.draw(view);
+    $('tables').replaceChildren(...(caches.length ? cacheTables(view, picture.chosen, caches[picture.chosen]!) : []), pagesTable(view.pages));
+  } else if (scene) {
+    $('said').replaceChildren(scene.said || 'The beginning.', scene.refused ? ' It was refused.' : '');
+    $('picture').replaceChildren(made('section', { ariaLabel: 'Memory' }, memory(scene, 2), kinds(scene.parts),
+      made('dl', { className: 'facts' }, ...scene.facts.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]))));
+    $('tables').replaceChildren(partsTable(scene.parts));
+  }
+  history.replaceState(null, '', `#at=${at}`);
+}
+
+function open(): void {
+  const asked = new URLSearchParams(location.hash.slice(1)).get('at');
+  stepper.go(asked === null ? fails : Number(asked) || 0);
+}
+
+readColours();
+$('title').textContent = `${title}; ${noun(last + 1, 'moment')} of lab ${lab}`;
+document.title = `uslab failure: ${title}`;
+$('time').prepend(stepper.root);
+if (views.length) $('picture').append(picture.root);
+if (views.length && caches.length) $('legend').append(legend());
+addEventListener('keydown', (event) => {
+  const { target, key } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input'))) return;
+  if (key === ' ' && target instanceof Element && target.matches('button, summary')) return;
+  if (key === 'f') stepper.go(fails);
+  else if (!stepper.key(key)) return;
+  event.preventDefault();
+});
+addEventListener('hashchange', open);
+addEventListener('resize', () => picture.redraw());
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  readColours();
+  picture.redraw();
+});
+open();
+
+/** For tests and consoles. */
+Object.assign(window, { uslab: { ready: Promise.resolve(), view: () => ({ at: stepper.at, last, fails }) } });

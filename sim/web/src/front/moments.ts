@@ -1,0 +1,65 @@
+// A script's run: its moments, told and drawn.
+
+import { made } from '../draw.ts';
+import { Engine, type Wasm } from '../engine.ts';
+import { Machine, type Place } from '../machine.ts';
+import { ordersTable, pagesTable } from '../twin.ts';
+import type { About, Mark, View } from '../views.ts';
+
+export interface Moments {
+  about: About;
+  /** Before the first operation, and after each: two megabytes for a thousand. */
+  views: View[];
+}
+
+/** Runs it once. Throws if it cannot run. */
+export async function moments(wasm: Wasm, script: string, design: string): Promise<Moments> {
+  const engine = await Engine.open(wasm, script, 0, design);
+  const { about } = engine;
+  const caches = about.caches.map((_, cache) => cache);
+  const views = Array.from({ length: about.operations + 1 }, (_, n) => JSON.parse(engine.view(n, caches)) as View);
+  engine.check();
+  return { about, views };
+}
+
+/** The mark that was passed last, and what the last operation did. */
+export function told(view: View, marks: readonly Mark[]): (Node | string)[] {
+  const mark = marks.findLast(({ operation }) => operation <= view.operation);
+  const step = view.steps.at(-1);
+  return [...(mark ? [made('b', {}, `${mark.text}.`), made('br')] : []),
+    ...(step && mark?.operation !== view.operation
+      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), view.steps.map(({ sentence }) => sentence).join(' ')] : [])];
+}
+
+/** Draws moments: the machine, or the pages in numbers where there is no cache. */
+export class Picture {
+  readonly root = made('div');
+  private readonly machine: Machine | null;
+  private last: View | null = null;
+
+  constructor(about: Pick<About, 'cpus' | 'caches'>, pick: (place: Place) => void, public chosen = 0) {
+    const choose = (cache: number) => {
+      this.chosen = cache;
+      this.redraw();
+    };
+    this.machine = about.caches.length ? new Machine(about, about.caches.map((_, cache) => cache), choose, pick, 16) : null;
+    if (this.machine) this.root.append(this.machine.root);
+  }
+
+  draw(view: View): void {
+    this.last = view;
+    if (this.machine) this.machine.draw(view, this.chosen, null);
+    else this.root.replaceChildren(made('section', { className: 'tables', ariaLabel: 'Pages' }, pagesTable(view.pages), ordersTable(view.pages)));
+  }
+  redraw(): void {
+    if (this.last) this.draw(this.last);
+  }
+}
+
+/** What the colours of a machine mean. */
+export function legend(): HTMLElement {
+  const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
+  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
+    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; those that CPUs hold count as gone. The word before a sentence is the dearest thing that the operation did: ',
+      'cpu (no lock), depot, slab, pages or commit (the system).'));
+}
