@@ -7,6 +7,7 @@ use crate::story::Story;
 use anyhow::Context;
 use clap::Args as ClapArgs;
 use serde::Serialize;
+use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,15 +23,22 @@ use std::path::PathBuf;
 Examples:
   uslab page
   uslab page /srv/course/allocators
+  uslab-lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
     /// The folder; it is made if it is not there. Pages in it that have these names are written anew.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
+    /// Show how long allocations took on this machine: FILE is what `uslab-lab latency --json=FILE` wrote. Default: a recording of a
+    /// machine with two CPUs.
+    #[arg(long, value_name = "FILE")]
+    latency: Option<PathBuf>,
 }
 
 /// What loom found in the lab's magazine layer with a bug planted.
 const STORY: &str = include_str!("../data/story.json");
+/// What `uslab-lab latency --json` found. A page cannot time allocations.
+const LATENCY: &str = include_str!("../lab/data/latency.json");
 /// Where a page that stands beside index.html leads back to it; one that is written alone leads nowhere.
 const BACK: &str = "<p id=\"back\">";
 
@@ -43,13 +51,14 @@ struct Written {
 
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+        let latency = self.latency()?;
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
         let beside =
             |page: String| page.replacen(BACK, &format!("{BACK}<a href=\"index.html\">all pages</a>"), 1);
         let pages = [
-            ("index.html", replay::front()?),
+            ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
             ("story.html", beside(story.page()?)),
         ];
@@ -70,5 +79,49 @@ impl Args {
             }
         }
         Ok(Outcome::Done)
+    }
+
+    fn latency(&self) -> anyhow::Result<Value> {
+        let Some(file) = &self.latency else { return Ok(serde_json::from_str(LATENCY)?) };
+        let text = fs::read_to_string(file).with_context(|| format!("--latency {}", file.display()))?;
+        let findings: Option<Value> = serde_json::from_str(&text).ok();
+        let is_one = |findings: &Value| {
+            let machine =
+                ["processor", "system", "libc", "compiler"].map(|key| findings["machine"][key].is_string());
+            findings["experiment"] == "latency" && !machine.contains(&false) && histogram(findings).is_some()
+        };
+        findings.filter(is_one).with_context(|| {
+            format!("--latency {}: expected what `uslab-lab latency --json=FILE` writes", file.display())
+        })
+    }
+}
+
+/// The histograms, one for each allocator: how many allocations took so many nanoseconds.
+fn histogram(findings: &Value) -> Option<&Vec<Value>> {
+    let title = |part: &&Value| {
+        part["chart"]["title"]
+            .as_str()
+            .is_some_and(|title| title.starts_with("Allocations that took so long"))
+    };
+    findings["parts"].as_array()?.iter().find(title)?["chart"]["series"]
+        .as_array()
+        .filter(|series| !series.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recording_that_pages_carry_is_one() {
+        let findings: Value = serde_json::from_str(LATENCY).unwrap();
+        let series = histogram(&findings).unwrap();
+        assert_eq!(series.len(), 4);
+        for allocator in series {
+            let points = allocator["points"].as_array().unwrap();
+            let all: f64 = points.iter().map(|point| point[1].as_f64().unwrap()).sum();
+            assert!(all > 890_000.0, "{allocator}");
+        }
+        assert_eq!(findings["machine"]["optimised"], true);
     }
 }

@@ -2,7 +2,7 @@
 //! of the course `sim/web/src/course.ts`, and of a run in virtual time `sim/web/src/scale/outcome.ts`.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
-use crate::course::{Answer, Code, Expects, Lab, Question, Sheet, Work};
+use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Work};
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all};
 use crate::step::{Step, What};
@@ -79,7 +79,8 @@ fn scenes() -> String {
 
 fn course() -> String {
     let mut file = File::new();
-    types!(file; Lab, Work, Code, Question, Expects, Answer, Sheet);
+    file.0 += "import type { Scene } from './scenes.ts';\nimport type { View } from './views.ts';\n\n";
+    types!(file; Lab, Work, Code, Question, Expects, Answer, Sheet, Failure);
     file.text()
 }
 

@@ -4,6 +4,7 @@ use crate::web;
 use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde::Serialize;
 use std::io::Write;
 use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
@@ -36,12 +37,12 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// The page of demos, which needs no stream.
+/// The page of demos, which needs no stream; `latency` is what the lab found out about that.
 ///
 /// # Errors
 /// None in practice: the engine is packed in memory.
-pub fn front() -> anyhow::Result<String> {
-    Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?)]))
+pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
+    Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
 /// Gzip, which browsers unpack, as base64.

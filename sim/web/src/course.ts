@@ -1,5 +1,8 @@
 // Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
 
+import type { Scene } from './scenes.ts';
+import type { View } from './views.ts';
+
 /** A lab of the course. */
 export type Lab = {
 /** Its name on command lines and in sheets. */
@@ -60,3 +63,22 @@ name: string,
 seed: number,
 /** By lab: the answers in order, `null` where there is none. */
 answers: { [key in string]: Array<number | null> }, };
+
+/** Moments to look at, and what is wrong at one of them. Either views or scenes. */
+export type Failure = {
+/** The lab. */
+lab: string,
+/** What is seen. */
+title: string,
+/** What is wrong. */
+wrong: string,
+/** The moment at which it is, from 0. */
+at: number,
+/** CPUs of the machine. */
+cpus: number,
+/** Names of its caches. */
+caches: Array<string>,
+/** A machine. */
+views: Array<View>,
+/** Or a memory. */
+scenes: Array<Scene>, };

@@ -2,7 +2,7 @@
 // keyboard; the machines; the race; the course; links; pictures at three widths into FOLDER.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
@@ -138,6 +138,31 @@ try {
   await page.click('summary:has-text("table")');
   assert.equal(await page.locator('details table tr').count(), (await view(page)).scene.parts.length + 1);
 
+  // --- latency: the recording, and says that it is one ---
+  const recorded = JSON.parse(readFileSync(new URL('../../lab/data/latency.json', import.meta.url), 'utf8'));
+  const { series } = recorded.parts.flatMap(({ chart }) => (chart?.title.startsWith('Allocations that took so long') ? [chart] : []))[0];
+  await page.goto(`${address}#latency`);
+  await page.waitForSelector('.latency svg');
+  assert.deepEqual((await view(page)).rows.map(({ name, points }) => ({ name, points })), series);
+  assert.ok((await page.textContent('main')).includes('Recorded natively, not in this page'));
+  assert.ok((await page.textContent('main')).includes(recorded.machine.processor));
+  assert.equal(await page.locator('.latency rect').count(), series.reduce((sum, { points }) => sum + points.length, 0));
+  for (const at of [0, 333, 800, 1000]) {
+    await page.getByLabel('Slower than').fill(String(at));
+    const { from } = await view(page);
+    for (const [i, { points }] of series.entries()) {
+      const slow = points.reduce((sum, [ns, count]) => sum + (ns >= from ? count : 0), 0);
+      const cell = await page.locator('main table tr').nth(i + 1).locator('td').last().textContent();
+      assert.equal(cell.split(':')[0], slow.toLocaleString('en-US'));
+      assert.equal(await page.locator('.latency svg').nth(i).locator('rect.slow').count(), points.filter(([ns]) => ns >= from).length);
+    }
+  }
+  const was = (await view(page)).from;
+  await page.keyboard.press('Home');
+  await page.getByLabel('Slower than').blur();
+  await page.keyboard.press('ArrowRight');
+  assert.notEqual((await view(page)).from, was);
+
   // --- the race: as the lab's own requests ---
   await page.goto(`${address}#race&seed=9&at=200`);
   await page.waitForFunction(() => window.uslab.view()?.at === 200);
@@ -157,6 +182,7 @@ try {
   for (const beside of ['A race that loom found', 'A kernel’s trace']) {
     await page.goto(`${address}#start`);
     await page.click(`.card:has-text("${beside}")`);
+    await page.waitForFunction(() => !document.querySelector('.cards') && window.uslab);
     await page.evaluate(() => window.uslab.ready);
     await page.click('text=all pages');
     await page.waitForSelector('.cards');
@@ -174,7 +200,7 @@ try {
   await page.waitForSelector('.cards');
 
   // --- pictures ---
-  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'],
+  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120'], ['latency', '#latency'],
     ['course', '#course'], ['lab', '#lab&name=depot'], ['lab-pages', '#lab&name=pages'], ['lab-race', '#lab&name=race'], ['lecturer', '#lecturer']];
   for (const width of [390, 820, 1440])
     for (const colorScheme of ['light', 'dark']) {

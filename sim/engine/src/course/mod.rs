@@ -21,6 +21,8 @@ mod code;
 mod questions;
 mod sheet;
 
+#[cfg(test)]
+pub(crate) use code::Failure;
 pub use code::*;
 pub use sheet::{Graded, Marks, Sheet, SheetError};
 

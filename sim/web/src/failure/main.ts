@@ -2,26 +2,12 @@
 
 import '../page.css';
 import '../front/front.css';
+import type { Failure } from '../course.ts';
 import { $, made, noun, readColours } from '../draw.ts';
 import { legend as kinds, memory, partsTable } from '../front/memory.ts';
 import { legend, Picture, told } from '../front/moments.ts';
 import { Stepper } from '../front/stepper.ts';
-import type { Scene } from '../scenes.ts';
 import { cacheTables, pagesTable } from '../twin.ts';
-import type { View } from '../views.ts';
-
-/** What went wrong, and the moments: either views or scenes. */
-interface Failure {
-  lab: string;
-  title: string;
-  wrong: string;
-  /** The moment that it is wrong at, from 0. */
-  at: number;
-  cpus: number;
-  caches: string[];
-  views: View[];
-  scenes: Scene[];
-}
 
 const { lab, title, wrong, at: fails, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
 const last = Math.max(views.length, scenes.length) - 1;

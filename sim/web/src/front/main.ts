@@ -10,6 +10,7 @@ import { showCourse, showLecturer } from './course.ts';
 import { showDemo, type Shown } from './demo.ts';
 import { Kept } from './kept.ts';
 import { showLab } from './lab.ts';
+import { showLatency } from './latency.ts';
 import { SCRIPTED, showMachine } from './machines.ts';
 import { showRace } from './race.ts';
 import { here, link } from './route.ts';
@@ -45,6 +46,7 @@ async function main(): Promise<void> {
     if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
     else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
     else if (route.page === 'race') shown = showRace(root, lab, route);
+    else if (route.page === 'latency') shown = showLatency(root, JSON.parse($('latency').textContent), route);
     else if (asked) shown = showLab(root, module, lab, kept, asked);
     else if (route.page === 'lecturer') showLecturer(root, lab.course(kept.seed));
     else if (COURSE.includes(route.page)) shown = showCourse(root, lab, kept, wrong);
@@ -83,7 +85,8 @@ function start(root: HTMLElement, lab: Lab): void {
     made('section', {}, made('h2', {}, 'Allocators of the textbooks'), made('p', { className: 'what' }, 'Each is the lab’s own code in a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
     made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...cards((name) => comparisons.includes(name)),
-        card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'))),
+        card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'),
+        card(link('latency'), 'How long allocations take', 'Every allocation of four allocators, by its time: the median says little of the slowest. Recorded natively.'))),
   );
 }
 

@@ -32,4 +32,7 @@ pub use reaping::{Reaper, reaping};
 pub use verdict::{Check, Verdict};
 
 #[cfg(test)]
+pub(crate) use run::Failure;
+
+#[cfg(test)]
 mod tests;
