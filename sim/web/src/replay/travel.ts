@@ -98,22 +98,32 @@ export class Travel {
     while (this.kept > this.most && this.every < this.operations) this.thin();
   }
 
+  /** A version takes the place of the one before, where all checkpoints see the later one. */
   private keep(at: number, page: number, bytes: Uint8Array): void {
     const versions = this.versions.get(page) ?? [];
+    const before = versions.at(-1);
+    if (before && this.first(before[0]) === this.first(at)) {
+      versions.pop();
+      this.kept -= PAGE;
+    }
     versions.push([at, bytes.slice()]);
     this.versions.set(page, versions);
     this.kept += PAGE;
   }
 
-  /** Half as many checkpoints: a page's version goes if the next one is as good for all that are left. */
+  /** Half as many checkpoints. */
   private thin(): void {
     this.every *= 2;
-    const first = ([at]: [number, Uint8Array]) => Math.ceil(at / this.every);
     for (const [page, versions] of this.versions) {
-      const left = versions.filter((version, i) => i + 1 === versions.length || first(version) < first(versions[i + 1]!));
+      const left = versions.filter(([at], i) => i + 1 === versions.length || this.first(at) < this.first(versions[i + 1]![0]));
       this.kept -= (versions.length - left.length) * PAGE;
       this.versions.set(page, left);
     }
+  }
+
+  /** The first checkpoint that a version from an operation is good for. */
+  private first(at: number): number {
+    return Math.ceil(at / this.every);
   }
 
   /** After operation n, as a run up to it would be. */
