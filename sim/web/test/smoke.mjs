@@ -439,7 +439,7 @@ function contrasts() {
   for (const [names, grounds, least] of [
     [['ink', 'quiet', 'cpu-path', 'depot-path', 'slab-path', 'pages-path', 'commit-path'], ['card', 'paper'], 4.5],
     [['ink', 'quiet'], ['soft'], 4.5],
-    [['used', 'cached', 'depot', 'free', 'now', 'slab', 'block'], ['card'], 3],
+    [['used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu'], ['card'], 3],
   ]) {
     for (const name of names) for (const ground of grounds) {
       if (ratio(name, ground) < least) wrong.push(`${name} on ${ground}: ${ratio(name, ground).toFixed(2)}`);
@@ -447,6 +447,7 @@ function contrasts() {
   }
   // As those without red or green cones see it (Viénot, Brettel, Mollon 1999), in Oklab.
   const seen = {
+    'everybody else': [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     protanope: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
     deuteranope: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
   };
@@ -456,11 +457,14 @@ function contrasts() {
   };
   for (const [who, matrix] of Object.entries(seen)) {
     const look = (name) => oklab(matrix.map((row) => Math.max(0, row.reduce((sum, part, i) => sum + part * colour(name)[i], 0))));
-    const objects = ['used', 'cached', 'depot', 'free'];
-    objects.forEach((a, i) => objects.slice(i + 1).forEach((b) => {
-      const apart = Math.hypot(...look(a).map((part, k) => part - look(b)[k]));
-      if (apart < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${apart.toFixed(3)} apart`);
-    }));
+    const apart = (a, b) => {
+      const distance = Math.hypot(...look(a).map((part, k) => part - look(b)[k]));
+      if (distance < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${distance.toFixed(3)} apart`);
+    };
+    const objects = ['used', 'cached', 'depot', 'free'], pages = ['page-slab', 'page-other', 'page-cpu'];
+    for (const group of [objects, pages, ['ink', 'quiet', 'block']]) group.forEach((a, i) => group.slice(i + 1).forEach((b) => apart(a, b)));
+    // A page's colour is no object's.
+    if (who === 'everybody else') for (const page of pages) for (const object of objects) apart(page, object);
   }
   return wrong;
 }

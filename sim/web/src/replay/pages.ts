@@ -51,7 +51,7 @@ export class PagesBelow {
     const across = Math.max(10, Math.floor(width / 66));
     const side = SQUARE + 1; // with the line between two
     const wide = across * side, high = Math.ceil(squares / across) * side;
-    const shades = [pixel(colours.line, 110), pixel(colours.cached), pixel(colours.slab), pixel(colours.block)];
+    const shades = [pixel(colours.line, 110), pixel(colours['page-cpu']), pixel(colours['page-slab']), pixel(colours['page-other'])];
     const look = [wide, high, map.length, ...shades].join();
     const g = canvas.getContext('2d')!;
     if (look !== this.look) {
@@ -84,7 +84,7 @@ function drawOrders(canvas: HTMLCanvasElement, orders: Pages['orders']): void {
   const row = 16;
   const { g, width } = sheet(canvas, orders.length * row + 4);
   const most = Math.log2(2 + Math.max(...orders.map(sum)));
-  const shades = [colours.used, colours.slab, colours.cached];
+  const shades = [colours.ink, colours.quiet, colours.block];
   orders.forEach((types, order) => {
     const y = order * row, all = sum(types);
     g.fillStyle = colours.quiet;
