@@ -114,7 +114,7 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
     }
     let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
     // With room for all checkpoints, and with room for a quarter of them.
-    for (most, checkpoints) in [(1 << 30, 44), (40 << 20, 11)] {
+    for (most, checkpoints) in [(1 << 30, 44), (36 << 20, 11)] {
         let wanted = serde_json::json!({
             "design": "uslab", "shown": shown, "every": 15_000, "most": most, "moments": wanted,
         });

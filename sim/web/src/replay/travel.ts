@@ -6,6 +6,7 @@ import { Engine, Grew } from '../engine.ts';
 export { Engine, Grew };
 
 const PAGE = 4096;
+const CHUNK = 1024; // pages
 const SPARE = 4 << 20; // bytes of heap that are left at the end, for views
 const MOST = 384 << 20; // bytes of the engine's memory and of checkpoints
 const LEAST = 64 << 20; // of them for checkpoints
@@ -55,6 +56,25 @@ export class Recorder {
   }
 }
 
+type Version = [at: number, slot: number];
+
+/** Room for pages. */
+class Slots {
+  readonly free: number[] = [];
+  private made = 0;
+  private readonly chunks: Uint8Array[] = [];
+
+  put(bytes: Uint8Array): number {
+    const slot = this.free.pop() ?? this.made++;
+    this.get(slot).set(bytes);
+    return slot;
+  }
+  get(slot: number): Uint8Array {
+    const chunk = this.chunks[Math.floor(slot / CHUNK)] ??= new Uint8Array(CHUNK * PAGE);
+    return chunk.subarray(slot % CHUNK * PAGE, (slot % CHUNK + 1) * PAGE);
+  }
+}
+
 export class Travel {
   readonly operations: number;
   /** Bytes of pages that are kept. */
@@ -66,8 +86,9 @@ export class Travel {
   private readonly most: number;
   /** Bytes of the engine's memory. */
   private readonly length: number;
-  /** Page -> [operation, its bytes], oldest first; where it was zero at operation 0, there is none of that. */
-  private readonly versions = new Map<number, [at: number, bytes: Uint8Array][]>();
+  /** Page -> [operation, where its bytes are], oldest first; where it was zero at operation 0, there is none of that. */
+  private readonly versions = new Map<number, Version[]>();
+  private readonly slots = new Slots();
 
   /** With a checkpoint after every so many operations, of at most so many bytes. The engine is at operation 0. */
   constructor(readonly engine: Engine, public every: number, most?: number) {
@@ -102,22 +123,24 @@ export class Travel {
   private keep(at: number, page: number, bytes: Uint8Array): void {
     const versions = this.versions.get(page) ?? [];
     const before = versions.at(-1);
-    if (before && this.first(before[0]) === this.first(at)) {
-      versions.pop();
-      this.kept -= PAGE;
-    }
-    versions.push([at, bytes.slice()]);
+    if (before && this.first(before[0]) === this.first(at)) this.drop(versions.pop()!);
+    versions.push([at, this.slots.put(bytes)]);
     this.versions.set(page, versions);
     this.kept += PAGE;
+  }
+
+  private drop([, slot]: Version): void {
+    this.slots.free.push(slot);
+    this.kept -= PAGE;
   }
 
   /** Half as many checkpoints. */
   private thin(): void {
     this.every *= 2;
     for (const [page, versions] of this.versions) {
-      const left = versions.filter(([at], i) => i + 1 === versions.length || this.first(at) < this.first(versions[i + 1]![0]));
-      this.kept -= (versions.length - left.length) * PAGE;
-      this.versions.set(page, left);
+      const stays = ([at]: Version, i: number) => i + 1 === versions.length || this.first(at) < this.first(versions[i + 1]![0]);
+      versions.filter((version, i) => !stays(version, i)).forEach((version) => this.drop(version));
+      this.versions.set(page, versions.filter(stays));
     }
   }
 
@@ -149,7 +172,7 @@ export class Travel {
     memory.fill(0);
     for (const [page, versions] of this.versions) {
       const version = versions.findLast(([at]) => at <= checkpoint);
-      if (version) memory.set(version[1], page * PAGE);
+      if (version) memory.set(this.slots.get(version[1]), page * PAGE);
     }
     this.engine.at = checkpoint;
   }
