@@ -1,18 +1,25 @@
-// node check.js ENGINE.wasm STREAM FILE with {design, shown, every, moments: [[operation, hash of the view]]}: goes to the moments in their
-// order and compares; tests/sim/page.rs knows the hashes from native runs. With `every` 0 they are in order, and nothing is kept.
+// node check.js ENGINE.wasm STREAM FILE with {design, shown, every, most, moments: [[operation, hash of the view]]}: goes to the moments in
+// their order and compares; tests/sim/page.rs knows the hashes from native runs. An engine records checkpoints, and another one travels on
+// at most so many bytes of them. With `every` 0 the moments are in order, and nothing is kept.
 import { readFileSync } from 'node:fs';
-import { Engine, Travel } from './built/travel.js';
+import { Engine, Recorder, Travel } from './built/travel.js';
 
 const [wasm, stream, wanted] = process.argv.slice(2);
-const { design, shown, every, moments } = JSON.parse(readFileSync(wanted, 'utf8'));
+const { design, shown, every, most, moments } = JSON.parse(readFileSync(wanted, 'utf8'));
 
 try {
-  const engine = await Engine.open(readFileSync(wasm), readFileSync(stream), 64 << 20, design);
-  const travel = every ? new Travel(engine, every) : null;
+  const open = () => Engine.open(readFileSync(wasm), readFileSync(stream), 64 << 20, design);
+  const engine = await open();
+  const travel = every ? new Travel(engine, every, most) : null;
   if (travel) {
-    while (travel.record());
-    travel.finish();
-    engine.check();
+    const ahead = await open();
+    const recorder = new Recorder(ahead);
+    for (let next = every; next < travel.operations; next += every) {
+      ahead.run(next);
+      travel.take(recorder.checkpoint());
+    }
+    recorder.finish();
+    ahead.check();
   }
   for (const [at, hash] of moments) {
     const text = (travel ?? engine).view(at, shown);
@@ -21,8 +28,8 @@ try {
     if (travel) engine.check();
   }
   engine.check();
-  const kept = travel ? `, ${travel.newest} checkpoints, ${(travel.kept / 2 ** 20).toFixed(1)} MiB of changes` : '';
-  console.log(`${moments.length} moments${kept}`);
+  if (travel && travel.kept > most) throw new Error(`${travel.kept} bytes are kept`);
+  console.log(`${moments.length} moments${travel ? `, ${travel.checkpoints} checkpoints` : ''}`);
 } catch (error) {
   console.error(error.message);
   process.exitCode = 1;

@@ -79,59 +79,139 @@ function textOf(exports, length) {
 }
 // src/replay/travel.ts
 var PAGE = 4096;
-var Travel = class {
+var CHUNK = 1024;
+var SPARE = 4 << 20;
+var MOST = 384 << 20;
+var LEAST = 64 << 20;
+/** Runs an engine, and finds out what changed. */
+var Recorder = class {
 	engine;
-	every;
-	operations;
-	/** The last checkpoint. */
-	newest = 0;
-	/** Bytes of changed pages. */
-	kept = 0;
-	/** Operations that ran again because somebody went back. */
-	reran = 0;
-	/** Memory at operation 0. */
-	first;
+	length;
 	hashes;
-	/** Page -> [checkpoint, its bytes], oldest first. */
-	versions = /* @__PURE__ */ new Map();
-	/** With a checkpoint after every so many operations. The engine is at operation 0. */
-	constructor(engine, every) {
+	/** The engine is at operation 0, and was asked for nothing yet. */
+	constructor(engine) {
 		this.engine = engine;
-		this.every = every;
-		this.operations = engine.about.operations;
-		this.first = new Uint8Array(engine.exports.memory.buffer).slice();
-		this.hashes = Float64Array.from({ length: this.first.length / PAGE }, (_, page) => this.hash(page));
+		this.length = engine.exports.memory.buffer.byteLength;
+		this.hashes = Float64Array.from({ length: this.length / PAGE }, (_, page) => this.hash(page));
 	}
-	/** Goes on to the next checkpoint and keeps the pages that changed. False when there is none before the end. */
-	record() {
-		const next = (this.newest + 1) * this.every;
-		if (next >= this.operations) return false;
-		this.engine.run(next);
-		const memory = this.memory();
-		this.newest++;
+	/** As memory is now. */
+	checkpoint() {
+		const memory = memoryOf(this.engine, this.length);
+		const pages = [];
 		for (let page = 0; page < this.hashes.length; page++) {
 			const hash = this.hash(page);
 			if (hash === this.hashes[page]) continue;
 			this.hashes[page] = hash;
-			const versions = this.versions.get(page) ?? [];
-			versions.push([this.newest, memory.slice(page * PAGE, (page + 1) * PAGE)]);
-			this.versions.set(page, versions);
-			this.kept += PAGE;
+			pages.push(page);
 		}
-		return true;
+		const bytes = new Uint8Array(pages.length * PAGE);
+		pages.forEach((page, i) => bytes.set(memory.subarray(page * PAGE, (page + 1) * PAGE), i * PAGE));
+		return {
+			at: this.engine.at,
+			pages: Uint32Array.from(pages),
+			bytes
+		};
 	}
-	/** The rest of the run, and then the end. */
+	/** The rest of the run. */
 	finish() {
-		this.engine.run(this.operations);
-		this.memory();
+		this.engine.run(this.engine.about.operations);
+		this.engine.exports.reserve(SPARE);
+		memoryOf(this.engine, this.length);
+	}
+	hash(page) {
+		return this.engine.exports.page_hash(page * PAGE, PAGE);
+	}
+};
+/** Room for pages. */
+var Slots = class {
+	free = [];
+	made = 0;
+	chunks = [];
+	put(bytes) {
+		const slot = this.free.pop() ?? this.made++;
+		this.get(slot).set(bytes);
+		return slot;
+	}
+	get(slot) {
+		return (this.chunks[Math.floor(slot / CHUNK)] ??= new Uint8Array(CHUNK * PAGE)).subarray(slot % CHUNK * PAGE, (slot % CHUNK + 1) * PAGE);
+	}
+};
+var Travel = class {
+	engine;
+	every;
+	operations;
+	/** Bytes of pages that are kept. */
+	kept = 0;
+	/** Operations that ran again because somebody went back. */
+	reran = 0;
+	/** The last checkpoint's operation. */
+	newest = 0;
+	most;
+	/** Bytes of the engine's memory. */
+	length;
+	/** Page -> [operation, where its bytes are], oldest first; where it was zero at operation 0, there is none of that. */
+	versions = /* @__PURE__ */ new Map();
+	slots = new Slots();
+	/** With a checkpoint after every so many operations, of at most so many bytes. The engine is at operation 0. */
+	constructor(engine, every, most) {
+		this.engine = engine;
+		this.every = every;
+		this.operations = engine.about.operations;
+		const { buffer } = engine.exports.memory;
+		this.length = buffer.byteLength;
+		this.most = most ?? Math.max(MOST - this.length, LEAST);
+		const words = new Int32Array(buffer), zero = (page) => {
+			for (let i = page * PAGE / 4; i < (page + 1) * PAGE / 4; i++) if (words[i]) return false;
+			return true;
+		};
+		for (let page = 0; page < this.length / PAGE; page++) if (!zero(page)) this.keep(0, page, new Uint8Array(buffer, page * PAGE, PAGE));
+	}
+	/** Bytes in all. */
+	get memory() {
+		return this.length + this.kept;
+	}
+	get checkpoints() {
+		return Math.floor(this.newest / this.every);
+	}
+	/** They come in order. When they are too many, every second one goes. */
+	take({ at, pages, bytes }) {
+		this.newest = at;
+		pages.forEach((page, i) => this.keep(at, page, bytes.subarray(i * PAGE, (i + 1) * PAGE)));
+		while (this.kept > this.most && this.every < this.operations) this.thin();
+	}
+	/** A version takes the place of the one before, where all checkpoints see the later one. */
+	keep(at, page, bytes) {
+		const versions = this.versions.get(page) ?? [];
+		const before = versions.at(-1);
+		if (before && this.first(before[0]) === this.first(at)) this.drop(versions.pop());
+		versions.push([at, this.slots.put(bytes)]);
+		this.versions.set(page, versions);
+		this.kept += PAGE;
+	}
+	drop([, slot]) {
+		this.slots.free.push(slot);
+		this.kept -= PAGE;
+	}
+	/** Half as many checkpoints. */
+	thin() {
+		this.every *= 2;
+		for (const [page, versions] of this.versions) {
+			const stays = ([at], i) => i + 1 === versions.length || this.first(at) < this.first(versions[i + 1][0]);
+			versions.filter((version, i) => !stays(version, i)).forEach((version) => this.drop(version));
+			this.versions.set(page, versions.filter(stays));
+		}
+	}
+	/** The first checkpoint that a version from an operation is good for. */
+	first(at) {
+		return Math.ceil(at / this.every);
 	}
 	/** After operation n, as a run up to it would be. */
 	to(n) {
-		const checkpoint = Math.min(Math.floor(n / this.every), this.newest);
+		const checkpoint = Math.min(Math.floor(n / this.every), this.checkpoints) * this.every;
 		const { at } = this.engine;
-		if (at > n || at < checkpoint * this.every || n === 0) {
+		if (at > n || at < checkpoint || n === 0) {
 			this.restore(checkpoint);
-			this.reran += n - this.engine.at;
+			this.reran += n - checkpoint;
 		}
 		this.engine.run(n);
 	}
@@ -142,22 +222,18 @@ var Travel = class {
 	}
 	/** Memory as it was at a checkpoint. A page that is the same at two may differ between them: all are written. */
 	restore(checkpoint) {
-		const memory = this.memory();
-		memory.set(this.first);
+		const memory = memoryOf(this.engine, this.length);
+		memory.fill(0);
 		for (const [page, versions] of this.versions) {
-			const version = versions.findLast(([made]) => made <= checkpoint);
-			if (version) memory.set(version[1], page * PAGE);
+			const version = versions.findLast(([at]) => at <= checkpoint);
+			if (version) memory.set(this.slots.get(version[1]), page * PAGE);
 		}
-		this.engine.at = checkpoint * this.every;
-	}
-	/** All of it, which is as large as it was. */
-	memory() {
-		const { buffer } = this.engine.exports.memory;
-		if (buffer.byteLength !== this.first.length) throw new Grew();
-		return new Uint8Array(buffer);
-	}
-	hash(page) {
-		return this.engine.exports.page_hash(page * PAGE, PAGE);
+		this.engine.at = checkpoint;
 	}
 };
-export { Engine, Grew, Travel };
+/** All of it, which is as large as it was. */
+function memoryOf({ exports: { memory: { buffer } } }, length) {
+	if (buffer.byteLength !== length) throw new Grew();
+	return new Uint8Array(buffer);
+}
+export { Engine, Grew, Recorder, Travel };

@@ -4,7 +4,8 @@ import { $ } from './draw.ts';
 
 /** Gzip, as base64. */
 export async function unpacked(id: string): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
+  const text = atob($(id).textContent), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -1,6 +1,6 @@
 // The machine: what each CPU holds, the depot behind, the slabs below. The busiest caches as lanes, one of them up close.
 
-import { colours, column, grouped, made, noun, shares, sheet, sum } from './draw.ts';
+import { colours, column, grouped, made, noun, pixel, shares, sheet, Squares, sum, widthOf } from './draw.ts';
 import { said, total } from './levels.ts';
 import type { About, Level, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
 
@@ -20,9 +20,6 @@ interface Dots {
   dot: number;
 }
 
-const colourOf = (object: string): string =>
-  object === 'u' ? colours.used : object === '.' ? colours.free : object === 'd' ? colours.depot : colours.cached;
-
 export class Machine {
   readonly root: HTMLElement;
   private readonly lanes: HTMLElement;
@@ -30,6 +27,8 @@ export class Machine {
   private readonly cpus: HTMLElement;
   private readonly shared: HTMLElement;
   private readonly slabs: HTMLCanvasElement;
+  /** What lanes show: one that would show the same again is left alone. */
+  private readonly looks = new Map<HTMLElement, string>();
   /** Where the objects up close were drawn. */
   private hit: ((x: number, y: number) => Place | null) = () => null;
 
@@ -84,9 +83,13 @@ export class Machine {
   private drawLane(lane: HTMLElement, view: View, cache: number, acting: number): void {
     const counts = view.caches[cache];
     const shown = view.shown.find((own) => own.cache === cache);
+    const canvases = lane.querySelectorAll('canvas') as unknown as HTMLCanvasElement[];
+    const look = JSON.stringify([shown, counts, acting, Array.from(canvases, widthOf), devicePixelRatio, colours.used]);
+    if (this.looks.get(lane) === look) return;
+    this.looks.set(lane, look);
     lane.querySelector('small')!.textContent = counts
       ? `${grouped(counts.size)} B · ${grouped(counts.used)} used · ${grouped(counts.in_magazines + counts.in_depot)} cached` : 'not yet';
-    const [cpus, shared, slabs] = lane.querySelectorAll('canvas') as unknown as HTMLCanvasElement[];
+    const [cpus, shared, slabs] = canvases;
     if (!shown || !counts) {
       for (const canvas of [cpus, shared, slabs]) sheet(canvas!, LANE);
       lane.setAttribute('aria-label', `${this.about.caches[cache]}: not used yet`);
@@ -165,21 +168,15 @@ function listsOf({ slabs }: ShownCache, counts: SeenCache): List[] {
 }
 
 /** One slab as dots. */
-function drawSlab(g: CanvasRenderingContext2D, { objects }: ShownSlab, x: number, y: number, { rows, dot }: Dots): void {
-  const gap = dot >= 3 ? 1 : dot > 1.6 ? 0.5 : 0;
-  for (let i = 0; i < objects.length; i++) {
+function drawSlab(squares: Squares, { objects }: ShownSlab, x: number, y: number, { rows, dot }: Dots): void {
+  const gap = dot >= 3 ? 1 : dot > 1.6 ? 0.5 : 0, edge = dot > 3;
+  const used = pixel(colours.used), depot = pixel(colours.depot), cached = pixel(colours.cached), free = pixel(colours.free, edge ? 255 : 102);
+  for (let i = 0, row = 0, left = x; i < objects.length; i++) {
     const object = objects[i]!;
-    const left = x + Math.floor(i / rows) * dot, top = y + (i % rows) * dot, size = dot - gap;
-    if (object === '.' && dot > 3) {
-      g.strokeStyle = colours.free;
-      g.strokeRect(left + 0.5, top + 0.5, size - 1, size - 1);
-    } else {
-      g.globalAlpha = object === '.' ? 0.4 : 1;
-      g.fillStyle = colourOf(object);
-      g.fillRect(left, top, size, size);
-    }
+    const colour = object === 'u' ? used : object === '.' ? free : object === 'd' ? depot : cached;
+    squares.add(left, y + row * dot, dot - gap, colour, edge && object === '.');
+    if (++row === rows) [row, left] = [0, left + dot];
   }
-  g.globalAlpha = 1;
 }
 
 /** A lane's lists, as many slabs of each as there is room for. */
@@ -191,26 +188,29 @@ function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): v
   const gap = 12, least = Math.min(66, width / lists.length - gap);
   const wanted = lists.map(({ slabs }) => Math.max(sum(slabs.slice(0, 400).map(tile)) - least, 0));
   const got = shares(wanted, width - lists.length * (least + gap));
+  const squares = new Squares(g);
   let x = 0;
-  lists.forEach(({ list, slabs, count }, i) => {
-    const end = x + least + got[i]!;
-    g.fillStyle = colours.quiet;
-    g.fillText(`${list} ${grouped(count)}`, x, 10, end - x);
+  const names = lists.map(({ list, slabs, count }, i): [string, number, number, number] => {
+    const begin = x, end = x + least + got[i]!;
     let left = x;
     for (const slab of slabs) {
       if (left + tile(slab) > end + 4) break;
-      drawSlab(g, slab, left, 15, dots);
+      drawSlab(squares, slab, left, 15, dots);
       left += tile(slab);
     }
     x = end + gap;
+    return [`${list} ${grouped(count)}`, begin, 10, end - begin];
   });
+  squares.put();
+  g.fillStyle = colours.quiet;
+  for (const name of names) g.fillText(...name);
 }
 
 /** All slabs of a cache, as large as they all fit. Returns what lies where. */
 function drawSlabs(
   canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[], largest: number,
 ): (x: number, y: number) => { page: number; index: number } | null {
-  const width = canvas.clientWidth;
+  const width = widthOf(canvas);
   const most = 360, head = 18, foot = 8;
   const layout = (dots: Dots) => {
     const { rows, dot } = dots;
@@ -240,11 +240,11 @@ function drawSlabs(
   const { placed, height, dots } = found;
   const { g } = sheet(canvas, Math.min(Math.max(height, 80), 560));
   g.font = '12px system-ui, sans-serif';
-  for (const { list, top, at } of placed) {
-    g.fillStyle = colours.quiet;
-    g.fillText(`${list.list}: ${grouped(list.count)}`, 0, top - 5);
-    list.slabs.forEach((slab, i) => drawSlab(g, slab, ...at[i]!, dots));
-  }
+  g.fillStyle = colours.quiet;
+  const squares = new Squares(g);
+  for (const { list, at } of placed) list.slabs.forEach((slab, i) => drawSlab(squares, slab, ...at[i]!, dots));
+  squares.put();
+  for (const { list, top } of placed) g.fillText(`${list.list}: ${grouped(list.count)}`, 0, top - 5);
   for (const { page, index, colour } of rings) {
     for (const { list, at } of placed) {
       const place = at[list.slabs.findIndex((slab) => slab.page === page)];
@@ -318,20 +318,24 @@ function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = c
   const { g, width } = sheet(canvas, 78);
   const gap = 6, high = 76, inner = high - 5;
   const wide = (width - gap * (levels.length - 1)) / levels.length;
+  const squares = new Squares(g), full = pixel(colour), empty = pixel(colours.soft);
+  const frames: (() => void)[] = [];
   levels.forEach((level, which) => {
     const { objects, room } = level;
     const x = which * (wide + gap);
     const across = [4, 6, 8, 10, 14, 18, 24, 32].find((n) => Math.ceil(room / n) * ((wide - 5) / n) <= inner) ?? 0;
     if (!room || !across || (wide - 5) / across < 2) {
-      column(g, x, 0, wide, high, level, colour);
+      frames.push(() => column(g, x, 0, wide, high, level, colour));
       return;
     }
-    g.strokeStyle = colours.quiet;
-    g.strokeRect(x + 0.5, 0.5, wide - 1, high - 1);
+    frames.push(() => {
+      g.strokeStyle = colours.quiet;
+      g.strokeRect(x + 0.5, 0.5, wide - 1, high - 1);
+    });
     const dot = Math.min((wide - 5) / across, inner / Math.ceil(room / across), 12);
-    for (let i = 0; i < room; i++) {
-      g.fillStyle = i < objects ? colour : colours.soft;
-      g.fillRect(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - 1, dot - 1);
-    }
+    for (let i = 0; i < room; i++)
+      squares.add(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - 1, i < objects ? full : empty);
   });
+  squares.put();
+  for (const frame of frames) frame();
 }

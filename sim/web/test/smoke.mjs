@@ -1,17 +1,19 @@
 // node smoke.mjs USLAB FOLDER [full]: the page of the bundled trace in Chromium, from disk: every button, every key, random moments beside
-// native ones, links, another design, pictures at three widths into FOLDER. `full`: more moments, and all designs.
+// native ones, links, another design, a longer stream, pictures at three widths into FOLDER. `full`: more moments, all designs, and five
+// million operations. Counts are asserted; times are told.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, statSync } from 'node:fs';
+import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { gunzipSync, gzipSync } from 'node:zlib';
 import { chromium } from 'playwright-core';
+import { repeated } from './long.mjs';
 
 const [uslab, folder, how] = process.argv.slice(2);
 const full = how === 'full';
 mkdirSync(folder, { recursive: true });
 const file = resolve(folder, 'page.html');
-const address = pathToFileURL(file).href;
 const native = (...args) => execFileSync(uslab, ['replay', ...args], { maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'inherit'] });
 const moments = (at, design = 'uslab') => JSON.parse(native('--at', at.join(), '--design', design, '--json')).moments;
 /** The same, some at a time: a moment is half a megabyte of JSON. */
@@ -20,6 +22,7 @@ function* some(places, design) {
     for (const [j, moment] of moments(places.slice(i, i + 200), design).entries()) yield [i + j, moment];
 }
 const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 const said = (...words) => console.log('PAGE |', ...words);
 
 native('--html', file);
@@ -28,18 +31,20 @@ assert(bytes <= 1_500_000, `${bytes} bytes`);
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
 const wrong = [];
-async function open(hash = '', options = {}) {
+async function open(hash = '', options = {}, path = file, until = 'ready') {
+  const address = pathToFileURL(path).href;
   const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
   const page = await context.newPage();
   page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
   page.on('pageerror', (error) => wrong.push(String(error)));
-  page.on('request', (request) => { if (request.url().split('#')[0] !== address) wrong.push(`a request: ${request.url()}`); });
+  // The worker's program is the page's own: a blob.
+  page.on('request', (request) => { if (!/^blob:/.test(request.url()) && request.url().split('#')[0] !== address) wrong.push(`a request: ${request.url()}`); });
   await page.addInitScript(() => {
     window.copied = [];
     Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied.push(text); } } });
   });
   await page.goto(address + hash);
-  await page.evaluate(() => window.uslab.ready);
+  await page.evaluate((until) => window.uslab[until], until);
   return page;
 }
 const at = (page) => page.evaluate(async () => (await window.uslab.view()).operation);
@@ -53,7 +58,8 @@ try {
   const [counts] = await page.evaluate(() => window.uslab.counts());
   assert.equal(counts.checkpoints, 31);
   assert(counts.kept < 64 << 20, `${counts.kept} bytes of checkpoints`);
-  said(`${bytes} bytes, ready after ${Math.round(ready)} ms, ${counts.checkpoints} checkpoints of ${(counts.kept / 2 ** 20).toFixed(1)} MiB`);
+  assert.equal(await at(page), Math.round(operations * 0.3));
+  said(`${bytes} bytes, ready after ${Math.round(ready)} ms, ${counts.checkpoints} checkpoints of ${mib(counts.kept)}`);
 
   // --- any moment is as it is natively ---
   let seed = 1n;
@@ -316,8 +322,89 @@ try {
   }
   await page.context().close();
 
+  // --- a longer stream: used while it is indexed, within bounds afterwards ---
+  {
+    const html = readFileSync(file, 'utf8');
+    const carried = (html) => html.match(/id="stream">([^<]*)</)[1];
+    const stream = repeated(gunzipSync(Buffer.from(carried(html), 'base64')), full ? 8 : 2);
+    const [ops, path] = [resolve(folder, 'long.ops'), resolve(folder, 'long.html')];
+    writeFileSync(ops, stream);
+    writeFileSync(path, html.replace(carried(html), () => gzipSync(stream).toString('base64')));
+    const long = await open('', {}, path, 'usable');
+    const usable = await long.evaluate(() => performance.now());
+    const all = Number((await text(long, 'of')).replace(/\D/g, ''));
+    assert(all > operations * (full ? 8 : 2));
+    // What is asked for last is shown, as soon as it can be.
+    await seek(long, 7);
+    assert.equal(await at(long), 7);
+    await seek(long, all - 1);
+    await long.evaluate(() => window.uslab.ready);
+    const indexed = await long.evaluate(() => performance.now());
+    assert.equal(await at(long), all - 1);
+    assert.equal(await text(long, 'problem'), '');
+    const counts = () => long.evaluate(async () => (await window.uslab.counts())[0]);
+    const { checkpoints, every, memory } = await counts();
+    assert.equal(checkpoints, Math.floor((all - 1) / every));
+    assert(checkpoints >= 15 && memory <= 384 << 20, `${checkpoints} checkpoints, ${memory} bytes`);
+    // No seek runs more again than lies between two checkpoints; no picture has more squares than slabs are shown.
+    const places = Array.from({ length: full ? 50 : 10 }, () => random(all)), times = [];
+    let squares = 0;
+    const expected = JSON.parse(execFileSync(uslab, ['replay', ops, '--design', 'uslab', '--at', places.join(), '--json'], { maxBuffer: 1 << 30 })).moments;
+    for (const [i, n] of places.entries()) {
+      const { reran } = await counts();
+      const [view, took] = await long.evaluate(async (n) => {
+        const begun = performance.now();
+        await window.uslab.seek(n);
+        return [await window.uslab.view(), performance.now() - begun];
+      }, n);
+      times.push(took);
+      const after = await counts();
+      assert(after.reran - reran < every, `${after.reran - reran} operations ran again for ${n}`);
+      squares = Math.max(squares, after.squares);
+      const shown = view.shown.map(({ cache }) => cache);
+      assert.deepEqual(view, { ...expected[i], shown: shown.map((cache) => expected[i].shown.find((own) => own.cache === cache)) }, `operation ${n}`);
+    }
+    assert(squares > 0 && squares < 100_000, `${squares} squares`);
+    await seek(long, all >> 1);
+    await long.locator('h1').click();
+    await long.keyboard.press(' ');
+    const frames = await long.evaluate(() => new Promise((then) => {
+      const begun = performance.now();
+      let frames = 0;
+      const frame = (now) => (now - begun < 2000 ? ++frames && requestAnimationFrame(frame) : then(frames / (now - begun) * 1000));
+      requestAnimationFrame(frame);
+    }));
+    said(`${all} operations: usable after ${Math.round(usable)} ms, indexed after ${Math.round(indexed)} ms, ${mib(memory)} with ${checkpoints} checkpoints, ` +
+      `a seek ${median(times).toFixed(1)} ms, at most ${Math.max(...times).toFixed(1)} ms, ${squares} squares, ${frames.toFixed(0)} pictures a second`);
+    await long.context().close();
+  }
+
   // --- seen at three widths, dark and light ---
   const own = await open('#at=425764&cache=dentry', { reducedMotion: 'reduce' });
+  // Who wants little motion gets two pictures a second, however fast it plays.
+  const pictures = async (page) => {
+    await page.selectOption('#speed', '100');
+    await page.locator('h1').click();
+    await page.keyboard.press(' ');
+    const counted = await page.evaluate(() => new Promise((then) => {
+      const operations = new Set();
+      let frames = 0;
+      const frame = async () => {
+        operations.add((await window.uslab.view()).operation);
+        if (++frames < 90) requestAnimationFrame(frame);
+        else then(operations.size);
+      };
+      requestAnimationFrame(frame);
+    }));
+    await page.keyboard.press(' ');
+    return counted;
+  };
+  const moving = await open();
+  const [calm, lively] = [await pictures(own), await pictures(moving)];
+  await moving.context().close();
+  assert(calm > 1 && calm < lively / 4, `${calm} pictures in 90 frames with little motion, ${lively} without`);
+  assert.equal(await own.evaluate(() => document.getAnimations().length), 0);
+  await seek(own, 425764);
   const look = async (name, width, colorScheme) => {
     await own.setViewportSize({ width, height: 900 });
     await own.emulateMedia({ colorScheme });
@@ -352,7 +439,7 @@ function contrasts() {
   for (const [names, grounds, least] of [
     [['ink', 'quiet', 'cpu-path', 'depot-path', 'slab-path', 'pages-path', 'commit-path'], ['card', 'paper'], 4.5],
     [['ink', 'quiet'], ['soft'], 4.5],
-    [['used', 'cached', 'depot', 'free', 'now', 'slab', 'block'], ['card'], 3],
+    [['used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu'], ['card'], 3],
   ]) {
     for (const name of names) for (const ground of grounds) {
       if (ratio(name, ground) < least) wrong.push(`${name} on ${ground}: ${ratio(name, ground).toFixed(2)}`);
@@ -360,6 +447,7 @@ function contrasts() {
   }
   // As those without red or green cones see it (Viénot, Brettel, Mollon 1999), in Oklab.
   const seen = {
+    'everybody else': [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     protanope: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
     deuteranope: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
   };
@@ -369,11 +457,14 @@ function contrasts() {
   };
   for (const [who, matrix] of Object.entries(seen)) {
     const look = (name) => oklab(matrix.map((row) => Math.max(0, row.reduce((sum, part, i) => sum + part * colour(name)[i], 0))));
-    const objects = ['used', 'cached', 'depot', 'free'];
-    objects.forEach((a, i) => objects.slice(i + 1).forEach((b) => {
-      const apart = Math.hypot(...look(a).map((part, k) => part - look(b)[k]));
-      if (apart < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${apart.toFixed(3)} apart`);
-    }));
+    const apart = (a, b) => {
+      const distance = Math.hypot(...look(a).map((part, k) => part - look(b)[k]));
+      if (distance < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${distance.toFixed(3)} apart`);
+    };
+    const objects = ['used', 'cached', 'depot', 'free'], pages = ['page-slab', 'page-other', 'page-cpu'];
+    for (const group of [objects, pages, ['ink', 'quiet', 'block']]) group.forEach((a, i) => group.slice(i + 1).forEach((b) => apart(a, b)));
+    // A page's colour is no object's.
+    if (who === 'everybody else') for (const page of pages) for (const object of objects) apart(page, object);
   }
   return wrong;
 }

@@ -36,7 +36,7 @@ export class Life {
   async search(told: () => void): Promise<void> {
     const { signal } = this.stopped;
     for (;;) {
-      const found = await runUntil(this.run.travel, { until: 'object', ...this.place }, this.searched, signal, (at) => {
+      const found = await runUntil(this.run, { until: 'object', ...this.place }, this.searched, signal, (at) => {
         this.searched = at;
         told();
       });

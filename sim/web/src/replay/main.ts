@@ -3,7 +3,7 @@
 import '../page.css';
 import { unpacked } from '../carried.ts';
 import { Controls } from './controls.ts';
-import { $, grouped, made, noun, readColours } from '../draw.ts';
+import { $, drawn, grouped, made, measured, noun, readColours } from '../draw.ts';
 import { Life, holderSaid } from './follow.ts';
 import { command, read, written, type Look } from './link.ts';
 import { Machine, type Place } from '../machine.ts';
@@ -30,6 +30,10 @@ class Page {
   private sides: Side[] = [];
   private lanes: number[] = [];
   private chosen = 0;
+  /** Whether somebody chose it. */
+  private wanted = false;
+  /** Where to go when the run is indexed so far. */
+  private wish: number | null = null;
   private life: Life | null = null;
   private playing = false;
   private search = new AbortController();
@@ -37,16 +41,11 @@ class Page {
   private readonly controls: Controls;
   private readonly calm = matchMedia('(prefers-reduced-motion: reduce)');
   private saidAt = 0;
+  /** When what the address asks for is shown. */
+  indexed = Promise.resolve();
 
-  private constructor(private readonly wasm: Uint8Array<ArrayBuffer>, private readonly stream: Uint8Array, first: Run) {
-    const { about, samples } = first;
+  private constructor(private readonly wasm: WebAssembly.Module, private readonly stream: Uint8Array, { about }: Run) {
     $('title').textContent = `${about.title}: ${noun(about.operations, 'operation')}, ${noun(about.cpus, 'CPU')}, ${noun(about.caches.length, 'cache')}`;
-    const last = samples.at(-1)!.values;
-    const served = (cache: number) => last[4 + 3 * cache + 2]!;
-    const lost = (cache: number) => Math.max(...samples.map(({ values }) => values[4 + 3 * cache]!)) - last[4 + 3 * cache]!;
-    this.lanes = about.caches.map((_, cache) => cache).filter(served).sort((a, b) => served(b) - served(a)).slice(0, LANES);
-    // Up close is the cache that loses the most objects again: its slabs fill and empty.
-    this.chosen = this.lanes.reduce((best, cache) => (lost(cache) > lost(best) ? cache : best), this.lanes[0] ?? 0);
     this.line = new TimeLine($('line'), about.operations, { seek: (n) => this.go(n), changed: () => this.draw() });
     this.controls = new Controls({
       operations: about.operations,
@@ -71,23 +70,50 @@ class Page {
     $('unfollow').onclick = () => this.follow(null);
   }
 
+  /** Shows a first moment, and goes on when the run is indexed. */
   static async start(): Promise<Page> {
     readColours();
-    const [wasm, stream] = await Promise.all([unpacked('engine'), unpacked('stream')]);
+    const [wasm, stream] = await Promise.all([unpacked('engine').then((bytes) => WebAssembly.compile(bytes)), unpacked('stream')]);
     const look = read(location.hash);
+    let page: Page | undefined;
+    const told = (run: Run) => page?.reached(run);
     // A link to a design that there is not shows the shipping one, and says so.
     let wrong: unknown;
     const design = look.design ?? 'uslab';
-    const run = await Run.record(wasm, stream, design, progress(design)).catch((error: unknown) => {
+    const run = await Run.open(wasm, stream, design, told).catch((error: unknown) => {
       if (design === 'uslab') throw error;
       wrong = error;
-      return Run.record(wasm, stream, 'uslab', progress('uslab'));
+      return Run.open(wasm, stream, 'uslab', told);
     });
-    const page = new Page(wasm, stream, run);
+    page = new Page(wasm, stream, run);
+    page.pick(run);
     page.take([run]);
-    await page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.design });
-    if (wrong) problem(wrong);
+    page.indexed = Promise.all([run.indexed, page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.design })]).then(() => {
+      if (wrong) problem(wrong);
+    });
     return page;
+  }
+
+  /** The busiest caches, by what is known of the run. Up close is the one that loses the most objects again: its slabs fill and empty. */
+  private pick({ about, samples }: Run): void {
+    const last = samples.at(-1)!.values;
+    const served = (cache: number) => last[4 + 3 * cache + 2]!;
+    const lost = (cache: number) => Math.max(...samples.map(({ values }) => values[4 + 3 * cache]!)) - last[4 + 3 * cache]!;
+    this.lanes = about.caches.map((_, cache) => cache).filter(served).sort((a, b) => served(b) - served(a)).slice(0, LANES);
+    if (!this.wanted) this.chosen = this.lanes.reduce((best, cache) => (lost(cache) > lost(best) ? cache : best), this.lanes[0] ?? 0);
+    this.controls.choose(about.caches[this.chosen]!);
+  }
+
+  /** More of the run is indexed. */
+  private reached(run: Run): void {
+    if (run !== this.first.run) return;
+    if (run.reach === run.about.operations) {
+      const at = this.wish ?? this.at;
+      this.pick(run);
+      this.take(this.sides.map(({ run }) => run));
+      this.show(at);
+    } else if (this.wish !== null && this.wish <= run.reach) this.show(this.wish);
+    else this.drawTime();
   }
 
   get at(): number {
@@ -101,7 +127,9 @@ class Page {
   }
   /** What the page did so far, for tests: these are counts, and the same everywhere. */
   get counts() {
-    return this.sides.map(({ run: { travel } }) => ({ checkpoints: travel.newest, kept: travel.kept, reran: travel.reran }));
+    return this.sides.map(({ run: { travel } }) => ({
+      checkpoints: travel.checkpoints, every: travel.every, kept: travel.kept, memory: travel.memory, reran: travel.reran, squares: drawn.squares,
+    }));
   }
 
   private get first(): Side {
@@ -123,7 +151,7 @@ class Page {
   private async open({ at, cache, design, beside, range, object }: Partial<Look>): Promise<void> {
     await this.compare(design ?? 'uslab', beside ?? '').catch(problem);
     const chosen = this.first.run.about.caches.indexOf(cache ?? '');
-    if (chosen >= 0) this.chosen = chosen;
+    if (chosen >= 0) [this.chosen, this.wanted] = [chosen, true];
     this.controls.choose(this.first.run.about.caches[this.chosen]!);
     this.go(at ?? this.at);
     this.line.zoomTo(range ?? [0, this.first.run.about.operations]);
@@ -140,8 +168,11 @@ class Page {
     problem('');
     const runs: Run[] = [];
     try {
-      for (const own of wanted)
-        runs.push(this.sides.find(({ run }) => run.design === own && !runs.includes(run))?.run ?? await Run.record(this.wasm, this.stream, own, progress(own)));
+      for (const own of wanted) {
+        const run = this.sides.find(({ run }) => run.design === own && !runs.includes(run))?.run ?? await Run.open(this.wasm, this.stream, own, progress);
+        await run.indexed;
+        runs.push(run);
+      }
     } finally {
       if (runs.length === wanted.length) {
         const { at } = this;
@@ -170,21 +201,34 @@ class Page {
     return [...new Set([...this.lanes, this.chosen])];
   }
 
+  /** An operation that is not indexed yet is shown when it is; until then, the last one that is. */
   private show(n: number): void {
-    for (const side of this.sides) side.view = side.run.view(Math.min(Math.max(n, 0), side.run.about.operations), this.shown);
+    const to = Math.min(Math.max(n, 0), this.first.run.about.operations), reach = Math.min(...this.sides.map(({ run }) => run.reach));
+    this.wish = to > reach ? to : null;
+    for (const side of this.sides) side.view = side.run.view(Math.min(to, reach), this.shown);
     this.draw();
+  }
+
+  private drawTime(): void {
+    this.line.draw(this.sides.map((side) => side.run), this.chosen, this.at);
   }
 
   private draw(): void {
     if (!this.sides.length) return;
+    drawn.squares = 0;
+    measured($('main'), () => this.drawAll());
+  }
+
+  private drawAll(): void {
     const { run, view } = this.first;
-    this.line.draw(this.sides.map((side) => side.run), this.chosen, this.at);
+    this.drawTime();
     this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.design), command(this.look));
     // While it plays the words change slowly enough to be read.
     const now = performance.now();
     if (!this.playing || now - this.saidAt > 250) {
       this.saidAt = now;
-      $('said').replaceChildren(...this.sides.map((side) => this.said(side)));
+      const waits = this.wish !== null ? [made('p', { className: 'quiet' }, `Operation ${grouped(this.wish)} is shown when the run is indexed so far.`)] : [];
+      $('said').replaceChildren(...this.sides.map((side) => this.said(side)), ...waits);
     }
     for (const side of this.sides) {
       const { root, run: { design, engine, travel }, view: own, machine, pages } = side;
@@ -217,7 +261,7 @@ class Page {
   }
 
   private choose(cache: number): void {
-    this.chosen = cache;
+    [this.chosen, this.wanted] = [cache, true];
     this.controls.choose(this.first.run.about.caches[cache]!);
     if (this.life && this.life.place.cache !== cache) this.follow(null);
     this.show(this.at);
@@ -232,6 +276,7 @@ class Page {
 
   private pause(): void {
     this.search.abort();
+    this.wish = null;
     this.playing = false;
     this.controls.playing(false);
   }
@@ -281,6 +326,7 @@ class Page {
     const { run } = this.first;
     const breathe = breather();
     for (let n = this.at + 1; n <= run.about.operations && !signal.aborted; n++) {
+      if (n > run.reach) await run.indexed;
       const { steps, caches } = run.view(n, []);
       const slow = steps.find(({ path }) => path && path !== 'cpu');
       if (slow || n === run.about.operations) {
@@ -301,8 +347,8 @@ class Page {
     }
     problem('');
     const signal = this.begin();
-    const { travel } = condition === 'object' && this.life ? this.life.run : this.first.run;
-    const found = await runUntil(travel, until, this.at, signal, (at) => {
+    const run = condition === 'object' && this.life ? this.life.run : this.first.run;
+    const found = await runUntil(run, until, this.at, signal, (at) => {
       $('said').replaceChildren(`Searching: operation ${grouped(at)}.`);
     });
     if (signal.aborted) this.draw();
@@ -354,16 +400,17 @@ function problem(error: unknown): void {
   $('problem').textContent = error instanceof Error ? error.message : String(error);
 }
 
-const progress = (design: string) => (share: number) => {
-  $('said').replaceChildren(`The engine runs the trace once on ${design}: ${Math.round(share * 100)} %`);
+const progress = ({ design, reach, about: { operations } }: Run) => {
+  $('said').replaceChildren(`The engine runs the trace once on ${design}: ${Math.round(reach / operations * 100)} %`);
 };
 
 const page = Page.start();
-page.catch((error: unknown) => problem(`The page does not start: ${error instanceof Error ? error.message : error}`));
+page.then(({ indexed }) => indexed).catch((error: unknown) => problem(`The page does not start: ${error instanceof Error ? error.message : error}`));
 
-/** For tests and consoles. `run` puts a design beside the one that is shown; '' takes it away. */
+/** For tests and consoles. `usable`: it shows a moment; `ready`: all of the run is indexed. `run` puts a design beside the one that is shown; '' takes it away. */
 const own = {
-  ready: page.then(() => undefined),
+  usable: page.then(() => undefined),
+  ready: page.then(({ indexed }) => indexed),
   seek: async (n: number) => (await page).go(n),
   view: async (side?: number) => (await page).view(side),
   run: async (design: string) => (await page).compare((await page).design, design),

@@ -1,6 +1,6 @@
 // The pages below: free blocks by order, per-CPU pages, and a map of memory.
 
-import { $, colours, grouped, made, sheet, sum } from '../draw.ts';
+import { $, colours, grouped, made, pixel, sheet, sum, widthOf } from '../draw.ts';
 import type { Pages } from '../views.ts';
 
 const MOST_CPUS = 16;
@@ -20,6 +20,11 @@ const mib = (pages: number): string => `${(pages / 256).toFixed(pages < 25600 ? 
 
 export class PagesBelow {
   readonly root: HTMLElement;
+  /** What was drawn last. */
+  private held = '';
+  private look = '';
+  private image: ImageData | null = null;
+  private before = new Uint8Array();
 
   constructor() {
     const template = $<HTMLTemplateElement>('pages').content.cloneNode(true) as DocumentFragment;
@@ -32,9 +37,38 @@ export class PagesBelow {
       `${mib(pages.per_cpu)} in per-CPU pages, ${mib(pages.free)} free, ${mib(pages.uncommitted)} not committed`;
     part('pages-sum').textContent = said;
     drawOrders(part('orders'), pages.orders);
-    part('percpu').replaceChildren(table(pages));
-    drawMap(part('map'), map);
+    const held = [pages.cpus, pages.depot].join();
+    if (held !== this.held) part('percpu').replaceChildren(table(pages));
+    this.held = held;
+    this.drawMap(part('map'), map);
     part('map').setAttribute('aria-label', `Memory: ${said}`);
+  }
+
+  /** Only what changed since the last picture. */
+  private drawMap(canvas: HTMLCanvasElement, map: Uint8Array): void {
+    const squares = Math.max(1, map.length / (SQUARE * SQUARE));
+    const width = widthOf(canvas);
+    const across = Math.max(10, Math.floor(width / 66));
+    const side = SQUARE + 1; // with the line between two
+    const wide = across * side, high = Math.ceil(squares / across) * side;
+    const shades = [pixel(colours.line, 110), pixel(colours['page-cpu']), pixel(colours['page-slab']), pixel(colours['page-other'])];
+    const look = [wide, high, map.length, ...shades].join();
+    const g = canvas.getContext('2d')!;
+    if (look !== this.look) {
+      this.look = look;
+      [canvas.width, canvas.height] = [wide, high];
+      canvas.style.height = `${width * high / wide}px`;
+      this.image = g.createImageData(wide, high);
+      this.before = new Uint8Array(map.length).fill(shades.length);
+    }
+    const words = new Uint32Array(this.image!.data.buffer);
+    for (let page = 0; page < map.length; page++) {
+      if (map[page] === this.before[page]) continue;
+      const [x, y] = MORTON[page % (SQUARE * SQUARE)]!, square = Math.floor(page / (SQUARE * SQUARE));
+      words[(Math.floor(square / across) * side + y) * wide + (square % across) * side + x] = shades[map[page]!]!;
+    }
+    this.before.set(map);
+    g.putImageData(this.image!, 0, 0);
   }
 }
 
@@ -50,7 +84,7 @@ function drawOrders(canvas: HTMLCanvasElement, orders: Pages['orders']): void {
   const row = 16;
   const { g, width } = sheet(canvas, orders.length * row + 4);
   const most = Math.log2(2 + Math.max(...orders.map(sum)));
-  const shades = [colours.used, colours.slab, colours.cached];
+  const shades = [colours.ink, colours.quiet, colours.block];
   orders.forEach((types, order) => {
     const y = order * row, all = sum(types);
     g.fillStyle = colours.quiet;
@@ -70,24 +104,4 @@ function drawOrders(canvas: HTMLCanvasElement, orders: Pages['orders']): void {
     g.fillText(grouped(all), x + 6, y + 12);
   });
   canvas.setAttribute('aria-label', `Free blocks: ${orders.map((types, order) => `order ${order}: ${sum(types)}`).join(', ')}`);
-}
-
-const rgb = (colour: string): number[] => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
-
-function drawMap(canvas: HTMLCanvasElement, map: Uint8Array): void {
-  const squares = Math.max(1, map.length / (SQUARE * SQUARE));
-  const width = canvas.clientWidth;
-  const across = Math.max(10, Math.floor(width / 66));
-  const side = SQUARE + 1; // with the line between two
-  const wide = across * side, high = Math.ceil(squares / across) * side;
-  if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
-  canvas.style.height = `${width * high / wide}px`;
-  const g = canvas.getContext('2d')!;
-  const image = g.createImageData(wide, high);
-  const shades = [colours.line, colours.cached, colours.slab, colours.block].map((colour, is) => [...rgb(colour), is ? 255 : 110]);
-  map.forEach((is, page) => {
-    const [x, y] = MORTON[page % (SQUARE * SQUARE)]!, square = Math.floor(page / (SQUARE * SQUARE));
-    image.data.set(shades[is]!, 4 * ((Math.floor(square / across) * side + y) * wide + (square % across) * side + x));
-  });
-  g.putImageData(image, 0, 0);
 }

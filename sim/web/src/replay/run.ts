@@ -1,67 +1,73 @@
-// One design's run of the stream.
+// One design's run of the stream: an engine that goes anywhere, and what a worker finds out about the whole.
 
-import { Engine, Grew, Travel } from './travel.ts';
+import Indexer from './index.worker.ts?worker&inline';
+import type { Job, Sample, Told } from './index.worker.ts';
+import { Engine, Travel } from './travel.ts';
 import { parsed } from '../engine.ts';
 import type { About, View } from '../views.ts';
 
-/** Points of the time line, and checkpoints: every run has them at the same operations. */
-const SAMPLES = 480;
-const CHECKPOINTS = 32;
-const LEAST_BETWEEN = 5000;
+export type { Sample };
 
-export interface Sample {
-  at: number;
-  values: Float64Array;
-}
+/** Bytes of heap that are made at once, besides the stream's. If they are too few, the worker begins anew with more. */
+const RESERVE = 16 << 20;
 
 export class Run {
+  travel!: Travel;
+  /** In order, as far as the worker is. */
+  samples: Sample[] = [];
+  /** When the worker is at the end. */
+  indexed!: Promise<void>;
+
   private constructor(
-    readonly design: string,
-    readonly engine: Engine,
-    readonly travel: Travel,
-    readonly samples: readonly Sample[],
+    private readonly wasm: WebAssembly.Module, private readonly stream: Uint8Array, readonly design: string,
   ) {}
 
+  get engine(): Engine {
+    return this.travel.engine;
+  }
   get about(): About {
     return this.engine.about;
   }
-
-  /** Runs the stream once: checkpoints for going back, samples for the time line. `told` hears how far it is, 0 to 1. */
-  static async record(wasm: BufferSource, stream: Uint8Array, design: string, told: (share: number) => void): Promise<Run> {
-    for (let reserve = 16 << 20; ; reserve *= 2) {
-      try {
-        return await Run.within(reserve, wasm, stream, design, told);
-      } catch (error) {
-        if (!(error instanceof Grew)) throw error;
-      }
-    }
+  /** The last operation that can be gone to by now. */
+  get reach(): number {
+    return this.samples.at(-1)?.at ?? 0;
   }
 
-  private static async within(
-    reserve: number, wasm: BufferSource, stream: Uint8Array, design: string, told: (share: number) => void,
-  ): Promise<Run> {
-    const engine = await Engine.open(wasm, stream, reserve, design);
-    const { operations } = engine.about;
-    const travel = new Travel(engine, Math.max(LEAST_BETWEEN, Math.ceil(operations / CHECKPOINTS)));
-    const between = Math.max(1, Math.ceil(operations / SAMPLES));
-    const samples: Sample[] = [];
-    const point = () => samples.push({ at: engine.at, values: engine.sample() });
-    const pointsTo = (end: number) => {
-      while (engine.at + between < end) {
-        engine.run(engine.at + between);
-        point();
-      }
-    };
-    const breathe = breather();
-    point();
-    do {
-      pointsTo(Math.min((travel.newest + 1) * travel.every, operations));
-      told(engine.at / operations);
-      await breathe();
-    } while (travel.record() && point());
-    travel.finish();
-    point();
-    return new Run(design, engine, travel, samples);
+  /** Begins, and comes back when there is a part of it. `told` hears of each further part. */
+  static async open(wasm: WebAssembly.Module, stream: Uint8Array, design: string, told: (run: Run) => void): Promise<Run> {
+    const run = new Run(wasm, stream, design);
+    const worker = new Indexer();
+    const job: Job = { wasm, stream, design, reserve: RESERVE + stream.length };
+    worker.postMessage(job);
+    await new Promise<void>((begun, fail) => {
+      run.indexed = new Promise<void>((done, fail) => {
+        let heard = Promise.resolve();
+        worker.onmessage = ({ data }: MessageEvent<Told>) => {
+          heard = heard.then(() => run.hear(data)).then(() => {
+            if (!run.samples.length) return;
+            begun();
+            told(run);
+            if (run.reach === run.about.operations) done();
+          });
+          heard.catch(fail);
+        };
+        worker.onerror = ({ message }) => fail(new Error(message || 'the worker does not start'));
+      }).finally(() => worker.terminate());
+      run.indexed.catch(fail);
+    });
+    return run;
+  }
+
+  private async hear(told: Told): Promise<void> {
+    if ('error' in told) throw new Error(told.error);
+    if ('reserve' in told) {
+      this.samples.length = Math.min(this.samples.length, 1);
+      this.travel = new Travel(await Engine.open(this.wasm, this.stream, told.reserve, this.design), told.every);
+      return;
+    }
+    if (told.checkpoint) this.travel.take(told.checkpoint);
+    if (told.samples[0]!.at === 0) this.samples = [];
+    this.samples.push(...told.samples);
   }
 
   /** The moment after operation n, with these caches slab by slab. */

@@ -83,6 +83,9 @@ export class TimeLine {
     const [from, to] = this.range;
     const x = (at: number) => (at - from) / (to - from) * width;
     const inside = (at: number) => at >= from && at <= to;
+    // What cannot be gone to yet.
+    g.fillStyle = colours.soft;
+    g.fillRect(Math.max(x(run.reach), 0), TOP, width, height - TOP - FOOT);
     strips.forEach((strip, i) => drawStrip(g, strip, run.samples, x, width, TOP + i * (STRIP + GAP), [from, to]));
 
     let free = 0;

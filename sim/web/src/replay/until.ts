@@ -1,8 +1,7 @@
 // Runs until something happens, a slice at a time, so that the page stays alive and may say stop.
 
 import type { Place } from '../machine.ts';
-import { breather } from './run.ts';
-import type { Travel } from './travel.ts';
+import { breather, type Run } from './run.ts';
 import type { Found, Until } from '../views.ts';
 
 export type Condition = Until['until'];
@@ -26,14 +25,19 @@ export function untilOf(condition: Condition, cache: number, followed: Place | n
 
 /** Where it happens first after operation `from`; `null` if it does not, or somebody said stop. */
 export async function runUntil(
-  travel: Travel, until: Until, from: number, signal: AbortSignal, told: (operation: number) => void,
+  run: Run, until: Until, from: number, signal: AbortSignal, told: (operation: number) => void,
 ): Promise<Found | null> {
   const breathe = breather();
   let at = from, slice = 64;
-  while (at < travel.operations && !signal.aborted) {
+  while (at < run.about.operations && !signal.aborted) {
     const begun = performance.now();
+    const end = Math.min(at + slice, run.about.operations);
+    if (end > run.reach) {
+      await run.indexed;
+      continue;
+    }
+    const { travel } = run;
     travel.to(at); // somebody may have looked elsewhere meanwhile
-    const end = Math.min(at + slice, travel.operations);
     const found = travel.engine.runUntil(until, end);
     if (found) return found;
     at = end;
