@@ -24,7 +24,8 @@ async function open(hash = '', options = {}) {
   const page = await context.newPage();
   page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
   page.on('pageerror', (error) => wrong.push(String(error)));
-  page.on('request', (request) => { if (!request.url().startsWith(pathToFileURL(resolve(folder, 'pages')).href)) wrong.push(`a request: ${request.url()}`); });
+  // The worker's program is the page's own: a blob.
+  page.on('request', (request) => { if (!/^blob:/.test(request.url()) && !request.url().startsWith(pathToFileURL(resolve(folder, 'pages')).href)) wrong.push(`a request: ${request.url()}`); });
   await page.goto(address + hash);
   await page.evaluate(() => window.uslab.ready);
   return page;
