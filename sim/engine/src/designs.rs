@@ -257,7 +257,7 @@ impl<P: Policy> Spec<P> {
     }
     /// An engine for as long as the program runs.
     #[cfg(target_family = "wasm")]
-    pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::exports::Play>, DesignError>
+    pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::play::Play>, DesignError>
     where
         P: 'static,
     {
@@ -280,7 +280,7 @@ impl<P: Policy> Spec<P> {
     fn play_model<Q: Policy + 'static>(
         &self,
         stream: &'static Stream,
-    ) -> Result<Box<dyn crate::exports::Play>, DesignError> {
+    ) -> Result<Box<dyn crate::play::Play>, DesignError> {
         let pages = Box::leak(Box::new(Pages::of(stream)?));
         let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?;
         Ok(Box::new(crate::engine::Engine::new(model, stream)))

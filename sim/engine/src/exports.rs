@@ -3,53 +3,15 @@
 //! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
 
 use crate::course::{self, labs};
-use crate::design::Design;
 use crate::designs::{NoPolicy, Spec};
-use crate::engine::{Engine, EngineError};
+use crate::hash;
+use crate::play::Play;
 use crate::script::script;
 use crate::stream::Stream;
-use crate::until::{Found, Until};
 use crate::view::About;
-use crate::{View, hash};
 use core::cell::RefCell;
 use uslab_lab::demos;
 use uslab_magazine::sync::thread_local;
-
-/// An engine, whatever its design.
-pub(crate) trait Play {
-    fn stream(&self) -> &'static Stream;
-    fn run(&mut self, until: u64) -> Result<(), EngineError>;
-    fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError>;
-    fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError>;
-    fn map(&self, to: &mut Vec<u8>);
-    fn sample(&self, to: &mut Vec<f64>);
-    fn check(&self) -> Result<(), String>;
-}
-
-impl<D: Design> Play for Engine<'static, D> {
-    fn stream(&self) -> &'static Stream {
-        self.stream
-    }
-    fn run(&mut self, until: u64) -> Result<(), EngineError> {
-        self.run(until)
-    }
-    fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError> {
-        let steps = self.run_and_tell(until)?;
-        Ok(Engine::view(self, steps, shown))
-    }
-    fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
-        self.run_until(until, end)
-    }
-    fn map(&self, to: &mut Vec<u8>) {
-        self.map(to);
-    }
-    fn sample(&self, to: &mut Vec<f64>) {
-        self.sample(to);
-    }
-    fn check(&self) -> Result<(), String> {
-        self.check()
-    }
-}
 
 /// What lives as long as the instance.
 struct State {
@@ -207,8 +169,8 @@ extern "C" fn view(until: u32) -> usize {
     }))
 }
 
-/// Runs until something happens, and no further than to an operation. [`room`] was filled with an [`Until`] as JSON; the result is
-/// what was [`Found`], or null, as JSON, and its length is returned. 0: there is no such thing to wait for.
+/// Runs until something happens, and no further than to an operation. [`room`] was filled with an [`Until`](crate::until::Until) as JSON; the result is
+/// what was [`Found`](crate::until::Found), or null, as JSON, and its length is returned. 0: there is no such thing to wait for.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);

@@ -28,6 +28,8 @@ pub mod model;
 pub mod models;
 mod observer;
 mod pages;
+#[cfg(target_family = "wasm")]
+mod play;
 mod script;
 mod shipping;
 mod shown;

@@ -1,6 +1,5 @@
 //! Exercises: a file becomes a program, which runs in a process of its own and says what came of it.
 
-use super::Grade;
 use crate::output::Progress;
 use crate::story::Story;
 use crate::web;
@@ -58,25 +57,33 @@ impl Judged {
     }
 }
 
+/// How an exercise is judged.
+pub(super) struct How {
+    /// uslab's sources.
+    pub(super) source: PathBuf,
+    /// What the streams are made of.
+    pub(super) seed: u32,
+    /// How long it may run.
+    pub(super) limit: Duration,
+}
+
 /// Where a program is made of an exercise.
-struct Crate<'g> {
+struct Crate<'h> {
     folder: TempDir,
-    source: PathBuf,
-    grade: &'g Grade,
+    how: &'h How,
 }
 
 /// Compiles an exercise and runs it.
 ///
 /// # Errors
 /// There are no sources, no cargo, or no place for files. Whatever is wrong with the exercise itself is a verdict.
-pub(super) fn judge(lab: &str, code: &str, file: &Path, grade: &Grade) -> anyhow::Result<Judged> {
-    let source = grade.source()?;
+pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<Judged> {
     let folder = tempfile::tempdir().context("a folder for the exercise")?;
-    let own = Crate { folder, source, grade };
+    let own = Crate { folder, how };
     own.write(lab, code)?;
     let progress = Progress::new();
     let mut page = None;
-    let mut verdict = Verdict { lab: lab.to_owned(), seed: grade.seed, checks: vec![], failure: None };
+    let mut verdict = Verdict { lab: lab.to_owned(), seed: how.seed, checks: vec![], failure: None };
     let stage = progress.stage("compiling", 0);
     match own.build(false)? {
         Err(errors) => verdict.checks.push(Check::new("it compiles", errors, false)),
@@ -109,7 +116,7 @@ impl Crate<'_> {
             _ => ("", ""),
         };
         let main = MAIN.replace("{lab}", lab).replace("{of}", of).replace("{models}", models);
-        let source = self.source.display();
+        let source = self.how.source.display();
         let manifest = format!(
             r#"[package]
 name = "exercise"
@@ -149,14 +156,14 @@ debug-assertions = true
             .and_then(|()| write("src/exercise.rs", code));
         written.with_context(|| self.folder.path().display().to_string())?;
         // With the versions of others' crates that uslab has, so that nothing has to be fetched.
-        let lock = self.source.join("Cargo.lock");
+        let lock = self.how.source.join("Cargo.lock");
         fs::copy(&lock, self.path("Cargo.lock")).with_context(|| lock.display().to_string())?;
         Ok(())
     }
 
     /// The program; or what the compiler says.
     fn build(&self, loom: bool) -> anyhow::Result<Result<PathBuf, String>> {
-        let target = self.source.join(if loom { "target/course-loom" } else { "target/course" });
+        let target = self.how.source.join(if loom { "target/course-loom" } else { "target/course" });
         let profile = if loom { "loom" } else { "dev" };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
@@ -180,7 +187,7 @@ debug-assertions = true
     fn run(&self, command: &mut Command) -> anyhow::Result<Option<ExitStatus>> {
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         let mut child = command.spawn().context("the exercise")?;
-        let end = Instant::now() + Duration::from_secs(self.grade.limit);
+        let end = Instant::now() + self.how.limit;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
@@ -194,7 +201,7 @@ debug-assertions = true
         }
     }
     fn late(&self) -> Check {
-        Check::new(format!("it ends within {} s", self.grade.limit), "it does not", false)
+        Check::new(format!("it ends within {} s", self.how.limit.as_secs()), "it does not", false)
     }
 
     /// What it is on streams.
@@ -202,7 +209,7 @@ debug-assertions = true
         let place = self.path("verdict.json");
         let mut command = Command::new(program);
         command
-            .arg(self.grade.seed.to_string())
+            .arg(self.how.seed.to_string())
             .arg(&place)
             .env("RUST_BACKTRACE", "0")
             .stdout(std::io::stderr());

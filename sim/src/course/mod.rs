@@ -7,9 +7,11 @@ use crate::output::command::Outcome;
 use crate::output::{Form, Place, table, text, write_all};
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, Subcommand};
+use exercise::How;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uslab_engine::course::{Code, Lab, Work, labs};
 
 /// Labs on this system: questions whose answers the engine finds out, and exercises that it judges.
@@ -161,7 +163,9 @@ impl Grade {
                 if html.is_some() {
                     bail!("--html: an answer sheet has no step that fails");
                 }
-                sheet::grade(&self.file, &text, json)
+                let (graded, said) = sheet::grade(&self.file, &text)?;
+                show(json, &graded, &said)?;
+                Ok(if graded.right == graded.of { Outcome::Done } else { Outcome::Violated })
             }
             Some("rs") => {
                 let name = match &self.lab {
@@ -169,7 +173,7 @@ impl Grade {
                     None => lab_of(&self.file)?,
                 };
                 let (lab, _) = exercise(&name)?;
-                let judged = exercise::judge(lab.name, &text, &self.file, self)?;
+                let judged = exercise::judge(lab.name, &text, &self.file, &self.how()?)?;
                 let page = html.and_then(|place| Some((place, judged.page.as_ref()?)));
                 let mut said = judged.text();
                 if let Some((place, page)) = page {
@@ -187,14 +191,15 @@ impl Grade {
             }
         }
     }
-    fn source(&self) -> anyhow::Result<PathBuf> {
+    fn how(&self) -> anyhow::Result<How> {
         let built_from =
             || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
         let source = self.source.clone().unwrap_or_else(built_from);
-        if source.join("sim/engine/Cargo.toml").is_file() {
-            return fs::canonicalize(&source).with_context(|| source.display().to_string());
+        if !source.join("sim/engine/Cargo.toml").is_file() {
+            bail!("{}: expected uslab's sources, with sim/engine; --source DIR names them", source.display());
         }
-        bail!("{}: expected uslab's sources, with sim/engine; --source DIR names them", source.display())
+        let source = fs::canonicalize(&source).with_context(|| source.display().to_string())?;
+        Ok(How { source, seed: self.seed, limit: Duration::from_secs(self.limit) })
     }
 }
 

@@ -1,14 +1,12 @@
 //! Answer sheets.
 
-use super::show;
-use crate::output::command::Outcome;
-use crate::output::{Place, table, text};
+use crate::output::{table, text};
 use anyhow::Context;
 use std::path::Path;
-use uslab_engine::course::Sheet;
+use uslab_engine::course::{Graded, Sheet};
 
-/// Marks a sheet.
-pub(super) fn grade(file: &Path, sheet: &str, json: Option<Place>) -> anyhow::Result<Outcome> {
+/// Marks a sheet; in words, too.
+pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
     let mut rows = table(&["lab", "question", "answered", "right", ""]);
@@ -19,6 +17,5 @@ pub(super) fn grade(file: &Path, sheet: &str, json: Option<Place>) -> anyhow::Re
     }
     let who = if graded.name.is_empty() { "nobody's name" } else { &graded.name };
     let said = format!("{who}, seed {}: {} of {} right\n", graded.seed, graded.right, graded.of);
-    show(json, &graded, &(text(&rows) + &said))?;
-    Ok(if graded.right == graded.of { Outcome::Done } else { Outcome::Violated })
+    Ok((graded, text(&rows) + &said))
 }

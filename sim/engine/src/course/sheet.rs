@@ -1,6 +1,7 @@
 //! Answer sheets.
 
-use super::{Work, answer, labs};
+use super::find::{answer, labs};
+use super::lab::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

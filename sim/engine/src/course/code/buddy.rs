@@ -3,7 +3,7 @@
 use super::reference::merge::Mine;
 use super::run::{Failure, LAWS, said};
 use super::verdict::{Check, Verdict};
-use crate::course::questions::random;
+use crate::course::questions::ask::random;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use uslab_lab::allocators::Holes;

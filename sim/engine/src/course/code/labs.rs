@@ -1,6 +1,6 @@
 //! What is to be written, and what it is judged by.
 
-use crate::course::{Code, Lab, Work};
+use crate::course::lab::{Code, Lab, Work};
 
 /// A lab with a file to write.
 pub(in crate::course) struct Writing {

@@ -1,6 +1,6 @@
 //! What policies run on, made from a seed.
 
-use crate::course::questions::{Random, random};
+use crate::course::questions::ask::{Random, random};
 use crate::stream::{Kind, Stream, Writer};
 
 /// Nanoseconds between two operations.

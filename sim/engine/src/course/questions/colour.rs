@@ -1,7 +1,7 @@
 //! What colour does for a cache.
 
-use super::super::Answer;
-use super::{Asked, Asking, Random, number};
+use super::ask::{Asked, Asking, Random, number};
+use crate::course::lab::Answer;
 use uslab::{Geometry, OrderRule};
 use uslab_buddy::{Order, PAGE_SIZE};
 

@@ -1,8 +1,8 @@
 //! How large a depot has to be.
 
-use super::super::Answer;
-use super::{Asked, Asking, Ran, Random, number};
+use super::ask::{Asked, Asking, Ran, Random, number};
 use crate::Path;
+use crate::course::lab::Answer;
 
 pub(super) const LAB: Asking = Asking {
     name: "depot",

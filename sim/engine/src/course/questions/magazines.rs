@@ -1,6 +1,6 @@
 //! Why a CPU keeps two magazines.
 
-use super::{Asked, Asking, Random, number};
+use super::ask::{Asked, Asking, Random, number};
 use crate::Path;
 
 pub(super) const LAB: Asking = Asking {

@@ -1,5 +1,6 @@
 //! The labs that ask.
 
+pub(super) mod ask;
 mod colour;
 mod depot;
 mod magazines;
@@ -7,138 +8,10 @@ mod pages;
 mod race;
 mod remote;
 
-use super::{Answer, Expects, Lab, Question, Work};
-use crate::design::Design;
-use crate::designs::{NoPolicy, Spec, Visitor};
-use crate::{Engine, Path, Step, Stream, View, hash, script};
-use rand::rngs::Xoshiro256PlusPlus;
-use rand::{RngExt, SeedableRng};
-
-/// A lab that asks.
-pub(super) struct Asking {
-    pub(super) name: &'static str,
-    title: &'static str,
-    minutes: u32,
-    about: &'static str,
-    shows: &'static str,
-    pitfall: &'static str,
-    pub(super) ask: fn(&mut Random) -> Vec<Asked>,
-}
+use ask::Asking;
 
 pub(super) const LABS: [Asking; 6] =
     [magazines::LAB, depot::LAB, remote::LAB, pages::LAB, colour::LAB, race::LAB];
-
-/// A question, and how its answer is found.
-pub(super) struct Asked {
-    question: Question,
-    pub(super) answer: Box<dyn Fn() -> Answer>,
-}
-
-impl Asking {
-    pub(super) fn lab(&self, seed: u32) -> Lab {
-        let asked = (self.ask)(&mut random(seed, self.name));
-        let Self { name, title, minutes, about, shows, pitfall, .. } = *self;
-        let work = Work::Questions(asked.into_iter().map(|asked| asked.question).collect());
-        Lab { name, title, minutes, about, shows, pitfall, work }
-    }
-}
-
-/// The same on every target.
-pub(in crate::course) struct Random(Xoshiro256PlusPlus);
-
-pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
-    Random(Xoshiro256PlusPlus::seed_from_u64(u64::from(seed) ^ hash(lab.as_bytes())))
-}
-
-impl Random {
-    /// From the first to the last.
-    pub(in crate::course) fn of(&mut self, first: u64, last: u64) -> u64 {
-        self.0.random_range(first..=last)
-    }
-}
-
-impl Asked {
-    /// With a script to run; `answer` gets what came out.
-    fn run(
-        text: impl Into<String>,
-        expects: Expects,
-        design: impl Into<String>,
-        script: impl Into<String>,
-        answer: impl Fn(&Ran) -> Answer + 'static,
-    ) -> Self {
-        let (design, script) = (design.into(), script.into());
-        let question =
-            Question { text: text.into(), expects, design: design.clone(), script: script.clone() };
-        Self { question, answer: Box::new(move || answer(&Ran::of(&design, &script))) }
-    }
-    /// With nothing to run.
-    fn plain(text: impl Into<String>, expects: Expects, answer: impl Fn() -> Answer + 'static) -> Self {
-        let question = Question { text: text.into(), expects, design: String::new(), script: String::new() };
-        Self { question, answer: Box::new(answer) }
-    }
-}
-
-fn number(of: &str) -> Expects {
-    Expects::Number(of.to_owned())
-}
-fn choice(of: &[&str]) -> Expects {
-    Expects::Choice(of.iter().map(|one| (*one).to_owned()).collect())
-}
-
-/// A run of a script.
-struct Ran {
-    /// What each operation did, from the first on.
-    did: Vec<Vec<Step>>,
-    /// The operation that is the last mark.
-    mark: u64,
-    /// The moment of the mark, and the last one.
-    marked: View,
-    end: View,
-}
-
-impl Ran {
-    fn of(design: &str, text: &str) -> Self {
-        struct Run<'s>(&'s Stream);
-        impl Visitor for Run<'_> {
-            type Out = Ran;
-            fn visit<D: Design>(self, design: D) -> Ran {
-                let mark = self.0.marks.last().map_or(0, |mark| mark.operation);
-                let mut engine = Engine::new(design, self.0);
-                let mut did = Vec::new();
-                let mut run = |engine: &mut Engine<'_, D>, to| {
-                    while engine.operations() < to {
-                        let next = engine.operations() + 1;
-                        did.push(engine.run_and_tell(next).expect("a script is no damaged stream"));
-                    }
-                    engine.view(vec![], &[])
-                };
-                let marked = run(&mut engine, mark);
-                let end = run(&mut engine, self.0.operations);
-                Ran { did, mark, marked, end }
-            }
-        }
-        let stream = script(text).expect("a script of the course");
-        let spec: Spec<NoPolicy> = design.parse().expect("a design of the course");
-        spec.on(&stream, Run(&stream)).expect("a machine of a few CPUs")
-    }
-    /// The operations after the mark, with what each did.
-    fn after(&self) -> impl Iterator<Item = (u64, &[Step])> {
-        (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
-    }
-    /// Those that did so much, or dearer things.
-    fn beyond(&self, path: Path) -> Vec<u64> {
-        let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
-        self.after().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
-    }
-    /// The last operation.
-    fn last(&self) -> (u64, Option<&Step>) {
-        (self.end.operation, self.did.last().and_then(|steps| steps.last()))
-    }
-    /// So many of these operations, and the first of them to look at.
-    fn count(&self, of: &[u64], why: String) -> Answer {
-        Answer { right: of.len() as u64, why, at: of.first().copied().unwrap_or(self.mark + 1) }
-    }
-}
 
 #[cfg(test)]
 mod tests;

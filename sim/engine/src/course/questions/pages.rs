@@ -1,7 +1,7 @@
 //! Pages that a CPU keeps, and zones.
 
-use super::super::Answer;
-use super::{Asked, Asking, Random, choice, number};
+use super::ask::{Asked, Asking, Random, choice, number};
+use crate::course::lab::Answer;
 use crate::{Path, Step, What};
 
 pub(super) const LAB: Asking = Asking {

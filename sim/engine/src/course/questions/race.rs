@@ -1,7 +1,7 @@
 //! A race that a model checker found.
 
-use super::super::Answer;
-use super::{Asked, Asking, Random, choice, number};
+use super::ask::{Asked, Asking, Random, choice, number};
+use crate::course::lab::Answer;
 use serde::Deserialize;
 
 pub(super) const LAB: Asking = Asking {

@@ -1,8 +1,8 @@
 //! What a free costs on a CPU that did not allocate.
 
-use super::super::Answer;
-use super::{Asked, Asking, Random, choice, number};
+use super::ask::{Asked, Asking, Random, choice, number};
 use crate::Path;
+use crate::course::lab::Answer;
 
 pub(super) const LAB: Asking = Asking {
     name: "remote-frees",
