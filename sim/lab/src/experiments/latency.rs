@@ -370,7 +370,7 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
         measured: true,
     });
     findings.chart(Chart {
-        title: "Allocations that took so long, without descheduled ones: four bins from one power of two to the next".into(),
+        title: "Allocations that took so long, without descheduled ones".into(),
         x: Axis::logarithmic("ns"),
         y: Axis::logarithmic("allocations"),
         series: all
