@@ -5,7 +5,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { chromium } from 'playwright-core';
+import { drive, view } from './browser.mjs';
 import { course } from './course.mjs';
 
 const [uslab, lab, folder] = process.argv.slice(2);
@@ -17,22 +17,9 @@ const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
 assert(statSync(file).size < 800_000);
 
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
-const wrong = [];
-async function open(hash = '', options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
-  const page = await context.newPage();
-  page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
-  page.on('pageerror', (error) => wrong.push(String(error)));
-  // The worker's program is the page's own: a blob.
-  page.on('request', (request) => { if (!/^blob:/.test(request.url()) && !request.url().startsWith(pathToFileURL(resolve(folder, 'pages')).href)) wrong.push(`a request: ${request.url()}`); });
-  await page.goto(address + hash);
-  await page.evaluate(() => window.uslab.ready);
-  return page;
-}
-const view = (page) => page.evaluate(() => window.uslab.view());
 
-try {
+await drive('front', async (openFile) => {
+  const open = (hash, options) => openFile(file, hash, options);
   // --- three clicks: a magazine fills, a depot visit, a slab dies ---
   const page = await open();
   await page.click('.card:has-text("Magazines on four CPUs")');
@@ -211,15 +198,11 @@ try {
       await own.evaluate(() => window.uslab.ready);
       for (const [name, hash] of pictures) {
         await own.goto(address + hash);
-        await own.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));
         const wide = await own.evaluate(() => document.documentElement.scrollWidth);
         assert(wide <= width, `${name} is ${wide} pixels wide in ${width}`);
         await own.screenshot({ path: join(folder, `${name}-${width}-${colorScheme}.png`), fullPage: true });
       }
       await own.context().close();
     }
-  assert.deepEqual(wrong, []);
   console.log(`PAGE | ${demos.length} demos as the lab's own, ${statSync(file).size} bytes`);
-} finally {
-  await browser.close();
-}
+});
