@@ -158,7 +158,7 @@ fn slow(paths: &Paths) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::designs::{NoPolicy, Spec, Visitor, all};
     use crate::stream::Kind;
@@ -167,7 +167,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
     /// Two caches on two CPUs that fill up and empty three times, and some pages.
-    fn stream() -> Stream {
+    pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);
         let mut live = Vec::new();

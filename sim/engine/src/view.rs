@@ -105,6 +105,9 @@ pub enum PageIs {
     Block = 3,
 }
 
+/// The numbers of [`Engine::sample`] that are about all caches.
+pub const SUMS: usize = 8;
+
 impl<D: Design> Engine<'_, D> {
     /// The moment after the last operation, which did `steps`; the caches of `shown` (numbers in the stream) slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
@@ -177,13 +180,18 @@ impl<D: Design> Engine<'_, D> {
         to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Sums for a time line, in objects: in use, cached (in magazines and depots), free in slabs, and slabs; then the first two
-    /// and the allocations and frees of each cache of the stream, known by now or not.
+    /// For a time line, [`SUMS`] sums: objects in use, cached (in magazines and depots), free in slabs, slabs, and the allocations
+    /// and frees of objects so far that took a depot's path, a slab's, the pages' and the system's. Then of each cache of the
+    /// stream, known by now or not: objects in use, cached, and its allocations and frees so far.
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
-        to.resize(4 + 3 * self.stream.caches.len(), 0.0);
+        to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
+        let paths = self.design.paths();
+        for (place, n) in to[4..].iter_mut().zip([paths.depot, paths.slab, paths.pages, paths.commit]) {
+            *place = n as f64;
+        }
         for at in 0..self.caches() {
-            let own = 4 + 3 * at;
+            let own = SUMS + 3 * at;
             to[own + 2] = self.served[at] as f64;
             let counts = self.design.counts(at as u32);
             let cached = counts.in_magazines + counts.in_depot;
@@ -197,6 +205,53 @@ impl<D: Design> Engine<'_, D> {
             ] {
                 to[place] += n as f64;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs::{NoPolicy, Spec, Visitor, all};
+    use uslab_magazine::Path;
+
+    struct Samples<'s>(&'s Stream, Path);
+
+    impl Visitor for Samples<'_> {
+        type Out = ();
+        /// Sums as the views and the steps of every operation up to there have them.
+        fn visit<D: Design>(self, design: D) {
+            let mut engine = Engine::new(design, self.0);
+            let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);
+            for at in 1..=self.0.operations {
+                let steps = engine.run_and_tell(at).unwrap();
+                for path in steps.iter().filter_map(|step| step.path).filter(|path| *path > Path::Cpu) {
+                    expected[3 + path.min(self.1) as usize] += 1.0;
+                }
+                let view = engine.view(steps, &[]);
+                expected[..4].fill(0.0);
+                for (own, seen) in (SUMS..).step_by(3).zip(&view.caches) {
+                    let counts = &seen.counts;
+                    let cached = counts.in_magazines + counts.in_depot;
+                    let sums = [counts.used, cached, counts.free_in_slabs, counts.slabs()];
+                    expected.iter_mut().zip(sums).for_each(|(sum, n)| *sum += n as f64);
+                    for (place, n) in [counts.used, cached, seen.served].into_iter().enumerate() {
+                        expected[own + place] = n as f64;
+                    }
+                }
+                engine.sample(&mut sample);
+                assert_eq!(sample, expected, "operation {at}");
+            }
+            assert!(expected[4..SUMS].iter().filter(|n| **n > 0.0).count() >= 2, "{expected:?}");
+        }
+    }
+    #[test]
+    fn a_sample_is_what_the_views_and_steps_show() {
+        let stream = crate::until::tests::stream();
+        for (design, _) in all::<NoPolicy>() {
+            // A model has no class for memory that its page allocator commits: that is an operation for pages.
+            let dearest = if design == "uslab" { Path::Commit } else { Path::Pages };
+            design.parse::<Spec>().unwrap().on(&stream, Samples(&stream, dearest)).unwrap();
         }
     }
 }

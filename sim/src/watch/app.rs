@@ -3,7 +3,7 @@
 use super::keys::Key;
 use std::ops::Range;
 use uslab_engine::until::{Found, Until};
-use uslab_engine::view::{About, View};
+use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
 /// Rows of caches at a time.
@@ -144,13 +144,13 @@ impl<'s> App<'s> {
     pub(super) fn ran(&mut self, samples: Vec<Sample>) {
         self.samples = samples;
         let Some(last) = self.samples.last() else { return };
-        let of = |cache: u32, place: usize| last.values[4 + 3 * cache as usize + place];
+        let of = |cache: u32, place: usize| last.values[SUMS + 3 * cache as usize + place];
         let served = |cache: &u32| of(*cache, 2);
         self.busy = (0..self.about.caches.len() as u32).filter(|cache| served(cache) > 0.0).collect();
         self.busy.sort_by(|a, b| served(b).total_cmp(&served(a)));
         // Its slabs fill and empty.
         let lost = |cache: u32| {
-            let used = self.samples.iter().map(|sample| sample.values[4 + 3 * cache as usize]);
+            let used = self.samples.iter().map(|sample| sample.values[SUMS + 3 * cache as usize]);
             used.fold(0.0, f64::max) - of(cache, 0)
         };
         let most = self

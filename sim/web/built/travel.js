@@ -46,10 +46,10 @@ var Engine = class Engine {
 		this.at = n;
 		return text;
 	}
-	/** In use, cached, free in slabs, slabs; then in use, cached and served of each cache. */
+	/** The sums; then in use, cached and served of each cache. */
 	sample() {
 		const at = this.exports.sample();
-		return new Float64Array(this.exports.memory.buffer, at, 4 + 3 * this.about.caches.length).slice();
+		return new Float64Array(this.exports.memory.buffer, at, 8 + 3 * this.about.caches.length).slice();
 	}
 	/** A byte a page of memory: 0 free, 1 in per-CPU pages, 2 slab, 3 other. */
 	map() {

@@ -18,7 +18,10 @@ export const grouped = (n: number): string => format(Math.round(n));
 export const noun = (n: number, one: string): string => `${grouped(n)} ${one}${n === 1 ? '' : 's'}`;
 export const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 
-const NAMES = ['ink', 'quiet', 'line', 'soft', 'card', 'used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu'] as const;
+const NAMES = [
+  'ink', 'quiet', 'line', 'soft', 'card', 'used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu', 'depot-path', 'slab-path',
+  'pages-path', 'commit-path',
+] as const;
 
 /** As page.css has them. */
 export const colours = {} as Record<(typeof NAMES)[number], string>;

@@ -32,6 +32,11 @@ interface Exports {
   page_hash(at: number, bytes: number): number;
 }
 
+/** Numbers of a sample that are about all caches: in use, cached, free in slabs, slabs; operations by path: depot, slab, pages, commit. */
+export const SUMS = 8;
+/** The paths of the last of them, the cheapest first. */
+export const SLOW = ['depot', 'slab', 'pages', 'commit'] as const;
+
 export class Engine {
   /** Operations that ran. */
   at = 0;
@@ -81,10 +86,10 @@ export class Engine {
     return text;
   }
 
-  /** In use, cached, free in slabs, slabs; then in use, cached and served of each cache. */
+  /** The sums; then in use, cached and served of each cache. */
   sample(): Float64Array {
     const at = this.exports.sample();
-    return new Float64Array(this.exports.memory.buffer, at, 4 + 3 * this.about.caches.length).slice();
+    return new Float64Array(this.exports.memory.buffer, at, SUMS + 3 * this.about.caches.length).slice();
   }
 
   /** A byte a page of memory: 0 free, 1 in per-CPU pages, 2 slab, 3 other. */

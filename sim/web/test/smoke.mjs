@@ -415,7 +415,7 @@ function contrasts() {
   };
   const wrong = [];
   for (const [names, grounds, least] of [
-    [['ink', 'quiet', 'cpu-path', 'depot-path', 'slab-path', 'pages-path', 'commit-path'], ['card', 'paper'], 4.5],
+    [['ink', 'quiet', 'now', 'cpu-path', 'depot-path', 'slab-path', 'pages-path', 'commit-path'], ['card', 'paper'], 4.5],
     [['ink', 'quiet'], ['soft'], 4.5],
     [['used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu'], ['card'], 3],
   ]) {
@@ -440,7 +440,8 @@ function contrasts() {
       if (distance < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${distance.toFixed(3)} apart`);
     };
     const objects = ['used', 'cached', 'depot', 'free'], pages = ['page-slab', 'page-other', 'page-cpu'];
-    for (const group of [objects, pages, ['ink', 'quiet', 'block']]) group.forEach((a, i) => group.slice(i + 1).forEach((b) => apart(a, b)));
+    const paths = ['depot-path', 'slab-path', 'pages-path', 'commit-path'];
+    for (const group of [objects, pages, paths, ['ink', 'quiet', 'block']]) group.forEach((a, i) => group.slice(i + 1).forEach((b) => apart(a, b)));
     // A page's colour is no object's.
     if (who === 'everybody else') for (const page of pages) for (const object of objects) apart(page, object);
   }

@@ -3,6 +3,7 @@
 import '../page.css';
 import { unpacked } from '../carried.ts';
 import { Controls } from './controls.ts';
+import { SUMS } from '../engine.ts';
 import { $, drawn, grouped, made, measured, noun, readColours } from '../draw.ts';
 import { Life, holderSaid } from './follow.ts';
 import { command, read, written, type Look } from './link.ts';
@@ -97,8 +98,8 @@ class Page {
   /** The busiest caches, by what is known of the run. Up close is the one that loses the most objects again: its slabs fill and empty. */
   private pick({ about, samples }: Run): void {
     const last = samples.at(-1)!.values;
-    const served = (cache: number) => last[4 + 3 * cache + 2]!;
-    const lost = (cache: number) => Math.max(...samples.map(({ values }) => values[4 + 3 * cache]!)) - last[4 + 3 * cache]!;
+    const served = (cache: number) => last[SUMS + 3 * cache + 2]!;
+    const lost = (cache: number) => Math.max(...samples.map(({ values }) => values[SUMS + 3 * cache]!)) - last[SUMS + 3 * cache]!;
     this.lanes = about.caches.map((_, cache) => cache).filter(served).sort((a, b) => served(b) - served(a)).slice(0, LANES);
     if (!this.wanted) this.chosen = this.lanes.reduce((best, cache) => (lost(cache) > lost(best) ? cache : best), this.lanes[0] ?? 0);
     this.controls.choose(about.caches[this.chosen]!);

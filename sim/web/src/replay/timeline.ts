@@ -1,6 +1,8 @@
-// The time line: objects in use and cached over the run, marks of the trace, and what another design has more or less.
+// The time line: objects in use and cached over the run, the operations that took a slow path, marks of the trace, and what another design
+// has more or less.
 
 import { colours, grouped, sheet } from '../draw.ts';
+import { SLOW, SUMS } from '../engine.ts';
 import type { Run, Sample } from './run.ts';
 
 /** From one operation to another. */
@@ -72,9 +74,10 @@ export class TimeLine {
   draw(runs: readonly Run[], chosen: number, operation: number): void {
     const [run, other] = runs as [Run, Run | undefined];
     const { marks, caches } = run.about;
-    const own = 4 + 3 * chosen;
+    const own = SUMS + 3 * chosen;
     const strips = [
       usedAndCached('all caches', run.samples, 0), usedAndCached(caches[chosen]!, run.samples, own),
+      slowPaths(run.samples),
       ...(other ? [
         difference('slabs', [3], run, other, colours.used), difference('cached objects', [1], run, other, colours.cached),
       ] : []),
@@ -143,6 +146,22 @@ function usedAndCached(name: string, samples: readonly Sample[], place: number):
   };
 }
 
+/** How many of a thousand operations since the sample before took each slow path, one upon the other, the dearest at the bottom. */
+function slowPaths(samples: readonly Sample[]): Strip {
+  const first = SUMS - SLOW.length;
+  const areas = SLOW.map((path, n) => ({
+    colour: colours[`${path}-path`],
+    of: (i: number) => {
+      const [here, before] = [samples[i]!, samples[i - 1]];
+      if (!before) return 0;
+      let sum = 0;
+      for (let at = first + n; at < SUMS; at++) sum += here.values[at]! - before.values[at]!;
+      return 1000 * sum / (here.at - before.at);
+    },
+  }));
+  return { title: `of 1,000 operations by ${SLOW.slice(0, -1).join(', ')} or ${SLOW.at(-1)} rather than the CPU’s own layer`, areas };
+}
+
 function difference(what: string, places: number[], run: Run, other: Run, colour: string): Strip {
   const of = (i: number) => places.reduce((all, place) => all + (other.samples[i]?.values[place] ?? 0) - run.samples[i]!.values[place]!, 0);
   return { title: `${what}: what ${other.design} has more than ${run.design}`, areas: [{ colour, of }] };
@@ -175,5 +194,5 @@ function drawStrip(
   }
   g.fillStyle = colours.quiet;
   const sign = (n: number) => (areas.length === 1 && n > 0 ? '+' : '') + grouped(n);
-  g.fillText(`${title}, ${least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(most)}`}`, 0, top - 3, width);
+  g.fillText(`${title}, ${least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(Math.ceil(most))}`}`, 0, top - 3, width);
 }
