@@ -299,13 +299,14 @@ fn setting(text: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 #[command(after_help = scale_help())]
 struct ScaleArgs {
-    /// A recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input. Each CPU of it does its
-    /// own operations on objects as fast as it can. What another CPU frees was allocated before.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "workload", "size", "ops", "think", "seed", "svg", "html"])]
-    trace: Option<PathBuf>,
-    /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between.
-    #[arg(long, value_name = "COUNTS", default_value = "1..64", value_parser = Counts::parse)]
-    cpus: Counts,
+    /// A recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input, and without FILE it is the
+    /// bundled trace. Each CPU of it does its own operations on objects as fast as it can. What another CPU frees was allocated before.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["workload", "size", "ops", "think", "seed", "svg", "html"])]
+    trace: Option<Option<PathBuf>>,
+    /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between. Default: 1..64; of a trace, as many as it names. Of a
+    /// trace, what happened on CPU n happens on CPU n modulo the count.
+    #[arg(long, value_name = "COUNTS", value_parser = Counts::parse)]
+    cpus: Option<Counts>,
     /// What each CPU does.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bursts")]
     workload: Vec<clock::Workload>,
@@ -676,6 +677,15 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     if !args.at.is_empty() {
         return run_at(args, &options, &[Spec::<P>::default()], json, &progress);
     }
+    // A converted trace has no events to report on.
+    let only_page = |path: &&Path| html.is_some() && json.is_none() && replay::is_converted(path);
+    if let Some(path) = args.trace.as_deref().filter(only_page) {
+        let stream = replay::page_stream(Some(path), &options, &progress)?;
+        let page = replay::page(&stream, &args.command())?;
+        drop(progress);
+        write_all(html.map(|place| (place, page)))?;
+        return Ok(Outcome::Done);
+    }
     let (report, page) = match &html {
         Some(_) => {
             let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;
@@ -763,14 +773,14 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
     Place::apart([&json, &csv, &svg, &html])?;
     let to_stdout = [&json, &csv, &svg, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
-    let work = match args.trace.as_deref() {
-        Some(path) => scale::Work::Trace(Box::new(replay::read_stream(
-            Some(path),
-            &replay::Options::default(),
-            &progress,
-        )?)),
+    let counts = args.cpus.as_ref().map(|Counts(counts)| counts.clone());
+    let work = match &args.trace {
+        Some(path) => {
+            let stream = replay::read_stream(path.as_deref(), &replay::Options::default(), &progress)?;
+            scale::Work::Trace(Box::new(stream), counts.unwrap_or_default())
+        }
         None => scale::Work::Made {
-            cpus: args.cpus.0.clone(),
+            cpus: counts.unwrap_or_else(|| vec![1, 2, 4, 8, 16, 32, 64]),
             workloads: args.workload.iter().map(thinking).collect(),
             size: args.size,
             operations: args.ops,

@@ -32,8 +32,8 @@ pub enum Work {
         /// Where chance begins.
         seed: u64,
     },
-    /// A recorded trace back to back, on as many CPUs as it has.
-    Trace(Box<Stream>),
+    /// A recorded trace back to back, on some CPU counts; none is as many as it has.
+    Trace(Box<Stream>, Vec<u32>),
 }
 
 /// What is to be run.
@@ -160,6 +160,7 @@ pub fn profile(name: &str) -> anyhow::Result<Profile> {
 /// One design on some CPUs.
 struct Run<'a> {
     work: &'a Work,
+    cpus: u32,
     workload: Option<&'a Workload>,
     profile: &'a Profile,
     pages: &'a Pages,
@@ -169,13 +170,16 @@ impl PolicyVisitor for Run<'_> {
     type Out = Result<Outcome, ClockError>;
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
-        let Self { work, workload, profile, pages } = self;
+        let Self { work, cpus, workload, profile, pages } = self;
         match (work, workload) {
             (Work::Made { size, operations, seed, .. }, Some(workload)) => {
                 run::<P>(pages, knobs, workload, profile, *size, *operations, *seed)
             }
             (Work::Made { .. }, None) => unreachable!("made work has a workload"),
-            (Work::Trace(stream), _) => run_stream::<P>(pages, knobs, stream, profile),
+            (Work::Trace(stream, _), _) => {
+                let stream = Stream::clone(stream).on(cpus).map_err(|_| ClockError::Damaged)?;
+                run_stream::<P>(pages, knobs, &stream, profile)
+            }
         }
     }
 }
@@ -188,7 +192,8 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     let Options { work, designs, profile } = options;
     let (counts, workloads): (_, Vec<_>) = match work {
         Work::Made { cpus, workloads, .. } => (cpus.clone(), workloads.iter().map(Some).collect()),
-        Work::Trace(stream) => (vec![stream.cpus], vec![None]),
+        Work::Trace(stream, cpus) if cpus.is_empty() => (vec![stream.cpus], vec![None]),
+        Work::Trace(_, cpus) => (cpus.clone(), vec![None]),
     };
     let stage = progress.stage("simulating", (counts.len() * workloads.len() * designs.len()) as u64);
     let mut curves = Vec::new();
@@ -199,14 +204,14 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
             for &cpus in &counts {
                 let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
                 let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
-                let run = Run { work, workload, profile, pages: &pages };
+                let run = Run { work, cpus, workload, profile, pages: &pages };
                 let outcome = design.policy(run).map_err(|error| wrong(error.into()))?;
                 points.push(outcome.map_err(wrong)?);
                 done += 1;
                 stage.at(done);
             }
             let workload = match (work, workload) {
-                (Work::Trace(stream), _) => stream.title.clone(),
+                (Work::Trace(stream, _), _) => stream.title.clone(),
                 (_, workload) => workload.map(ToString::to_string).unwrap_or_default(),
             };
             curves.push(Curve { workload, design: design.to_string(), points });
@@ -214,7 +219,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     }
     let (size, operations_per_cpu, seed) = match *work {
         Work::Made { size, operations, seed, .. } => (Some(size), Some(operations), Some(seed)),
-        Work::Trace(_) => (None, None, None),
+        Work::Trace(..) => (None, None, None),
     };
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }

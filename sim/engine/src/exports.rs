@@ -2,9 +2,12 @@
 //!
 //! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
 
+use crate::clock::{ClockError, Outcome, Profile, run_stream};
 use crate::course::{self, labs};
-use crate::designs::{NoPolicy, Spec};
+use crate::designs::{PolicyVisitor, Spec};
 use crate::hash;
+use crate::model::Policy;
+use crate::pages::Pages;
 use crate::play::Play;
 use crate::script::script;
 use crate::stream::Stream;
@@ -56,7 +59,7 @@ extern "C" fn text() -> *const u8 {
 #[unsafe(no_mangle)]
 extern "C" fn design() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
-    match String::from_utf8_lossy(&text).parse::<Spec<NoPolicy>>() {
+    match String::from_utf8_lossy(&text).parse::<Spec>() {
         Ok(spec) => {
             DESIGN.set(Some(spec));
             0
@@ -65,11 +68,19 @@ extern "C" fn design() -> usize {
     }
 }
 
-/// Makes the engine from the stream that [`room`] was filled with. 0 when it worked, else the length of what is wrong.
+/// Makes the engine from the stream that [`room`] was filled with, on so many CPUs; 0: as many as that has. 0 when it worked, else the
+/// length of what is wrong.
 #[unsafe(no_mangle)]
-extern "C" fn open() -> usize {
+extern "C" fn open(cpus: u32) -> usize {
+    begin(stream(cpus))
+}
+
+/// The stream that [`room`] was filled with.
+fn stream(cpus: u32) -> Result<Stream, String> {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
-    begin(Stream::read(&bytes).map_err(|error| error.to_string()))
+    Stream::read(&bytes)
+        .and_then(|stream| if cpus == 0 { Ok(stream) } else { stream.on(cpus) })
+        .map_err(|error| error.to_string())
 }
 
 /// The same from a [script](crate::script).
@@ -179,6 +190,43 @@ extern "C" fn run_until(end: u32) -> usize {
         serde_json::to_vec(&engine.run_until(&until, end.into()).ok()?).ok()
     })
     .unwrap_or_default())
+}
+
+/// Names of the cost profiles, as JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn profiles() -> usize {
+    let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
+    say(serde_json::to_vec(&names).unwrap_or_default())
+}
+
+/// The stream that [`room`] was filled with, in virtual time, each CPU back to back: on so many CPUs, 0 as many as it has; at the prices
+/// of a profile by its place in [`profiles`]. In place of [`open`], for an instance has the addresses of one machine. `{"Ok": ...}` with
+/// an [`Outcome`], or `{"Err": ...}` with what is wrong, as JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
+    let outcome = stream(cpus).and_then(|stream| {
+        let profile = Profile::own().nth(profile).ok_or("no such profile")?;
+        let pages = Pages::new(stream.cpus).map_err(|error| error.to_string())?;
+        let run = BackToBack { pages: &pages, stream: &stream, profile: &profile };
+        let outcome = DESIGN.take().unwrap_or_default().policy(run);
+        outcome.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    });
+    say(serde_json::to_vec(&outcome).unwrap_or_default())
+}
+
+/// A stream in virtual time, for whichever design.
+struct BackToBack<'a> {
+    pages: &'a Pages,
+    stream: &'a Stream,
+    profile: &'a Profile,
+}
+
+impl PolicyVisitor for BackToBack<'_> {
+    type Out = Result<Outcome, ClockError>;
+
+    fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
+        run_stream::<P>(self.pages, knobs, self.stream, self.profile)
+    }
 }
 
 /// The hash of the last result.

@@ -191,6 +191,9 @@ pub enum StreamError {
     /// They end too early, or a number or text in them is none.
     #[error("a damaged stream: cut, or changed")]
     Damaged,
+    /// It was to run on no CPU.
+    #[error("a stream on 0 CPUs: expected at least 1")]
+    NoCpu,
 }
 
 fn put(to: &mut Vec<u8>, mut n: u64) {
@@ -314,6 +317,25 @@ impl Stream {
             *column = get_bytes(from, at)?.to_vec();
         }
         Some(this)
+    }
+
+    /// The same operations on another number of CPUs. What CPU `n` did is done by CPU `n` modulo `cpus`; more CPUs than the stream
+    /// names stay idle.
+    ///
+    /// # Errors
+    /// `cpus` is 0, or the stream is damaged.
+    pub fn on(mut self, cpus: u32) -> Result<Self, StreamError> {
+        if cpus == 0 {
+            return Err(StreamError::NoCpu);
+        }
+        let recorded = core::mem::take(&mut self.columns[Column::Cpu as usize]);
+        let mut at = 0;
+        while at < recorded.len() {
+            let cpu = get(&recorded, &mut at).filter(|cpu| *cpu < self.cpus.into()).ok_or(StreamError::Damaged)?;
+            put(&mut self.columns[Column::Cpu as usize], cpu % u64::from(cpus));
+        }
+        self.cpus = cpus;
+        Ok(self)
     }
 }
 
@@ -598,6 +620,24 @@ mod tests {
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
         writer.finish()
+    }
+
+    #[test]
+    fn cpus_of_a_stream_share_fewer_ones_and_more_stay_idle() {
+        let stream = sample();
+        for cpus in [1, 2, 64] {
+            let other = stream.clone().on(cpus).unwrap();
+            let expected: Vec<Vec<_>> = actions(&stream)
+                .into_iter()
+                .map(|operation| operation.into_iter().map(|(cpu, action)| (cpu % cpus, action)).collect())
+                .collect();
+            assert_eq!((other.cpus, actions(&other)), (cpus, expected));
+        }
+        assert_eq!(stream.clone().on(2), Ok(stream.clone()));
+        assert_eq!(stream.clone().on(0), Err(StreamError::NoCpu));
+        let mut damaged = stream;
+        damaged.columns[Column::Cpu as usize].push(2);
+        assert_eq!(damaged.on(1), Err(StreamError::Damaged), "there are CPUs 0 and 1");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn page_stream(
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
     match path.map(moments::converted).transpose()?.flatten() {
-        Some(stream) => Ok(stream),
+        Some(stream) => moments::on(stream, options),
         None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }
 }

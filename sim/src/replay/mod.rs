@@ -32,6 +32,7 @@ pub use moments::{DesignReport, designs, read_stream};
 pub use page::{front, page};
 pub use prediction::{Beside, Prediction};
 pub use series::Series;
+pub use stream::is_converted;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
@@ -44,7 +45,7 @@ use crate::trace::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uslab::{Magazines, Violation};
-use uslab_engine::{Stream, Writer};
+use uslab_engine::Stream;
 use uslab_magazine::{MAX_CPUS, MAX_NODES};
 
 /// How to replay.
@@ -285,12 +286,12 @@ fn replay_to(
         snapshots: Vec::new(),
         checking: Duration::ZERO,
     };
-    let mut writer = stream.is_some().then(|| Writer::new(title(&run.path), build.cpus));
+    let mut ops = Vec::new();
     let begun = Instant::now();
     while let Some(op) = run.resolver.next_op()? {
         run.step(&op)?;
-        if let Some(writer) = &mut writer {
-            stream::write(writer, &run.resolver, &op, u32::from(op.cpu) % build.cpus);
+        if stream.is_some() {
+            ops.push(op);
         }
         if run.operations.is_multiple_of(65_536) {
             stage.at(run.operations);
@@ -298,8 +299,8 @@ fn replay_to(
     }
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
-    if let Some((stream, writer)) = stream.zip(writer) {
-        *stream = writer.finish();
+    if let Some(stream) = stream {
+        *stream = moments::stream(title(&run.path), build.cpus, &[], &run.resolver, &ops, None);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -260,13 +260,7 @@ impl Input {
         if let Some(path) = path
             && let Some(stream) = converted(path)?
         {
-            if let Some(cpus) = options.cpus.filter(|cpus| *cpus != stream.cpus) {
-                return Err(ReplayError::Option(format!(
-                    "--cpus {cpus}: {} was converted for {} CPUs",
-                    path.display(),
-                    stream.cpus
-                )));
-            }
+            let stream = on(stream, options)?;
             if start.is_some() {
                 return Err(ReplayError::Option(format!(
                     "--start: {} is a converted trace, without its call sites: expected the trace itself",
@@ -314,9 +308,21 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
     }
-    let wrong = |error: &dyn fmt::Display| ReplayError::Option(format!("{}: {error}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| wrong(&error))?;
-    Stream::read(&bytes).map(Some).map_err(|error| wrong(&error))
+    let bytes = std::fs::read(path).map_err(|error| wrong(path, &error))?;
+    Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
+}
+
+/// On as many CPUs as the options say.
+pub(super) fn on(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
+    options.check()?;
+    match options.cpus {
+        Some(cpus) => stream.on(cpus).map_err(|error| ReplayError::Option(format!("--cpus {cpus}: {error}"))),
+        None => Ok(stream),
+    }
+}
+
+fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
+    ReplayError::Option(format!("{}: {error}", path.display()))
 }
 
 /// A trace as a stream, for designs, if it was not converted to one already.
@@ -332,7 +338,7 @@ pub fn read_stream(
 }
 
 /// The operations as a stream, with each hidden allocation at its likely time; its caches by other names, if there are.
-fn stream(
+pub(super) fn stream(
     title: String,
     cpus: u32,
     zones: &[(ZoneKind, u32)],
@@ -351,10 +357,12 @@ fn stream(
         super::stream::write(&mut writer, resolver, op, cpu);
         while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
             if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
+                super::stream::learn(&mut writer, resolver, cache.0 as usize + 1);
                 writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
             }
         }
     }
+    super::stream::learn(&mut writer, resolver, resolver.caches().len());
     writer.finish()
 }
 

@@ -8,18 +8,25 @@ use uslab_engine::Writer;
 use uslab_engine::stream::{Kind, MAGIC};
 
 /// Whether a file is a trace that was converted. What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
-pub(super) fn is_converted(path: &Path) -> bool {
+pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
         && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
         && first == *MAGIC
 }
 
+/// Makes the first `n` caches known, with the operation that has begun.
+pub(super) fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
+    for info in resolver.caches().get(to.caches()..n).unwrap_or_default() {
+        to.cache(info.name.clone(), kind(info.kind), info.size);
+    }
+}
+
 /// One operation, on `cpu` of the machine.
 pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     to.begin(op.time_ns);
-    for info in resolver.caches().get(to.caches()..).unwrap_or_default() {
-        to.cache(info.name.clone(), kind(info.kind), info.size);
+    if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
+        learn(to, resolver, cache.0 as usize + 1);
     }
     match op.kind {
         OpKind::Alloc { cache, ptr, bytes_alloc, .. } => to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into()),

@@ -10,8 +10,8 @@ var Engine = class Engine {
 		this.exports = exports;
 		this.about = JSON.parse(this.text(exports.about()));
 	}
-	/** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
-	static async open(wasm, stream, reserve, design = "uslab") {
+	/** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. Columns run on so many CPUs; 0: on their own ones. */
+	static async open(wasm, stream, reserve, design = "uslab", cpus = 0) {
 		const exports = await instance(wasm);
 		const fine = (length) => {
 			if (length) throw new Error(textOf(exports, length));
@@ -23,10 +23,23 @@ var Engine = class Engine {
 			fine(exports.open_script());
 		} else {
 			put(exports, stream);
-			fine(exports.open());
+			fine(exports.open(cpus));
 		}
 		if (reserve) exports.reserve(reserve);
 		return new Engine(exports);
+	}
+	/** A stream in virtual time, each CPU back to back, at the prices of a profile. */
+	static async backToBack(wasm, stream, design, cpus, profile) {
+		const exports = await instance(wasm);
+		put(exports, new TextEncoder().encode(design));
+		const refused = exports.design();
+		if (refused) throw new Error(textOf(exports, refused));
+		const known = JSON.parse(textOf(exports, exports.profiles()));
+		put(exports, stream);
+		const told = textOf(exports, exports.back_to_back(cpus, known.indexOf(profile)));
+		const { Ok: outcome, Err: wrong } = JSON.parse(told);
+		if (!outcome) throw new Error(wrong);
+		return outcome;
 	}
 	run(until) {
 		this.fine(this.exports.run(until));
@@ -59,6 +72,10 @@ var Engine = class Engine {
 	/** Throws if an object or page is not where its state says. */
 	check() {
 		this.fine(this.exports.check());
+	}
+	/** Names of the cost profiles that there are. */
+	profiles() {
+		return JSON.parse(this.text(this.exports.profiles()));
 	}
 	text(length) {
 		return textOf(this.exports, length);

@@ -1,6 +1,7 @@
 // The engine in its WebAssembly instance.
 
 import type { Answer, Lab as CourseLab } from './course.ts';
+import type { Outcome } from './scale/outcome.ts';
 import type { About as Demo, Name, Race, Scene } from './scenes.ts';
 import type { About, Found, Until, View } from './views.ts';
 
@@ -13,7 +14,7 @@ interface Exports {
   room(bytes: number): number;
   text(): number;
   design(): number;
-  open(): number;
+  open(cpus: number): number;
   open_script(): number;
   demos(): number;
   demo(): number;
@@ -29,6 +30,8 @@ interface Exports {
   map(): number;
   sample(): number;
   check(): number;
+  profiles(): number;
+  back_to_back(cpus: number, profile: number): number;
   page_hash(at: number, bytes: number): number;
 }
 
@@ -46,8 +49,8 @@ export class Engine {
     this.about = JSON.parse(this.text(exports.about()));
   }
 
-  /** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
-  static async open(wasm: Wasm, stream: Uint8Array | string, reserve: number, design = 'uslab'): Promise<Engine> {
+  /** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. Columns run on so many CPUs; 0: on their own ones. */
+  static async open(wasm: Wasm, stream: Uint8Array | string, reserve: number, design = 'uslab', cpus = 0): Promise<Engine> {
     const exports = await instance(wasm);
     const fine = (length: number) => {
       if (length) throw new Error(textOf(exports, length));
@@ -59,10 +62,24 @@ export class Engine {
       fine(exports.open_script());
     } else {
       put(exports, stream);
-      fine(exports.open());
+      fine(exports.open(cpus));
     }
     if (reserve) exports.reserve(reserve);
     return new Engine(exports);
+  }
+
+  /** A stream in virtual time, each CPU back to back, at the prices of a profile. */
+  static async backToBack(wasm: Wasm, stream: Uint8Array, design: string, cpus: number, profile: string): Promise<Outcome> {
+    const exports = await instance(wasm);
+    put(exports, new TextEncoder().encode(design));
+    const refused = exports.design();
+    if (refused) throw new Error(textOf(exports, refused));
+    const known: string[] = JSON.parse(textOf(exports, exports.profiles()));
+    put(exports, stream);
+    const told = textOf(exports, exports.back_to_back(cpus, known.indexOf(profile)));
+    const { Ok: outcome, Err: wrong } = JSON.parse(told) as { Ok?: Outcome; Err?: string };
+    if (!outcome) throw new Error(wrong);
+    return outcome;
   }
 
   run(until: number): void {
@@ -101,6 +118,11 @@ export class Engine {
   /** Throws if an object or page is not where its state says. */
   check(): void {
     this.fine(this.exports.check());
+  }
+
+  /** Names of the cost profiles that there are. */
+  profiles(): string[] {
+    return JSON.parse(this.text(this.exports.profiles()));
   }
 
   private text(length: number): string {

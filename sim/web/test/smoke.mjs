@@ -13,12 +13,13 @@ const [uslab, folder, how] = process.argv.slice(2);
 const full = how === 'full';
 mkdirSync(folder, { recursive: true });
 const file = resolve(folder, 'page.html');
-const native = (...args) => execFileSync(uslab, ['replay', ...args], { maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'inherit'] });
-const moments = (at, design = 'uslab') => JSON.parse(native('--at', at.join(), '--design', design, '--json')).moments;
+const run = (...args) => execFileSync(uslab, args, { maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'inherit'] });
+const native = (...args) => run('replay', ...args);
+const moments = (at, design = 'uslab', cpus = 4) => JSON.parse(native('--at', at.join(), '--cpus', cpus, '--design', design, '--json')).moments;
 /** The same, some at a time: a moment is half a megabyte of JSON. */
-function* some(places, design) {
+function* some(places, design, cpus) {
   for (let i = 0; i < places.length; i += 200)
-    for (const [j, moment] of moments(places.slice(i, i + 200), design).entries()) yield [i + j, moment];
+    for (const [j, moment] of moments(places.slice(i, i + 200), design, cpus).entries()) yield [i + j, moment];
 }
 const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
 const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
@@ -49,10 +50,10 @@ await drive('replay', async (openFile) => {
     seed = (seed * 6364136223846793005n + 1442695040888963407n) & 0xffffffffffffffffn;
     return Number(seed >> 33n) % below;
   };
-  async function compare(count, design, side) {
+  async function compare(count, design, side, cpus) {
     const places = [0, 1, operations, ...Array.from({ length: count - 3 }, () => random(operations))];
     const times = [];
-    for (const [i, expected] of some(places, design)) {
+    for (const [i, expected] of some(places, design, cpus)) {
       const [view, took] = await page.evaluate(async ([n, side]) => {
         const begun = performance.now();
         await window.uslab.seek(n);
@@ -239,6 +240,30 @@ await drive('replay', async (openFile) => {
   assert(await high() > alone + 50, 'the differences are on the time line');
   await compare(full ? 500 : 12, 'slub:cpu_partial=0', 1);
   assert.match(await text(page, 'said'), /slub:cpu_partial=0/);
+  // On fewer CPUs, by their number's remainder: as natively with --cpus.
+  await page.fill('#cpus', '3');
+  await page.keyboard.press('Enter');
+  await page.locator('.design', { hasText: 'on 3 CPUs' }).waitFor();
+  await compare(full ? 200 : 5, 'slub:cpu_partial=0', 1, 3);
+  // What both cost in virtual time, as `uslab scale` says.
+  await page.click('#virtual summary');
+  await page.locator('#virtual-table table').waitFor();
+  await page.selectOption('#profile', 'milan2s');
+  await page.locator('#virtual-table caption', { hasText: 'milan2s' }).waitFor();
+  const scaling = await text(page, 'virtual-command');
+  assert.match(scaling, /^uslab scale --trace --cpus 4,3 --design uslab-model,slub:cpu_partial=0 --profile milan2s$/);
+  const { curves } = JSON.parse(run(...scaling.split(' ').slice(1), '--json'));
+  const predicted = await page.$$eval('#virtual-table tbody tr', (rows) => rows.map((row) => [...row.children].map(({ textContent }) => textContent)));
+  const costs = [4, 3].map((wanted, i) => curves[i].points.find(({ cpus }) => cpus === wanted));
+  const row = (name) => predicted.find(([head]) => head.startsWith(name)).slice(1).map((text) => Number(text.replaceAll(',', '')));
+  row('throughput').forEach((speed, i) => assert(Math.abs(speed - costs[i].operations_per_us) < 0.01 * speed, `${speed}`));
+  assert.deepEqual(row('slabs'), costs.map(({ slabs }) => slabs));
+  await page.fill('#cpus', '5000');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => /5000|CPUs/.test(document.getElementById('problem').textContent));
+  await page.fill('#cpus', '');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => ![...document.querySelectorAll('.design')].some(({ textContent }) => textContent.includes(' on ')));
   await page.fill('#beside', 'slob');
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.getElementById('problem').textContent);

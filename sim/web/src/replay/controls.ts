@@ -3,10 +3,12 @@
 import { $, grouped, made } from '../draw.ts';
 import { CONDITIONS, type Condition } from './until.ts';
 import { DESIGNS } from '../views.ts';
+import type { Choice } from './run.ts';
 
 /** What they do. */
 export interface Actions {
   operations: number;
+  cpus: number;
   toggle(): void;
   go(n: number): void;
   by(n: number): void;
@@ -15,7 +17,7 @@ export interface Actions {
   stop(): void;
   zoom(factor: number | null): void;
   follow(): void;
-  designs(design: string, beside: string): void;
+  designs(design: string, beside: string, cpus: number): void;
   copy(what: 'link' | 'command'): void;
 }
 
@@ -67,8 +69,10 @@ export class Controls {
       operation.blur();
       actions.go(n);
     };
-    const [design, beside] = [$<HTMLInputElement>('design'), $<HTMLInputElement>('beside')];
-    design.onchange = beside.onchange = () => actions.designs(design.value.trim() || 'uslab', beside.value.trim());
+    const [design, beside, cpus] = [$<HTMLInputElement>('design'), $<HTMLInputElement>('beside'), $<HTMLInputElement>('cpus')];
+    cpus.placeholder = String(actions.cpus);
+    design.onchange = beside.onchange = cpus.onchange = () =>
+      actions.designs(design.value.trim() || 'uslab', beside.value.trim(), Number(cpus.value.replace(/\D/g, '')));
   }
 
   /** Names of the chosen cache in what can be waited for. */
@@ -88,14 +92,14 @@ export class Controls {
     $('stop').hidden = !searching;
   }
 
-  show(operation: number, timeNs: number, designs: readonly string[], command: string): void {
+  show(operation: number, timeNs: number, choices: readonly Choice[], commands: readonly string[]): void {
     const input = $<HTMLInputElement>('operation');
     if (document.activeElement !== input) input.value = grouped(operation);
     $('clock').textContent = `${(timeNs / 1e9).toFixed(6)} s of the trace`;
-    $('command').textContent = command;
-    for (const [i, id] of ['design', 'beside'].entries()) {
+    $('command').textContent = commands.join('\n');
+    for (const [id, value] of [['design', choices[0]?.design], ['beside', choices[1]?.design], ['cpus', choices[1]?.cpus]] as const) {
       const own = $<HTMLInputElement>(id);
-      if (document.activeElement !== own) own.value = designs[i] ?? '';
+      if (document.activeElement !== own) own.value = String(value || '');
     }
   }
 }

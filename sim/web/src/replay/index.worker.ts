@@ -1,14 +1,18 @@
-// The worker that runs the stream once, beside the page: samples for the time line, checkpoints for going back.
+// The worker that runs the stream once, beside the page: samples for the time line, checkpoints for going back; or what it costs in virtual time.
 
 import type { Wasm } from '../engine.ts';
+import type { Outcome } from '../scale/outcome.ts';
 import { Engine, Grew, Recorder, type Checkpoint } from './travel.ts';
 
 export interface Job {
   wasm: Wasm;
   stream: Uint8Array;
   design: string;
+  cpus: number;
   /** Bytes of heap. */
   reserve: number;
+  /** For virtual time: what things cost. */
+  profile?: string;
 }
 
 /** Points of the time line, and checkpoints: every run has them at the same operations. */
@@ -24,10 +28,13 @@ export interface Sample {
 /** It begins, with so much heap and a checkpoint after every so many operations; a part of the run; what went wrong. */
 export type Told = { reserve: number; every: number } | { samples: Sample[]; checkpoint?: Checkpoint } | { error: string };
 
-const tell = (told: Told, transfer: Transferable[] = []) => postMessage(told, { transfer });
+/** A run in virtual time, or what went wrong. */
+export type Timed = { outcome: Outcome } | { error: string };
 
-async function index({ wasm, stream, design, reserve }: Job): Promise<void> {
-  const engine = await Engine.open(wasm, stream, reserve, design);
+const tell = (told: Told | Timed, transfer: Transferable[] = []) => postMessage(told, { transfer });
+
+async function index({ wasm, stream, design, cpus, reserve }: Job): Promise<void> {
+  const engine = await Engine.open(wasm, stream, reserve, design, cpus);
   const recorder = new Recorder(engine);
   const { operations } = engine.about;
   const between = Math.max(1, Math.ceil(operations / SAMPLES));
@@ -56,7 +63,9 @@ async function index({ wasm, stream, design, reserve }: Job): Promise<void> {
 onmessage = async ({ data }: MessageEvent<Job>) => {
   for (const job = data; ; job.reserve *= 2) {
     try {
-      await index(job);
+      const { profile } = job;
+      if (profile) tell({ outcome: await Engine.backToBack(job.wasm, job.stream, job.design, job.cpus, profile) });
+      else await index(job);
     } catch (error) {
       if (error instanceof Grew) continue;
       tell({ error: error instanceof Error ? error.message : String(error) });

@@ -6,13 +6,14 @@ import { Controls } from './controls.ts';
 import { SUMS } from '../engine.ts';
 import { $, drawn, grouped, made, measured, noun, readColours } from '../draw.ts';
 import { Life, holderSaid } from './follow.ts';
-import { command, read, written, type Look } from './link.ts';
+import { commands, read, written, type Look } from './link.ts';
 import { Machine, type Place } from '../machine.ts';
 import { PagesBelow } from './pages.ts';
-import { Run, breather } from './run.ts';
+import { Run, breather, same, type Choice } from './run.ts';
 import { TimeLine } from './timeline.ts';
 import { drawTwin } from './twin.ts';
 import { runUntil, untilOf, type Condition } from './until.ts';
+import { Virtual } from './virtual.ts';
 import type { View } from '../views.ts';
 
 const LANES = 8; // caches in the overview
@@ -40,16 +41,18 @@ class Page {
   private search = new AbortController();
   private readonly line: TimeLine;
   private readonly controls: Controls;
+  private readonly virtual: Virtual;
   private readonly calm = matchMedia('(prefers-reduced-motion: reduce)');
   private saidAt = 0;
   /** When what the address asks for is shown. */
   indexed = Promise.resolve();
 
-  private constructor(private readonly wasm: WebAssembly.Module, private readonly stream: Uint8Array, { about }: Run) {
+  private constructor(private readonly wasm: WebAssembly.Module, private readonly stream: Uint8Array, { about, engine }: Run) {
     $('title').textContent = `${about.title}: ${noun(about.operations, 'operation')}, ${noun(about.cpus, 'CPU')}, ${noun(about.caches.length, 'cache')}`;
     this.line = new TimeLine($('line'), about.operations, { seek: (n) => this.go(n), changed: () => this.draw() });
     this.controls = new Controls({
       operations: about.operations,
+      cpus: about.cpus,
       toggle: () => (this.playing ? this.pause() : this.play()),
       go: (n) => this.go(n),
       by: (n) => this.go(this.at + n),
@@ -58,9 +61,10 @@ class Page {
       stop: () => this.stop(),
       zoom: (factor) => (factor ? this.line.zoom(factor, this.at) : this.line.zoomTo([0, about.operations])),
       follow: () => this.followTouched(),
-      designs: (design, beside) => void this.compare(design, beside).catch(problem),
-      copy: (what) => void navigator.clipboard.writeText(what === 'link' ? location.href : command(this.look)).catch(problem),
+      designs: (design, beside, cpus) => void this.compare(design, beside, cpus).catch(problem),
+      copy: (what) => void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).catch(problem),
     });
+    this.virtual = new Virtual(engine.profiles());
     new ResizeObserver(() => this.draw()).observe($('main'));
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
       readColours();
@@ -81,15 +85,15 @@ class Page {
     // A link to a design that there is not shows the shipping one, and says so.
     let wrong: unknown;
     const design = look.design ?? 'uslab';
-    const run = await Run.open(wasm, stream, design, told).catch((error: unknown) => {
+    const run = await Run.open(wasm, stream, { design, cpus: 0 }, told).catch((error: unknown) => {
       if (design === 'uslab') throw error;
       wrong = error;
-      return Run.open(wasm, stream, 'uslab', told);
+      return Run.open(wasm, stream, { design: 'uslab', cpus: 0 }, told);
     });
     page = new Page(wasm, stream, run);
     page.pick(run);
     page.take([run]);
-    page.indexed = Promise.all([run.indexed, page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.design })]).then(() => {
+    page.indexed = Promise.all([run.indexed, page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.choice.design })]).then(() => {
       if (wrong) problem(wrong);
     });
     return page;
@@ -121,7 +125,7 @@ class Page {
     return this.sides[0]?.view.operation ?? 0;
   }
   get design(): string {
-    return this.first.run.design;
+    return this.first.run.choice.design;
   }
   view(side = 0): View | undefined {
     return this.sides[side]?.view;
@@ -137,20 +141,24 @@ class Page {
     return this.sides[0]!;
   }
   private get look(): Look {
-    const { run: { about, design } } = this.first;
+    const { run: { about } } = this.first;
     const [from, to] = this.line.range;
-    const beside = this.sides[1]?.run.design;
+    const { design: beside, cpus } = this.sides[1]?.run.choice ?? {};
     return {
-      at: this.at, cache: about.caches[this.chosen]!, design,
-      ...(beside && { beside }),
+      at: this.at, cache: about.caches[this.chosen]!, design: this.design,
+      ...(beside && { beside }), ...(cpus && { cpus }),
       ...((from > 0 || to < about.operations) && { range: [from, to] }),
       ...(this.life?.run === this.first.run && { object: { page: this.life.place.page, index: this.life.place.index } }),
     };
   }
 
+  private get commands(): string[] {
+    return commands(this.look, this.sides.map(({ run }) => run.choice));
+  }
+
   /** What a link asks for. */
-  private async open({ at, cache, design, beside, range, object }: Partial<Look>): Promise<void> {
-    await this.compare(design ?? 'uslab', beside ?? '').catch(problem);
+  private async open({ at, cache, design, beside, cpus, range, object }: Partial<Look>): Promise<void> {
+    await this.compare(design ?? 'uslab', beside ?? '', cpus ?? 0).catch(problem);
     const chosen = this.first.run.about.caches.indexOf(cache ?? '');
     if (chosen >= 0) [this.chosen, this.wanted] = [chosen, true];
     this.controls.choose(this.first.run.about.caches[this.chosen]!);
@@ -161,16 +169,17 @@ class Page {
 
   // --- designs ---
 
-  /** Runs the stream on a design, and on another one beside it unless that is ''. What runs already is kept. */
-  async compare(design: string, beside: string): Promise<void> {
-    const wanted = beside ? [design, beside] : [design];
-    if (wanted.join() === this.sides.map(({ run }) => run.design).join()) return;
+  /** Runs the stream on a design; and beside it on another one, or on another number of CPUs, unless that is '' and 0. What runs already is kept. */
+  async compare(design: string, beside: string, cpus: number): Promise<void> {
+    const own = cpus === this.first.run.about.cpus ? 0 : cpus;
+    const wanted: Choice[] = [{ design, cpus: 0 }, ...(beside || own ? [{ design: beside || design, cpus: own }] : [])];
+    if (wanted.length === this.sides.length && wanted.every((choice, i) => same(choice, this.sides[i]!.run.choice))) return;
     this.pause();
     problem('');
     const runs: Run[] = [];
     try {
       for (const own of wanted) {
-        const run = this.sides.find(({ run }) => run.design === own && !runs.includes(run))?.run ?? await Run.open(this.wasm, this.stream, own, progress);
+        const run = this.sides.find(({ run }) => same(run.choice, own) && !runs.includes(run))?.run ?? await Run.open(this.wasm, this.stream, own, progress);
         await run.indexed;
         runs.push(run);
       }
@@ -189,11 +198,12 @@ class Page {
       const machine = new Machine(run.about, this.lanes, (cache) => this.choose(cache), (place) => this.follow(place, run));
       const pages = new PagesBelow();
       const root = made('article', { className: 'side' }, made('h2', { className: 'design' }), machine.root, pages.root);
-      root.setAttribute('aria-label', `Design ${run.design}`);
+      root.setAttribute('aria-label', `Design ${run.name}`);
       return { run, root, machine, pages, view: run.view(0, this.shown) };
     });
     $('sides').replaceChildren(...this.sides.map(({ root }) => root));
     $('sides').classList.toggle('two', runs.length > 1);
+    this.virtual.take(runs);
   }
 
   // --- the moment ---
@@ -223,7 +233,7 @@ class Page {
   private drawAll(): void {
     const { run, view } = this.first;
     this.drawTime();
-    this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.design), command(this.look));
+    this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.choice), this.commands);
     // While it plays the words change slowly enough to be read.
     const now = performance.now();
     if (!this.playing || now - this.saidAt > 250) {
@@ -232,9 +242,9 @@ class Page {
       $('said').replaceChildren(...this.sides.map((side) => this.said(side)), ...waits);
     }
     for (const side of this.sides) {
-      const { root, run: { design, engine, travel }, view: own, machine, pages } = side;
+      const { root, run: { name, engine, travel }, view: own, machine, pages } = side;
       const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
-      root.querySelector('.design')!.textContent = `${design}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}`;
+      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}`;
       machine.draw(own, this.chosen, this.life?.run === side.run ? this.life.place : null);
       if (engine.at !== own.operation) travel.to(own.operation);
       pages.draw(own.pages, engine.map());
@@ -244,14 +254,14 @@ class Page {
     this.link();
   }
 
-  private said({ run: { about, design }, view }: Side): HTMLElement {
+  private said({ run: { about, name }, view }: Side): HTMLElement {
     const path = view.steps.at(-1)?.path;
     const mark = about.marks.find(({ operation }) => operation === view.operation);
     const chip = made('span', { className: `path ${path ?? 'none'}` }, path ?? (mark ? 'mark' : view.operation ? 'nothing' : 'begin'));
     const text = mark && !path ? `The trace is marked here: “${mark.text}”.`
       : view.operation ? view.steps.map(({ sentence }) => sentence).join(' ')
         : 'Nothing has happened yet: every cache is empty, and no memory is committed. Press play, or step.';
-    return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${design} `)] : []), chip, text);
+    return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${name} `)] : []), chip, text);
   }
 
   private linking = 0;
@@ -401,8 +411,8 @@ function problem(error: unknown): void {
   $('problem').textContent = error instanceof Error ? error.message : String(error);
 }
 
-const progress = ({ design, reach, about: { operations } }: Run) => {
-  $('said').replaceChildren(`The engine runs the trace once on ${design}: ${Math.round(reach / operations * 100)} %`);
+const progress = ({ name, reach, about: { operations } }: Run) => {
+  $('said').replaceChildren(`The engine runs the trace once on ${name}: ${Math.round(reach / operations * 100)} %`);
 };
 
 const page = Page.start();
@@ -414,7 +424,7 @@ const own = {
   ready: page.then(({ indexed }) => indexed),
   seek: async (n: number) => (await page).go(n),
   view: async (side?: number) => (await page).view(side),
-  run: async (design: string) => (await page).compare((await page).design, design),
+  run: async (design: string, cpus = 0) => (await page).compare((await page).design, design, cpus),
   counts: async () => (await page).counts,
 };
 Object.assign(window, { uslab: own });

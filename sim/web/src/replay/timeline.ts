@@ -164,7 +164,7 @@ function slowPaths(samples: readonly Sample[]): Strip {
 
 function difference(what: string, places: number[], run: Run, other: Run, colour: string): Strip {
   const of = (i: number) => places.reduce((all, place) => all + (other.samples[i]?.values[place] ?? 0) - run.samples[i]!.values[place]!, 0);
-  return { title: `${what}: what ${other.design} has more than ${run.design}`, areas: [{ colour, of }] };
+  return { title: `${what}: what ${other.name} has more than ${run.name}`, areas: [{ colour, of }] };
 }
 
 function drawStrip(
