@@ -322,8 +322,20 @@ fn a_converted_trace_gives_what_the_trace_gives() {
     };
     let [converted, read] = [out, trace].map(run);
     assert!(converted == read && converted.len() == 2, "compare --json of both");
+    // On another number of CPUs, and as a page, too; but without the kernel's events there is no report.
+    let moment = |path| {
+        said(&uslab(&["replay", path, "--cpus", "3", "--at", "400000", "--design", "slub", "--json", "-"])).1
+    };
+    let [converted, read] =
+        [out, trace].map(moment).map(|text| serde_json::from_str::<Value>(&text).expect("JSON"));
+    assert!(
+        converted["moments"] == read["moments"] && read["moments"][0]["operation"] == 400_000,
+        "compare --json of both"
+    );
+    let page = said(&uslab(&["replay", out, "--html", "-"])).1;
+    assert!(page.contains("--at") && page.ends_with("</html>\n"), "{} bytes", page.len());
     refused(&["replay", out], &["trace.ops", "--design"]);
-    refused(&["replay", "--design", "slub", "--cpus", "3", out], &["--cpus 3", "4 CPUs"]);
+    refused(&["replay", "--design", "slub", "--cpus", "0", out], &["--cpus 0", "1 to 1024"]);
     refused(&["convert", trace, trace], &["OUT", "not overwritten"]);
     std::fs::write(out, &std::fs::read(out).expect("it is there")[..5000]).expect("it is cut");
     refused(&["scale", "--trace", out], &["trace.ops", "damaged"]);

@@ -331,7 +331,8 @@ impl Stream {
         let recorded = core::mem::take(&mut self.columns[Column::Cpu as usize]);
         let mut at = 0;
         while at < recorded.len() {
-            let cpu = get(&recorded, &mut at).filter(|cpu| *cpu < self.cpus.into()).ok_or(StreamError::Damaged)?;
+            let cpu =
+                get(&recorded, &mut at).filter(|cpu| *cpu < self.cpus.into()).ok_or(StreamError::Damaged)?;
             put(&mut self.columns[Column::Cpu as usize], cpu % u64::from(cpus));
         }
         self.cpus = cpus;

@@ -5,6 +5,7 @@
 //! that an allocator has to replay go to the [spool](super::spool), what the page allocator tells of its own lists goes to
 //! another one; all others are counted here. At the end the records of page blocks that became slabs are marked.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -198,15 +199,18 @@ impl Recording {
         };
         thread::scope(|scope| {
             let started = thread::Builder::new().spawn_scoped(scope, unpack);
-            started.map_err(|source| TraceError::Read { path, source })?;
-            for chunk in chunks {
+            let reader = started.map_err(|source| TraceError::Read { path, source })?;
+            let parsed = chunks.into_iter().try_for_each(|chunk| {
                 let (text, first_line, read) = chunk?;
                 pass.chunk(&text, first_line)?;
                 progress(read);
                 // The other side may have read all.
                 let _ = used.send(text);
-            }
-            Ok::<_, TraceError>(())
+                Ok(())
+            });
+            // The scope alone would wait for what the thread runs, and not for its end.
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic));
+            parsed
         })?;
         pass.finish(page_size)
     }

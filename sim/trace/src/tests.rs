@@ -621,3 +621,34 @@ fn an_error_ends_the_thread_that_reads_ahead() {
     assert_eq!(read.unwrap_err().to_string(), "endless:2: impossible order=99 (0 to 13 are accepted)");
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
+
+/// A thread that a scope waits for may still be at its end when the scope has returned: the fuzzers saw what it had not freed yet.
+#[test]
+fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// What the thread leaves last.
+    struct End;
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static END: End = const { End });
+    impl Drop for End {
+        fn drop(&mut self) {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            ENDED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    struct Text(Cursor<String>);
+    impl std::io::Read for Text {
+        fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+            END.with(|_| self.0.read(to))
+        }
+    }
+    // The second one ends early, on the other side.
+    for (read, line) in ["Alloc(552),\n", "no trace\n"].into_iter().enumerate() {
+        // The first bytes are read here, for what the text is.
+        let text = Text(Cursor::new(line.repeat(1 << 14)));
+        let source = Source::from_reader("test", Box::new(text), None).unwrap();
+        assert_eq!(Recording::read(source, |_| {}).is_ok(), read == 0);
+        assert_eq!(ENDED.load(Ordering::Relaxed), read as u32 + 1);
+    }
+}
