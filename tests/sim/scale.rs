@@ -193,8 +193,8 @@ fn a_trace_runs_back_to_back_on_its_own_cpus() {
         );
         assert!(report.get("seed").is_none() && points[0]["ns"].as_f64() > Some(0.0));
     }
-    // On fewer CPUs, some do what two of the trace did; the bundled trace is this one.
-    let both = ["scale", "--trace", "--cpus", "4,3", "--design", "uslab-model", "--json", "-"];
+    // On fewer CPUs, some do what two of the trace did.
+    let both = ["scale", "--trace", trace, "--cpus", "4,3", "--design", "uslab-model", "--json", "-"];
     let folded: Value = serde_json::from_str(&said(&uslab(&both)).1).expect("JSON");
     let [three, four] = [0, 1].map(|i| &folded["curves"][0]["points"][i]);
     assert_eq!((&three["cpus"], four), (&3.into(), &report["curves"][1]["points"][0]));

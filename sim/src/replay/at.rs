@@ -56,7 +56,11 @@ pub fn page_stream(
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
     match path.map(moments::converted).transpose()?.flatten() {
-        Some(stream) => moments::on(stream, options),
+        Some(mut stream) => {
+            // A page's machine has one zone.
+            stream.zones.clear();
+            moments::on(stream, options)
+        }
         None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }
 }
