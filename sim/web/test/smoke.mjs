@@ -300,7 +300,7 @@ await drive('replay', async (openFile) => {
   }
   await restored.waitForFunction((hash) => location.hash === hash, new URL(link).hash);
   assert.equal(await restored.isVisible('#life'), true);
-  assert.equal(command, 'uslab replay --at 423456 --json');
+  assert.deepEqual(command.split('\n'), ['uslab replay --at 423456 --json', 'uslab replay --at 423456 --design slub:cpu_partial=0 --json']);
   assert.equal(moments([423456])[0].operation, 423456);
   await restored.evaluate(() => { location.hash = '#at=77'; });
   await restored.waitForFunction(async () => (await window.uslab.view()).operation === 77 && !(await window.uslab.view(1)));
@@ -315,6 +315,9 @@ await drive('replay', async (openFile) => {
   await page.locator('#twin table').nth(3).waitFor({ state: 'attached' });
   assert.equal(await page.locator('#twin table').count(), 4);
   assert((await page.locator('#twin tbody tr').count()) > 86);
+  // Operations by path so far, in the table of the run: at its end, as the time line's strip adds them up.
+  const last = await page.locator('#twin table').nth(3).locator('tbody tr').last().locator('th, td').allTextContents();
+  assert(last[0] === grouped(operations) && last.slice(5).every((n) => Number(n.replaceAll(',', '')) > 0), `${last}`);
   const unnamed = await page.$$eval('button, input, select, canvas', (all) => all.filter((element) => {
     const label = element.getAttribute('aria-label') ?? element.textContent.trim() ?? '';
     const outer = element.closest('label, [role=slider], button[aria-label]');
