@@ -72,7 +72,7 @@ fn cell(record: &Record) -> Cell<'_> {
     (work, *cpus, *size, *ops, *think, *seed)
 }
 
-fn values<'r>(records: &'r [Record], metric: Metric) -> impl Iterator<Item = (&'r Record, f64)> + Clone {
+fn values(records: &[Record], metric: Metric) -> impl Iterator<Item = (&Record, f64)> + Clone {
     records.iter().filter_map(move |record| Some((record, numbers(record)?.get(metric))))
 }
 

@@ -162,13 +162,16 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
 }
 
 /// A file that builds the command as one static program, on nothing.
-pub(super) const CONTAINER: &str = "\
+pub(super) const CONTAINER: &str = concat!(
+    "\
 # Written by `uslab sweep container`. In the repository's root:
 #
 #     podman build --file Containerfile --tag uslab-sweep .
 #
 # On Alpine the C library is musl, and programs are static.
-FROM docker.io/library/rust:1.95-alpine AS build
+FROM docker.io/library/rust:",
+    env!("CARGO_PKG_RUST_VERSION"),
+    "-alpine AS build
 RUN apk add --no-cache gcc make musl-dev
 WORKDIR /uslab
 COPY . .
@@ -178,7 +181,8 @@ FROM scratch
 COPY --from=build /uslab/target/release/uslab /uslab
 USER 65534:65534
 ENTRYPOINT [\"/uslab\"]
-";
+"
+);
 
 #[cfg(test)]
 mod tests {
