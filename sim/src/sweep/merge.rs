@@ -356,3 +356,76 @@ fn columns(rows: &[Record], names: &[String]) -> Vec<Column> {
     }
     columns
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+
+    fn record(item: u64, setting: &str, cpus: Option<u32>) -> Record {
+        let numbers = serde_json::json!({
+            "operations": 10 + item, "ns": 0.1 + item as f64, "operations_per_us": 2.5, "waiting": 0.0, "lines_per_operation": 1.0 / 3.0,
+            "depot": { "taken": 1, "contended": 2, "waited_ns": 3.5 }, "lists": { "taken": 4, "contended": 5, "waited_ns": 6.5 },
+            "zone": { "taken": 7, "contended": 8, "waited_ns": 9.5 },
+            "cpu": 11, "depots": 12, "slab": 13, "pages": 14, "commit": 15, "slabs": 16, "container": 17
+        });
+        let record = serde_json::json!({
+            "sweep": "", "item": item, "work": "a, \"b\"", "setting": setting, "cpus": cpus, "size": 64, "ops": 5, "think": 0, "seed": null,
+            "result": { "done": numbers }
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn parquet_holds_what_csv_does() {
+        let records = [
+            record(0, "slub", None),
+            record(1, "slub:cpu_partial=30", Some(4)),
+            record(2, "slab:limit=8", Some(2)),
+        ];
+        let rows = csv(&records).unwrap();
+        let mut rows = csv::Reader::from_reader(&rows[..]);
+        let header: Vec<_> = rows.headers().unwrap().iter().map(str::to_owned).collect();
+        let rows: Vec<_> = rows.records().map(Result::unwrap).collect();
+        let reader = SerializedFileReader::new(bytes(parquet(&records).unwrap())).unwrap();
+        let mut count = 0;
+        for (row, text) in reader.get_row_iter(None).unwrap().map(Result::unwrap).zip(&rows) {
+            count += 1;
+            for (((name, field), column), text) in row.get_column_iter().zip(&header).zip(text) {
+                assert_eq!(name, column);
+                let told = match field {
+                    Field::Null => String::new(),
+                    Field::Str(word) => word.clone(),
+                    Field::Long(n) => n.to_string(),
+                    Field::Double(n) => n.to_string(),
+                    other => panic!("{name}: {other:?}"),
+                };
+                assert_eq!(told, text, "{name}");
+            }
+        }
+        assert_eq!((count, rows.len(), header.len()), (3, 3, AXES.len() + 2 + Numbers::NAMES.len()));
+        assert!(rows[0][4].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
+    }
+
+    /// A file, which is what a reader wants.
+    fn bytes(content: Vec<u8>) -> std::fs::File {
+        use std::io::Write as _;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_up_to_a_number() {
+        let all = Collected {
+            missing: (5..30).collect(),
+            failed: vec![(1, "why".to_owned())],
+            ..Collected::default()
+        };
+        let lines = all.complaints("run", 3);
+        assert_eq!(lines[0], "item 1: failed: why; `run --item 1` runs it");
+        assert_eq!(lines[1], "item 5: missing; `run --item 5` runs it");
+        assert_eq!(lines[3..], ["23 items more; `run` runs all of them".to_owned()]);
+    }
+}
