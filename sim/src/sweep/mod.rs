@@ -11,6 +11,8 @@
 #[cfg(feature = "sweep")]
 mod analysis;
 #[cfg(feature = "sweep")]
+mod args;
+#[cfg(feature = "sweep")]
 mod axis;
 #[cfg(feature = "sweep")]
 mod engines;
@@ -42,7 +44,9 @@ mod verb;
 #[cfg(not(feature = "sweep"))]
 mod not_built;
 
+#[cfg(feature = "sweep")]
+pub(crate) use args::{SweepArgs, TuneArgs};
 #[cfg(not(feature = "sweep"))]
 pub(crate) use not_built::{SweepArgs, TuneArgs, sweep, tune};
 #[cfg(feature = "sweep")]
-pub(crate) use verb::{SweepArgs, TuneArgs, sweep, tune};
+pub(crate) use verb::{sweep, tune};
