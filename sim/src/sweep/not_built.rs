@@ -20,10 +20,12 @@ pub(crate) struct TuneArgs {
     args: Vec<OsString>,
 }
 
+#[expect(clippy::extra_unused_type_parameters, reason = "as with the feature")]
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, _: Option<Place>) -> anyhow::Result<Outcome> {
     Err(not_built("sweep", &args.args))
 }
 
+#[expect(clippy::extra_unused_type_parameters, reason = "as with the feature")]
 pub(crate) fn tune<P: Policy>(args: &TuneArgs, _: Option<Place>) -> anyhow::Result<Outcome> {
     Err(not_built("tune", &args.args))
 }
