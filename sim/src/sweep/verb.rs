@@ -251,7 +251,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
     );
     if cost.runs > 0 {
         said += &format!(
-            "{} runs took {:.1} s of CPUs: {:.3} s each, {:.3} s the dearest, item {}.\n",
+            "{} runs took {:.1} s of threads: {:.3} s each, {:.3} s the dearest, item {}.\n",
             grouped(cost.runs),
             cost.seconds,
             cost.mean(),
@@ -267,7 +267,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
             );
         } else {
             said += &format!(
-                "What is left would take {left:.1} s of one CPU, {:.1} s on 1,000.\n",
+                "What is left would take {left:.1} s of one thread, {:.1} s on 1,000.\n",
                 on(1000.0, left)
             );
         }
