@@ -219,7 +219,7 @@ fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
         let report = json(&["sweep", "merge", &sweep.file, "--results", &results, "--by", metric]);
         let best = report["best"].as_array().unwrap();
         assert_eq!(best.len(), 4, "two workloads on two numbers of CPUs");
-        let [.., csv] = [sweep.merged("r")[0].clone()];
+        let csv = sweep.merged("r")[0].clone();
         let mut rows = csv::Reader::from_reader(&csv[..]);
         let rows: Vec<std::collections::HashMap<String, String>> =
             rows.deserialize().collect::<Result<_, _>>().unwrap();
@@ -227,7 +227,7 @@ fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
             let mean_of = |setting: &str| {
                 let of = |row: &&std::collections::HashMap<String, String>| {
                     row["work"] == best["work"]
-                        && row["cpus"] == best["cpus"].to_string()
+                        && row["cpus"].parse().ok() == best["cpus"].as_u64()
                         && row["setting"] == setting
                 };
                 let values: Vec<f64> =
