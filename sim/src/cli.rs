@@ -12,6 +12,7 @@ use crate::replay;
 use crate::scale;
 use crate::story::{self, verb::StoryArgs};
 use crate::stress::{self, FaultSpec, Workload};
+use crate::sweep::{self, SweepArgs, TuneArgs};
 use crate::top::{self, TopArgs};
 use crate::trace::PageSize;
 use crate::validate;
@@ -57,6 +58,8 @@ enum Verb {
     Record(RecordArgs),
     Convert(ConvertArgs),
     Scale(ScaleArgs),
+    Sweep(SweepArgs),
+    Tune(TuneArgs),
     Calibrate(CalibrateArgs),
     Validate(ValidateArgs),
     Diff(DiffArgs),
@@ -568,6 +571,8 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Diff(args)) => run_diff(args, json()?),
         Some(Verb::Calibrate(args)) => run_calibrate(args, json()?),
         Some(Verb::Validate(args)) => run_validate(args, json()?),
+        Some(Verb::Sweep(args)) => sweep::sweep::<P>(args, json()?),
+        Some(Verb::Tune(args)) => sweep::tune::<P>(args, json()?),
         Some(Verb::Scale(args)) => run_scale::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
@@ -777,7 +782,9 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
     let work = match &args.trace {
         Some(path) => {
             let stream = replay::read_stream(path.as_deref(), &replay::Options::default(), &progress)?;
-            scale::Work::Trace(Box::new(stream), counts.unwrap_or_default())
+            let on =
+                counts.unwrap_or_else(|| vec![stream.cpus]).into_iter().map(|cpus| stream.clone().on(cpus));
+            scale::Work::Trace(on.collect::<Result<_, _>>()?)
         }
         None => scale::Work::Made {
             cpus: counts.unwrap_or_else(|| vec![1, 2, 4, 8, 16, 32, 64]),

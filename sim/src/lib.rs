@@ -35,6 +35,7 @@ pub mod resident;
 pub mod scale;
 pub mod story;
 pub mod stress;
+mod sweep;
 mod top;
 #[cfg(test)]
 mod typescript;

@@ -32,8 +32,8 @@ pub enum Work {
         /// Where chance begins.
         seed: u64,
     },
-    /// A recorded trace back to back, on some CPU counts; none is as many as it has.
-    Trace(Box<Stream>, Vec<u32>),
+    /// A recorded trace back to back, on each of these numbers of CPUs that it was put [on](Stream::on).
+    Trace(Vec<Stream>),
 }
 
 /// What is to be run.
@@ -157,11 +157,18 @@ pub fn profile(name: &str) -> anyhow::Result<Profile> {
     parse().map_err(|error| error.context(format!("--profile {name}")))
 }
 
+/// What one run is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Point<'a> {
+    /// A made workload.
+    Made { workload: &'a Workload, cpus: u32, size: u32, operations: u64, seed: u64 },
+    /// A recorded trace.
+    Trace(&'a Stream),
+}
+
 /// One design on some CPUs.
 struct Run<'a> {
-    work: &'a Work,
-    cpus: u32,
-    workload: Option<&'a Workload>,
+    point: Point<'a>,
     profile: &'a Profile,
     pages: &'a Pages,
 }
@@ -170,18 +177,34 @@ impl PolicyVisitor for Run<'_> {
     type Out = Result<Outcome, ClockError>;
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
-        let Self { work, cpus, workload, profile, pages } = self;
-        match (work, workload) {
-            (Work::Made { size, operations, seed, .. }, Some(workload)) => {
-                run::<P>(pages, knobs, workload, profile, *size, *operations, *seed)
+        let Self { point, profile, pages } = self;
+        match point {
+            Point::Made { workload, size, operations, seed, .. } => {
+                run::<P>(pages, knobs, workload, profile, size, operations, seed)
             }
-            (Work::Made { .. }, None) => unreachable!("made work has a workload"),
-            (Work::Trace(stream, _), _) => {
-                let stream = Stream::clone(stream).on(cpus).map_err(|_| ClockError::Damaged)?;
-                run_stream::<P>(pages, knobs, &stream, profile)
-            }
+            Point::Trace(stream) => run_stream::<P>(pages, knobs, stream, profile),
         }
     }
+}
+
+/// Runs one design once. The same point gives the same outcome, to the bit.
+///
+/// # Errors
+/// See [`ScaleError`].
+pub(crate) fn point<P: Policy>(
+    design: &Spec<P>,
+    point: Point<'_>,
+    profile: &Profile,
+) -> Result<Outcome, ScaleError> {
+    let cpus = match point {
+        Point::Made { cpus, .. } => cpus,
+        Point::Trace(stream) => stream.cpus,
+    };
+    let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
+    let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
+    let outcome =
+        design.policy(Run { point, profile, pages: &pages }).map_err(|error| wrong(error.into()))?;
+    outcome.map_err(wrong)
 }
 
 /// Runs every design under every workload, on every number of CPUs; or the trace.
@@ -190,36 +213,39 @@ impl PolicyVisitor for Run<'_> {
 /// See [`ScaleError`].
 pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
     let Options { work, designs, profile } = options;
-    let (counts, workloads): (_, Vec<_>) = match work {
-        Work::Made { cpus, workloads, .. } => (cpus.clone(), workloads.iter().map(Some).collect()),
-        Work::Trace(stream, cpus) if cpus.is_empty() => (vec![stream.cpus], vec![None]),
-        Work::Trace(_, cpus) => (cpus.clone(), vec![None]),
+    // What is run, by name: on each number of CPUs.
+    let works: Vec<(String, Vec<Point<'_>>)> = match work {
+        Work::Made { cpus, workloads, size, operations, seed } => {
+            let points = |workload| {
+                let made =
+                    |&cpus| Point::Made { workload, cpus, size: *size, operations: *operations, seed: *seed };
+                cpus.iter().map(made).collect()
+            };
+            workloads.iter().map(|workload| (workload.to_string(), points(workload))).collect()
+        }
+        Work::Trace(streams) => {
+            let title = streams.first().map(|stream| stream.title.clone());
+            vec![(title.unwrap_or_default(), streams.iter().map(Point::Trace).collect())]
+        }
     };
-    let stage = progress.stage("simulating", (counts.len() * workloads.len() * designs.len()) as u64);
+    let runs = works.iter().map(|(_, points)| points.len()).sum::<usize>() * designs.len();
+    let stage = progress.stage("simulating", runs as u64);
     let mut curves = Vec::new();
     let mut done = 0;
-    for workload in workloads {
+    for (workload, on) in &works {
         for design in designs {
-            let mut points = Vec::with_capacity(counts.len());
-            for &cpus in &counts {
-                let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
-                let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
-                let run = Run { work, cpus, workload, profile, pages: &pages };
-                let outcome = design.policy(run).map_err(|error| wrong(error.into()))?;
-                points.push(outcome.map_err(wrong)?);
+            let mut points = Vec::with_capacity(on.len());
+            for &at in on {
+                points.push(point(design, at, profile)?);
                 done += 1;
                 stage.at(done);
             }
-            let workload = match (work, workload) {
-                (Work::Trace(stream, _), _) => stream.title.clone(),
-                (_, workload) => workload.map(ToString::to_string).unwrap_or_default(),
-            };
-            curves.push(Curve { workload, design: design.to_string(), points });
+            curves.push(Curve { workload: workload.clone(), design: design.to_string(), points });
         }
     }
     let (size, operations_per_cpu, seed) = match *work {
         Work::Made { size, operations, seed, .. } => (Some(size), Some(operations), Some(seed)),
-        Work::Trace(..) => (None, None, None),
+        Work::Trace(_) => (None, None, None),
     };
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }

@@ -21,12 +21,13 @@ const APART: &str = "slab/src/handle";
 const OFF: usize = 100;
 
 /// Pages in which every file that is named must exist.
-const MAPS: [&str; 7] = [
+const MAPS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "STUDY.md",
     "slab/book/src/study.md",
+    "slab/book/src/sweep.md",
     "slab/book/src/check.md",
     "slab/book/src/embed.md",
 ];

@@ -18,4 +18,5 @@ mod scale;
 mod story;
 mod stress;
 mod study;
+mod sweep;
 mod watch;

@@ -16,6 +16,10 @@ pub enum Form {
     Json,
     /// A line a value, names of the columns first.
     Csv,
+    /// A line a run of a sweep.
+    Rows,
+    /// The same in columns.
+    Parquet,
     /// A page that needs nothing beside it.
     Html,
     /// A picture.
@@ -29,7 +33,8 @@ impl Form {
     fn option(self) -> &'static str {
         match self {
             Self::Json => "--json",
-            Self::Csv => "--csv",
+            Self::Csv | Self::Rows => "--csv",
+            Self::Parquet => "--parquet",
             Self::Html => "--html",
             Self::Svg => "--svg",
             Self::Operations => "OUT",
@@ -40,6 +45,8 @@ impl Form {
         match self {
             Self::Json => (b"{", "no JSON object"),
             Self::Csv => (b"part,", "no table of the lab"),
+            Self::Rows => (b"item,", "no table of a sweep"),
+            Self::Parquet => (b"PAR1", "no Parquet"),
             Self::Html => (b"<!DOCTYPE html>", "no page"),
             Self::Svg => (b"<svg", "no picture"),
             Self::Operations => (b"uslabops", "no converted trace"),

@@ -317,7 +317,7 @@ await drive('replay', async (openFile) => {
   assert((await page.locator('#twin tbody tr').count()) > 86);
   // Operations by path so far, in the table of the run: at its end, as the time line's strip adds them up.
   const last = await page.locator('#twin table').nth(3).locator('tbody tr').last().locator('th, td').allTextContents();
-  assert(last[0] === grouped(operations) && last.slice(5).every((n) => Number(n.replaceAll(',', '')) > 0), `${last}`);
+  assert(last[0] === operations.toLocaleString('en-US') && last.slice(5).every((n) => Number(n.replaceAll(',', '')) > 0), `${last}`);
   const unnamed = await page.$$eval('button, input, select, canvas', (all) => all.filter((element) => {
     const label = element.getAttribute('aria-label') ?? element.textContent.trim() ?? '';
     const outer = element.closest('label, [role=slider], button[aria-label]');

@@ -1,0 +1,198 @@
+//! What engines are given that run a sweep's shares: a script for Slurm, a Job for Kubernetes, a file for a container.
+
+use super::plan::Plan;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The most tasks of an array, where an administrator has set nothing else (`MaxArraySize` of slurm.conf is one more).
+const SLURM_TASKS: u64 = 1000;
+
+/// A script for `sbatch`.
+#[derive(Debug)]
+pub(super) struct Slurm<'a> {
+    pub(super) shards: u64,
+    pub(super) cpus: u32,
+    pub(super) time: Option<&'a str>,
+    pub(super) memory: Option<&'a str>,
+    pub(super) partition: Option<&'a str>,
+    pub(super) inputs: Option<&'a Path>,
+    pub(super) results: &'a Path,
+    /// The command `uslab`, as nodes have it.
+    pub(super) program: &'a Path,
+}
+
+/// A word that a shell takes as it is.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// A path from the root: a job begins in a folder of its own.
+fn from_root(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A name for a job: small letters, digits and hyphens, as Kubernetes has them, at most 50.
+fn job_name(plan: &Plan) -> String {
+    let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = format!("uslab-{stem}").chars().map(plain).take(50).collect();
+    name.trim_matches('-').to_owned()
+}
+
+/// The array of a sweep.
+pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
+    let Slurm { shards, cpus, time, memory, partition, inputs, results, program } = options;
+    let name = job_name(plan);
+    let mut script = format!(
+        "\
+#!/bin/bash
+# Written by `uslab sweep slurm`: {} items in {shards} shares. Submit it with `sbatch`; what is done already is not run again.
+#SBATCH --job-name={name}
+#SBATCH --array=0-{}
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task={cpus}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={name}-%A_%a.log
+",
+        plan.len(),
+        shards - 1
+    );
+    for (option, value) in [("time", time), ("mem", memory), ("partition", partition)] {
+        if let Some(value) = value {
+            let _ = writeln!(script, "#SBATCH --{option}={value}");
+        }
+    }
+    if *shards > SLURM_TASKS {
+        let _ = writeln!(
+            script,
+            "# More than {SLURM_TASKS} tasks: the cluster's MaxArraySize has to be above {shards}."
+        );
+    }
+    let inputs = inputs.map_or_else(String::new, |inputs| format!(" --inputs {}", path(&from_root(inputs))));
+    let _ = write!(
+        script,
+        "\
+set -euo pipefail
+# The share is said in full: `sbatch --array=7 THIS` runs share 7 of {shards} again, and not all of it.
+exec {} sweep run {}{inputs} --results {} \\
+    --hash {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --threads \"${{SLURM_CPUS_PER_TASK:-{cpus}}}\"
+",
+        path(&from_root(program)),
+        path(&from_root(&plan.path)),
+        path(&from_root(results)),
+        plan.hash,
+    );
+    script
+}
+
+/// A Job for Kubernetes.
+#[derive(Debug)]
+pub(super) struct Kubernetes<'a> {
+    pub(super) shards: u64,
+    pub(super) parallelism: u64,
+    pub(super) image: &'a str,
+    /// Of the volume with the sweep's file and its results.
+    pub(super) claim: &'a str,
+    /// Of the volume with the traces, where it is another one.
+    pub(super) inputs_claim: Option<&'a str>,
+    pub(super) cpus: u32,
+    pub(super) memory: &'a str,
+}
+
+/// The Indexed Job of a sweep. A share that ends with exit code 2, which is bad input, ends the Job; any other failure has its share
+/// run again, three times at most.
+pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
+    let Kubernetes { shards, parallelism, image, claim, inputs_claim, cpus, memory } = options;
+    let file = plan.path.file_name().unwrap_or_default().to_string_lossy();
+    let mut args = vec!["sweep".to_owned(), "run".to_owned(), format!("/sweep/{file}")];
+    let mut mounts = vec![json!({ "name": "sweep", "mountPath": "/sweep" })];
+    let mut volumes = vec![json!({ "name": "sweep", "persistentVolumeClaim": { "claimName": claim } })];
+    if let Some(claim) = inputs_claim {
+        args.extend(["--inputs".to_owned(), "/inputs".to_owned()]);
+        mounts.push(json!({ "name": "inputs", "mountPath": "/inputs", "readOnly": true }));
+        volumes.push(
+            json!({ "name": "inputs", "persistentVolumeClaim": { "claimName": claim, "readOnly": true } }),
+        );
+    }
+    args.extend(["--results".to_owned(), "/sweep/results".to_owned()]);
+    args.extend(["--hash".to_owned(), plan.hash.clone(), "--threads".to_owned(), cpus.to_string()]);
+    let name = job_name(plan);
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": { "name": name, "labels": { "app": "uslab", "sweep": plan.short_hash() } },
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": shards,
+            "parallelism": parallelism,
+            "backoffLimitPerIndex": 3,
+            "maxFailedIndexes": shards,
+            "podFailurePolicy": { "rules": [
+                { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
+                { "action": "FailJob", "onExitCodes": { "containerName": "uslab", "operator": "In", "values": [2] } }
+            ] },
+            "template": {
+                "metadata": { "labels": { "app": "uslab", "sweep": plan.short_hash() } },
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{
+                        "name": "uslab",
+                        "image": image,
+                        "args": args,
+                        // The share's number is in JOB_COMPLETION_INDEX already.
+                        "env": [{ "name": "JOB_COMPLETIONS", "value": shards.to_string() }],
+                        "resources": { "requests": { "cpu": cpus.to_string(), "memory": memory }, "limits": { "memory": memory } },
+                        "volumeMounts": mounts
+                    }],
+                    "volumes": volumes
+                }
+            }
+        }
+    })
+}
+
+/// A file that builds the command as one static program, on nothing.
+pub(super) const CONTAINER: &str = concat!(
+    "\
+# Written by `uslab sweep container`. In the repository's root:
+#
+#     podman build --file Containerfile --tag uslab-sweep .
+#
+# On Alpine the C library is musl, and programs are static.
+FROM docker.io/library/rust:",
+    env!("CARGO_PKG_RUST_VERSION"),
+    "-alpine AS build
+RUN apk add --no-cache gcc make musl-dev
+WORKDIR /uslab
+COPY . .
+RUN cargo build --locked --release --package uslab-sim --features sweep --bin uslab
+
+FROM scratch
+COPY --from=build /uslab/target/release/uslab /uslab
+USER 65534:65534
+ENTRYPOINT [\"/uslab\"]
+"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {
+        assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(quoted(""), "''");
+    }
+}

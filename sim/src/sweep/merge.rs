@@ -1,0 +1,431 @@
+//! All results of a sweep as one: what is missing, tables, CSV and Parquet.
+
+use super::analysis::{self, Best, Score, Sensitivity, knobs, numbers};
+use super::plan::Plan;
+use super::record::{Metric, Number, Numbers, Record};
+use super::store::{Found, Store};
+use crate::output::{Progress, grouped, table, text};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
+use parquet::{basic, errors::ParquetError};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Rows of a row group.
+const GROUP: usize = 65_536;
+/// Settings that are shown.
+const SHOWN: usize = 10;
+
+/// What there is of a sweep.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    /// In the order of their numbers.
+    pub(super) records: Vec<Record>,
+    pub(super) missing: Vec<u64>,
+    pub(super) failed: Vec<(u64, String)>,
+    pub(super) damaged: Vec<(u64, String)>,
+}
+
+/// Reads all results.
+///
+/// # Errors
+/// One is of another sweep, or cannot be read.
+pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<Collected> {
+    let stage = progress.stage("reading", plan.len());
+    let mut all = Collected::default();
+    for number in 0..plan.len() {
+        match store.read(number)? {
+            Found::Done(record) => all.records.push(*record),
+            Found::Missing => all.missing.push(number),
+            Found::Failed(why) => all.failed.push((number, why)),
+            Found::Damaged(why) => all.damaged.push((number, why)),
+        }
+        if number % 256 == 0 {
+            stage.at(number);
+        }
+    }
+    Ok(all)
+}
+
+impl Collected {
+    /// Whether every item has a result.
+    pub(super) fn is_whole(&self) -> bool {
+        self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
+    }
+    /// What is not there: a line an item, with the command that runs it. At most so many, and how many more there are.
+    pub(super) fn complaints(&self, command: &str, most: usize) -> Vec<String> {
+        let missing = self.missing.iter().map(|number| (*number, "missing".to_owned()));
+        let failed = self.failed.iter().map(|(number, why)| (*number, format!("failed: {why}")));
+        let damaged = self.damaged.iter().map(|(number, why)| (*number, format!("damaged: {why}")));
+        let all: Vec<_> = failed.chain(damaged).chain(missing).collect();
+        let line = |(number, why): &(u64, String)| {
+            format!("item {number}: {why}; `{command} --item {number}` runs it")
+        };
+        let mut lines: Vec<_> = all.iter().take(most).map(line).collect();
+        if all.len() > most {
+            lines.push(format!(
+                "{} items more; `{command}` runs all of them",
+                grouped((all.len() - most) as u64)
+            ));
+        }
+        lines
+    }
+}
+
+/// What a sweep says.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) sweep: String,
+    pub(super) items: u64,
+    pub(super) done: u64,
+    pub(super) missing: u64,
+    pub(super) failed: u64,
+    pub(super) damaged: u64,
+    pub(super) metric: &'static str,
+    pub(super) settings: Vec<Score>,
+    pub(super) best: Vec<Best>,
+    pub(super) sensitivity: Vec<Sensitivity>,
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, all: &Collected, metric: Metric) -> Self {
+        Self {
+            sweep: plan.hash.clone(),
+            items: plan.len(),
+            done: all.records.len() as u64,
+            missing: all.missing.len() as u64,
+            failed: all.failed.len() as u64,
+            damaged: all.damaged.len() as u64,
+            metric: metric.name(),
+            settings: analysis::scores(&all.records, metric),
+            best: analysis::best(&all.records, metric),
+            sensitivity: analysis::sensitivity(&all.records, metric),
+        }
+    }
+}
+
+/// A part as per cent.
+pub(super) fn percent(part: f64) -> String {
+    format!("{:.1} %", 100.0 * part)
+}
+
+/// A number with four digits or so.
+pub(super) fn short(number: f64) -> String {
+    match number.abs() {
+        1000.0.. => format!("{number:.0}"),
+        10.0.. => format!("{number:.1}"),
+        _ => format!("{number:.3}"),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { metric, done, items, .. } = self;
+        writeln!(
+            f,
+            "Sweep {}: {} of {} items, judged by {metric}.",
+            &self.sweep[..16],
+            grouped(*done),
+            grouped(*items)
+        )?;
+        let all = self.settings.len();
+        writeln!(
+            f,
+            "\nSettings: what each reaches of the best one's {metric}, as a geometric mean over works, CPUs and seeds{}.",
+            if all > SHOWN { format!(" (the first {SHOWN} of {all})") } else { String::new() }
+        )?;
+        let mut rows = table(&["setting", "of the best", "at worst", "where", "runs"]);
+        for score in self.settings.iter().take(SHOWN) {
+            let Score { setting, of_best, worst, worst_at, runs } = score;
+            rows.add_row([
+                setting.clone(),
+                percent(*of_best),
+                percent(*worst),
+                worst_at.clone(),
+                grouped(*runs),
+            ]);
+        }
+        write!(f, "{}", text(&rows))?;
+        writeln!(
+            f,
+            "\nThe best setting of each work on each number of CPUs: the mean {metric} of its runs."
+        )?;
+        let mut rows = table(&["work", "CPUs", "setting", metric, "from", "to", "the next one", "reaches"]);
+        for best in &self.best {
+            let Best { work, cpus, setting, mean, spread: [least, most], second } = best;
+            let (second, reaches) =
+                second.clone().map_or_else(<_>::default, |(name, part)| (name, percent(part)));
+            let numbers = [short(*mean), short(*least), short(*most)];
+            let [mean, least, most] = numbers;
+            rows.add_row([
+                work.clone(),
+                cpus.to_string(),
+                setting.clone(),
+                mean,
+                least,
+                most,
+                second,
+                reaches,
+            ]);
+        }
+        write!(f, "{}", text(&rows))?;
+        writeln!(
+            f,
+            "\nSensitivity: the part of a design's variance of {metric} that an axis explains alone."
+        )?;
+        let mut rows = table(&["design, axis", "explains", "values", "least mean", "largest mean"]);
+        for Sensitivity { design, effects, .. } in &self.sensitivity {
+            for effect in effects {
+                let means = || effect.means.iter().map(|(_, mean)| *mean);
+                rows.add_row([
+                    format!("{design}, {}", effect.axis),
+                    percent(effect.share),
+                    effect.means.len().to_string(),
+                    short(means().fold(f64::MAX, f64::min)),
+                    short(means().fold(f64::MIN, f64::max)),
+                ]);
+            }
+        }
+        write!(f, "{}", text(&rows))
+    }
+}
+
+/// Columns before the numbers and the knobs.
+const AXES: [&str; 9] = ["item", "work", "design", "setting", "cpus", "size", "ops", "think", "seed"];
+
+/// The names of all knobs, in order.
+fn knob_names(records: &[Record]) -> Vec<String> {
+    let names: BTreeSet<_> =
+        records.iter().flat_map(|record| knobs(&record.setting)).map(|(key, _)| key).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+fn design(record: &Record) -> &str {
+    record.setting.split(':').next().unwrap_or_default()
+}
+
+fn knob(record: &Record, name: &str) -> Option<u64> {
+    knobs(&record.setting).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// All runs as CSV: a row an item, in the order of their numbers.
+///
+/// # Errors
+/// None: it is written to memory.
+pub(super) fn csv(records: &[Record]) -> anyhow::Result<Vec<u8>> {
+    let names = knob_names(records);
+    let mut to = csv::Writer::from_writer(vec![]);
+    let header = AXES.iter().map(|name| (*name).to_owned());
+    let header = header.chain(names.iter().map(|name| format!("knob_{name}")));
+    to.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
+    let told = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
+    for record in records {
+        let Record { item, work, setting, cpus, size, ops, think, seed, .. } = record;
+        let axes = [
+            item.to_string(),
+            work.clone(),
+            design(record).to_owned(),
+            setting.clone(),
+            told(cpus.map(u64::from)),
+            told(size.map(u64::from)),
+            told(*ops),
+            told(think.map(u64::from)),
+            told(*seed),
+        ];
+        let knobs = names.iter().map(|name| told(knob(record, name)));
+        let numbers = numbers(record).into_iter().flat_map(Numbers::columns).map(|number| number.to_string());
+        to.write_record(axes.into_iter().chain(knobs).chain(numbers))?;
+    }
+    Ok(to.into_inner().map_err(|error| error.into_error())?)
+}
+
+/// A column's values, for all rows of a group.
+enum Column {
+    Text(Vec<ByteArray>),
+    Counts(Vec<Option<i64>>),
+    Reals(Vec<f64>),
+}
+
+/// All runs as Parquet, with the columns of [`csv`].
+///
+/// # Errors
+/// None: it is written to memory.
+pub(super) fn parquet(records: &[Record]) -> Result<Vec<u8>, ParquetError> {
+    use basic::{LogicalType, Repetition, Type as Physical};
+    let names = knob_names(records);
+    let is_real = Numbers::NAMES.map(|name| {
+        let column = Numbers::NAMES.iter().position(|other| *other == name).unwrap_or_default();
+        records
+            .iter()
+            .find_map(numbers)
+            .is_some_and(|numbers| matches!(numbers.columns()[column], Number::Real(_)))
+    });
+    let field = |name: &str, physical, repetition| {
+        let logical = (physical == Physical::BYTE_ARRAY).then_some(LogicalType::String);
+        let field = Type::primitive_type_builder(name, physical).with_repetition(repetition);
+        field.with_logical_type(logical).build().map(Arc::new)
+    };
+    let (required, optional) = (Repetition::REQUIRED, Repetition::OPTIONAL);
+    let mut fields = vec![
+        field(AXES[0], Physical::INT64, optional)?,
+        field(AXES[1], Physical::BYTE_ARRAY, required)?,
+        field(AXES[2], Physical::BYTE_ARRAY, required)?,
+        field(AXES[3], Physical::BYTE_ARRAY, required)?,
+    ];
+    for name in &AXES[4..] {
+        fields.push(field(name, Physical::INT64, optional)?);
+    }
+    for name in &names {
+        fields.push(field(&format!("knob_{name}"), Physical::INT64, optional)?);
+    }
+    for (name, is_real) in Numbers::NAMES.iter().zip(is_real) {
+        fields.push(match is_real {
+            true => field(name, Physical::DOUBLE, required)?,
+            false => field(name, Physical::INT64, optional)?,
+        });
+    }
+    let schema = Arc::new(Type::group_type_builder("sweep").with_fields(fields).build()?);
+    let mut writer =
+        SerializedFileWriter::new(vec![], schema, Arc::new(WriterProperties::builder().build()))?;
+    for rows in records.chunks(GROUP) {
+        let mut group = writer.next_row_group()?;
+        for column in columns(rows, &names) {
+            let Some(mut to) = group.next_column()? else { break };
+            match column {
+                Column::Text(values) => write::<ByteArrayType>(&mut to, &values, None)?,
+                Column::Reals(values) => write::<DoubleType>(&mut to, &values, None)?,
+                Column::Counts(values) => {
+                    let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
+                    let values: Vec<_> = values.into_iter().flatten().collect();
+                    write::<Int64Type>(&mut to, &values, Some(&levels))?;
+                }
+            }
+            to.close()?;
+        }
+        group.close()?;
+    }
+    writer.into_inner()
+}
+
+fn write<T: DataType>(
+    to: &mut parquet::file::writer::SerializedColumnWriter<'_>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    to.typed::<T>().write_batch(values, levels, None).map(drop)
+}
+
+/// All columns of some rows, in the order of the schema.
+fn columns(rows: &[Record], names: &[String]) -> Vec<Column> {
+    let text =
+        |of: fn(&Record) -> &str| Column::Text(rows.iter().map(|row| ByteArray::from(of(row))).collect());
+    let counts = |of: &dyn Fn(&Record) -> Option<u64>| {
+        // What is above 2^63 keeps its bits.
+        Column::Counts(rows.iter().map(|row| of(row).map(u64::cast_signed)).collect())
+    };
+    let mut columns = vec![
+        counts(&|row| Some(row.item)),
+        text(|row| &row.work),
+        text(design),
+        text(|row| &row.setting),
+        counts(&|row| row.cpus.map(u64::from)),
+        counts(&|row| row.size.map(u64::from)),
+        counts(&|row| row.ops),
+        counts(&|row| row.think.map(u64::from)),
+        counts(&|row| row.seed),
+    ];
+    columns.extend(names.iter().map(|name| counts(&|row| knob(row, name))));
+    let all: Vec<_> = rows.iter().filter_map(numbers).map(Numbers::columns).collect();
+    for at in 0..Numbers::NAMES.len() {
+        let is_real = all.first().is_some_and(|row| matches!(row[at], Number::Real(_)));
+        columns.push(match is_real {
+            true => Column::Reals(all.iter().map(|row| row[at].real()).collect()),
+            false => Column::Counts(
+                all.iter()
+                    .map(|row| match row[at] {
+                        Number::Count(n) => Some(n.cast_signed()),
+                        Number::Real(_) => None,
+                    })
+                    .collect(),
+            ),
+        });
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+
+    fn record(item: u64, setting: &str, cpus: Option<u32>) -> Record {
+        let numbers = serde_json::json!({
+            "operations": 10 + item, "ns": 0.1 + item as f64, "operations_per_us": 2.5, "waiting": 0.0, "lines_per_operation": 1.0 / 3.0,
+            "depot": { "taken": 1, "contended": 2, "waited_ns": 3.5 }, "lists": { "taken": 4, "contended": 5, "waited_ns": 6.5 },
+            "zone": { "taken": 7, "contended": 8, "waited_ns": 9.5 },
+            "cpu": 11, "depots": 12, "slab": 13, "pages": 14, "commit": 15, "slabs": 16, "container": 17
+        });
+        let record = serde_json::json!({
+            "sweep": "", "item": item, "work": "a, \"b\"", "setting": setting, "cpus": cpus, "size": 64, "ops": 5, "think": 0, "seed": null,
+            "result": { "done": numbers }
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn parquet_holds_what_csv_does() {
+        let records = [
+            record(0, "slub", None),
+            record(1, "slub:cpu_partial=30", Some(4)),
+            record(2, "slab:limit=8", Some(2)),
+        ];
+        let rows = csv(&records).unwrap();
+        let mut rows = csv::Reader::from_reader(&rows[..]);
+        let header: Vec<_> = rows.headers().unwrap().iter().map(str::to_owned).collect();
+        let rows: Vec<_> = rows.records().map(Result::unwrap).collect();
+        let reader = SerializedFileReader::new(bytes(parquet(&records).unwrap())).unwrap();
+        let mut count = 0;
+        for (row, text) in reader.get_row_iter(None).unwrap().map(Result::unwrap).zip(&rows) {
+            count += 1;
+            for (((name, field), column), text) in row.get_column_iter().zip(&header).zip(text) {
+                assert_eq!(name, column);
+                let told = match field {
+                    Field::Null => String::new(),
+                    Field::Str(word) => word.clone(),
+                    Field::Long(n) => n.to_string(),
+                    Field::Double(n) => n.to_string(),
+                    other => panic!("{name}: {other:?}"),
+                };
+                assert_eq!(told, text, "{name}");
+            }
+        }
+        assert_eq!((count, rows.len(), header.len()), (3, 3, AXES.len() + 2 + Numbers::NAMES.len()));
+        assert!(rows[0][4].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
+    }
+
+    /// A file, which is what a reader wants.
+    fn bytes(content: Vec<u8>) -> std::fs::File {
+        use std::io::Write as _;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_up_to_a_number() {
+        let all = Collected {
+            missing: (5..30).collect(),
+            failed: vec![(1, "why".to_owned())],
+            ..Collected::default()
+        };
+        let lines = all.complaints("run", 3);
+        assert_eq!(lines[0], "item 1: failed: why; `run --item 1` runs it");
+        assert_eq!(lines[1], "item 5: missing; `run --item 5` runs it");
+        assert_eq!(lines[3..], ["23 items more; `run` runs all of them".to_owned()]);
+    }
+}

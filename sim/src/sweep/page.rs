@@ -1,0 +1,140 @@
+//! A sweep as a static page: tables, and a picture for each axis. Nothing is fetched.
+
+use super::analysis::{Effect, Sensitivity};
+use super::merge::{Report, percent, short};
+use crate::output::grouped;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plotters::drawing::DrawingAreaErrorKind;
+use plotters::prelude::*;
+use std::io::Error;
+
+/// In pixels.
+const WIDTH: u32 = 420;
+const HEIGHT: u32 = 240;
+const COLOUR: RGBColor = RGBColor(0, 114, 178);
+/// Settings in the table.
+const SHOWN: usize = 50;
+
+const STYLE: &str = "\
+:root { color-scheme: light dark } body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #8884 }
+th:first-child, td:first-child { text-align: left } figure { display: inline-block; margin: .5em } figcaption { text-align: center }
+figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; display: inline-block; height: .8em }
+.scroll { overflow-x: auto }";
+
+/// The page.
+///
+/// # Errors
+/// A picture cannot be drawn.
+pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
+    let metric = report.metric;
+    let designs = report.sensitivity.iter().map(|design| of_design(design, metric));
+    let designs = designs.collect::<Result<Vec<_>, _>>()?;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { "Sweep " (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "Sweep " (title) }
+                p { (grouped(report.done)) " of " (grouped(report.items)) " items, judged by " code { (metric) } ". Hash " code { (report.sweep) } "." }
+                @if report.done < report.items {
+                    p { strong { (grouped(report.missing)) " items are missing, " (grouped(report.failed)) " failed, " (grouped(report.damaged)) " are damaged." } }
+                }
+                h2 { "Settings" }
+                p { "What each reaches of the best one's " code { (metric) } ", as a geometric mean over works, CPUs and seeds." }
+                div.scroll { table {
+                    tr { th { "setting" } th { "of the best" } th { "at worst" } th { "where" } th { "runs" } }
+                    @for score in report.settings.iter().take(SHOWN) {
+                        tr { td { (score.setting) } td { (percent(score.of_best)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                    }
+                } }
+                h2 { "The best setting of each work" }
+                div.scroll { table {
+                    tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
+                    @for best in &report.best {
+                        tr {
+                            td { (best.work) } td { (best.cpus) } td { (best.setting) }
+                            td { (short(best.mean)) } td { (short(best.spread[0])) } td { (short(best.spread[1])) }
+                            @match &best.second {
+                                Some((name, part)) => { td { (name) } td { (percent(*part)) } }
+                                None => { td {} td {} }
+                            }
+                        }
+                    }
+                } }
+                h2 { "Sensitivity" }
+                p {
+                    "The part of a design's variance of " code { (metric) } " that an axis explains alone (the first-order index, by means of \
+                     groups). What is left over is of axes together. An axis of many values is cut into groups of neighbours."
+                }
+                @for design in designs { (design) }
+            }
+        }
+    };
+    Ok(page.into_string() + "\n")
+}
+
+fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
+    let pictures = design.effects.iter().map(|effect| picture(effect, metric));
+    let pictures =
+        pictures.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow::anyhow!("a picture: {error}"))?;
+    Ok(html! {
+        h3 { (design.design) }
+        table {
+            tr { th { "axis" } th { "explains" } th {} }
+            @for effect in &design.effects {
+                tr {
+                    td { (effect.axis) } td { (percent(effect.share)) }
+                    td style="text-align: left" { span.share style=(format!("width: {:.0}px", effect.share * 300.0)) {} }
+                }
+            }
+        }
+        @for (effect, picture) in design.effects.iter().zip(&pictures) {
+            figure { (PreEscaped(picture)) figcaption { "mean " (metric) " by " (effect.axis) } }
+        }
+    })
+}
+
+/// The means over an axis: its values, or groups of them, side by side.
+fn picture(effect: &Effect, metric: &str) -> Result<String, DrawingAreaErrorKind<Error>> {
+    let means = || effect.means.iter().map(|(_, mean)| *mean);
+    let most = means().fold(0.0, f64::max);
+    let top = if most > 0.0 { most * 1.08 } else { 1.0 };
+    let last = effect.means.len() as f64;
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .x_label_area_size(36)
+            .y_label_area_size(60)
+            .build_cartesian_2d(0.0..last, 0.0..top)?;
+        // A value's name stands under its place; plotters marks round numbers, and each place is one half.
+        let name = |at: &f64| {
+            let place = at.floor();
+            let is_middle = (at - place - 0.5).abs() < 0.01;
+            let name = effect.means.get(place as usize).filter(|_| is_middle || last > 12.0);
+            name.map(|(name, _)| name.clone()).unwrap_or_default()
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_labels(effect.means.len().min(12) * 2 + 1)
+            .x_label_formatter(&name)
+            .y_label_formatter(&|value| short(*value))
+            .x_desc(&effect.axis)
+            .y_desc(metric)
+            .draw()?;
+        let points = || means().enumerate().map(|(at, mean)| (at as f64 + 0.5, mean));
+        chart.draw_series(LineSeries::new(points(), COLOUR.stroke_width(2)))?;
+        chart.draw_series(points().map(|at| Circle::new(at, 4, COLOUR.filled())))?;
+        area.present()?;
+    }
+    Ok(svg)
+}

@@ -1,0 +1,320 @@
+//! All items of a sweep, by number: no list of them is kept.
+//!
+//! An item's number is written in mixed radix. From the slowest digit to the fastest:
+//!
+//! ```text
+//! traces:     trace, setting, CPUs
+//! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
+//! ```
+//!
+//! Items of traces come first. A share is a run of neighbours, so it needs few traces, and has cheap and dear numbers of CPUs alike.
+
+use super::sample;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use uslab_engine::clock::Profile;
+
+/// Points of a Latin hypercube in the place of all combinations of a design's knobs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sample {
+    pub(super) points: u32,
+    #[serde(default)]
+    pub(super) seed: u64,
+}
+
+/// A trace.
+#[derive(Debug, Serialize)]
+pub(super) struct Trace {
+    /// As the sweep's file has it.
+    pub(super) name: String,
+    /// Of its bytes and of the tables beside it.
+    pub(super) sha256: String,
+    #[serde(skip)]
+    pub(super) path: PathBuf,
+}
+
+/// A knob with its values.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Knob {
+    pub(super) key: String,
+    pub(super) values: Vec<u64>,
+}
+
+/// Settings of all designs, numbered.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Settings {
+    designs: Vec<Knobs>,
+}
+
+/// Those of one design.
+#[derive(Debug, Serialize)]
+struct Knobs {
+    design: String,
+    knobs: Vec<Knob>,
+    sample: Option<Sample>,
+    /// The number of its first setting.
+    #[serde(skip)]
+    first: u64,
+    #[serde(skip)]
+    count: u64,
+    /// Of a sample: the parts of each knob.
+    #[serde(skip)]
+    strata: Vec<Vec<u32>>,
+}
+
+impl Settings {
+    /// A design with its knobs. Saturates where there are too many settings.
+    pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
+        let sample = sample.filter(|_| !knobs.is_empty()).copied();
+        let all = || knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
+        let count = sample.map_or_else(all, |sample| sample.points.into());
+        let strata = sample.map_or_else(Vec::new, |Sample { points, seed }| {
+            // Designs differ in their samples, as axes do.
+            sample::strata(points, knobs.len(), seed.wrapping_add((self.designs.len() as u64) << 32))
+        });
+        let first = self.count();
+        self.designs.push(Knobs { design, knobs, sample, first, count, strata });
+    }
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.designs.last().map_or(0, |last| last.first.saturating_add(last.count))
+    }
+    /// A setting as `--design` takes it.
+    pub(super) fn text(&self, number: u64) -> String {
+        let at = self.designs.partition_point(|knobs| knobs.first <= number) - 1;
+        let Knobs { design, knobs, sample, first, strata, .. } = &self.designs[at];
+        let mut text = design.clone();
+        let mut point = number - first;
+        let mut values = vec![0; knobs.len()];
+        match sample {
+            Some(Sample { points, .. }) => {
+                for (value, (knob, strata)) in values.iter_mut().zip(knobs.iter().zip(strata)) {
+                    *value =
+                        knob.values[sample::value_of(strata[point as usize], *points, knob.values.len())];
+                }
+            }
+            // The last knob is the fastest.
+            None => {
+                for (value, knob) in values.iter_mut().zip(knobs).rev() {
+                    let radix = knob.values.len() as u64;
+                    *value = knob.values[(point % radix) as usize];
+                    point /= radix;
+                }
+            }
+        }
+        for (knob, value) in knobs.iter().zip(values) {
+            text += &format!(":{}={value}", knob.key);
+        }
+        text
+    }
+    /// Their designs: each with its knobs and how many settings it has.
+    pub(super) fn designs(&self) -> impl Iterator<Item = (&str, &[Knob], u64)> {
+        self.designs.iter().map(|knobs| (knobs.design.as_str(), &knobs.knobs[..], knobs.count))
+    }
+}
+
+/// A sweep.
+#[derive(Debug, Serialize)]
+pub(super) struct Plan {
+    pub(super) traces: Vec<Trace>,
+    pub(super) workloads: Vec<String>,
+    pub(super) settings: Settings,
+    /// None: each trace has its own.
+    pub(super) cpus: Vec<u64>,
+    pub(super) seeds: Vec<u64>,
+    pub(super) sizes: Vec<u64>,
+    pub(super) operations: Vec<u64>,
+    pub(super) thinks: Vec<u64>,
+    /// As `uslab scale --profile` takes it.
+    #[serde(skip)]
+    pub(super) profile_name: String,
+    pub(super) profile: Profile,
+    /// Of all above, and of the simulator's version.
+    #[serde(skip)]
+    pub(super) hash: String,
+    /// The file.
+    #[serde(skip)]
+    pub(super) path: PathBuf,
+}
+
+/// What an item runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// A trace, by its place in the list.
+    Trace { trace: usize },
+    /// A workload, by its place.
+    Made { workload: usize, seed: u64, size: u32, operations: u64, think: u32 },
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) number: u64,
+    pub(super) work: Work,
+    pub(super) setting: u64,
+    /// `None`: as many as the trace has.
+    pub(super) cpus: Option<u32>,
+}
+
+/// A number as digits, the last one the fastest.
+fn digits<const N: usize>(mut number: u64, radices: [u64; N]) -> [usize; N] {
+    let mut digits = [0; N];
+    for (digit, radix) in digits.iter_mut().zip(radices).rev() {
+        *digit = (number % radix) as usize;
+        number /= radix;
+    }
+    digits
+}
+
+impl Plan {
+    fn of_traces(&self) -> [u64; 3] {
+        [self.traces.len() as u64, self.settings.count(), self.cpus.len().max(1) as u64]
+    }
+    fn of_workloads(&self) -> [u64; 7] {
+        let Self { workloads, seeds, sizes, operations, thinks, .. } = self;
+        let [workloads, seeds, sizes, operations, thinks] =
+            [workloads.len(), seeds.len(), sizes.len(), operations.len(), thinks.len()].map(|n| n as u64);
+        [workloads, seeds, sizes, operations, thinks, self.settings.count(), self.cpus.len() as u64]
+    }
+    /// How many items there are; `None`: more than a number can say.
+    pub(super) fn count(&self) -> Option<u64> {
+        let product =
+            |radices: &[u64]| radices.iter().try_fold(1_u64, |product, radix| product.checked_mul(*radix));
+        product(&self.of_traces())?.checked_add(product(&self.of_workloads())?)
+    }
+    /// How many items there are.
+    pub(super) fn len(&self) -> u64 {
+        self.count().unwrap_or(u64::MAX)
+    }
+    /// An item by its number, below [`len`](Self::len).
+    pub(super) fn item(&self, number: u64) -> Item {
+        let traces = self.of_traces().iter().product();
+        if number < traces {
+            let [trace, setting, cpus] = digits(number, self.of_traces());
+            let cpus = self.cpus.get(cpus).map(|n| *n as u32);
+            return Item { number, work: Work::Trace { trace }, setting: setting as u64, cpus };
+        }
+        let [workload, seed, size, operations, think, setting, cpus] =
+            digits(number - traces, self.of_workloads());
+        let work = Work::Made {
+            workload,
+            seed: self.seeds[seed],
+            size: self.sizes[size] as u32,
+            operations: self.operations[operations],
+            think: self.thinks[think] as u32,
+        };
+        Item { number, work, setting: setting as u64, cpus: Some(self.cpus[cpus] as u32) }
+    }
+    /// What the item runs, by name.
+    pub(super) fn work_name(&self, work: Work) -> &str {
+        match work {
+            Work::Trace { trace } => &self.traces[trace].name,
+            Work::Made { workload, .. } => &self.workloads[workload],
+        }
+    }
+    /// The hash, short enough for a folder.
+    pub(super) fn short_hash(&self) -> &str {
+        &self.hash[..16]
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    /// A plan with axes of these lengths.
+    fn plan(lengths: &[usize], knobs: &[usize], sample: Option<Sample>) -> Plan {
+        let values = |n: usize| (0..n as u64).map(|n| n * 3 + 1).collect::<Vec<_>>();
+        let name = |kind: &str, n: usize| (0..n).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
+        let mut settings = Settings::default();
+        settings.add("slub".to_owned(), vec![], sample.as_ref());
+        let knob = |(at, n): (usize, &usize)| Knob { key: format!("k{at}"), values: values(*n) };
+        settings.add("sheaves".to_owned(), knobs.iter().enumerate().map(knob).collect(), sample.as_ref());
+        let trace = |name: String| Trace { path: PathBuf::new(), sha256: String::new(), name };
+        Plan {
+            traces: name("trace", lengths[0]).into_iter().map(trace).collect(),
+            workloads: name("work", lengths[1]),
+            settings,
+            cpus: values(lengths[2]),
+            seeds: values(lengths[3]),
+            sizes: values(lengths[4]),
+            operations: values(lengths[5]),
+            thinks: values(lengths[6]),
+            profile_name: "free".to_owned(),
+            profile: Profile::free(),
+            hash: String::new(),
+            path: PathBuf::new(),
+        }
+    }
+
+    /// An item as what tells it from others.
+    fn told(plan: &Plan, item: Item) -> String {
+        format!(
+            "{} {:?} {} {:?}",
+            plan.work_name(item.work),
+            item.work,
+            plan.settings.text(item.setting),
+            item.cpus
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_and_items_are_one_to_one(
+            lengths in proptest::collection::vec(1..4_usize, 7),
+            knobs in proptest::collection::vec(1..4_usize, 0..3),
+        ) {
+            let plan = plan(&lengths, &knobs, None);
+            let settings = 1 + knobs.iter().product::<usize>();
+            let [traces, works, cpus] = [lengths[0], lengths[1], lengths[2]];
+            let made = works * lengths[3..].iter().product::<usize>() * settings * cpus;
+            prop_assert_eq!(plan.len() as usize, traces * settings * cpus + made);
+            let all: HashSet<_> = (0..plan.len()).map(|number| told(&plan, plan.item(number))).collect();
+            prop_assert_eq!(all.len() as u64, plan.len());
+            let of_trace = (settings * cpus) as u64;
+            for number in 0..plan.len() {
+                let item = plan.item(number);
+                prop_assert_eq!(item.number, number);
+                let is_trace = matches!(item.work, Work::Trace { .. });
+                prop_assert_eq!(is_trace, number < of_trace * traces as u64);
+                if let Work::Trace { trace } = item.work {
+                    prop_assert_eq!(trace as u64, number / of_trace);
+                }
+            }
+        }
+
+        #[test]
+        fn a_sample_has_its_points_and_each_value_as_often(points in 1..40_u32, seed in any::<u64>()) {
+            let plan = plan(&[0, 1, 1, 1, 1, 1, 1], &[4, 5], Some(Sample { points, seed }));
+            // A design without knobs has one setting, whatever the sample.
+            prop_assert_eq!(plan.settings.count(), 1 + u64::from(points));
+            for (key, values) in [("k0", 4), ("k1", 5)] {
+                let hits = |value: u64| {
+                    let text = format!("{key}={value}");
+                    (1..plan.settings.count()).filter(|n| plan.settings.text(*n).split(':').any(|part| part == text)).count()
+                };
+                let hits: Vec<_> = (0..values).map(|value| hits(value * 3 + 1)).collect();
+                prop_assert!(hits.iter().max().unwrap() - hits.iter().min().unwrap() <= 1, "{:?}", hits);
+                prop_assert_eq!(hits.iter().sum::<usize>(), points as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_differ_in_their_cpus() {
+        let plan = plan(&[1, 1, 3, 2, 1, 1, 1], &[2], None);
+        let texts: Vec<_> = (0..6).map(|n| told(&plan, plan.item(n))).collect();
+        assert_eq!(texts[0], "trace0 Trace { trace: 0 } slub Some(1)");
+        assert_eq!(texts[1], "trace0 Trace { trace: 0 } slub Some(4)");
+        assert_eq!(texts[3], "trace0 Trace { trace: 0 } sheaves:k0=1 Some(1)");
+    }
+
+    #[test]
+    fn too_many_items_are_no_number() {
+        let lengths = [1, 2000, 2000, 2000, 2000, 2000, 2000];
+        assert_eq!(plan(&lengths, &[2000], None).count(), None);
+    }
+}

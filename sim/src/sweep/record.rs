@@ -1,0 +1,269 @@
+//! What is kept of an item: its axes, and its numbers.
+
+use super::plan::{Item, Plan, Work};
+use serde::{Deserialize, Serialize};
+use uslab_engine::clock::{LockCounts, Outcome};
+
+/// A file of results. It is a function of the item and the hash: no time, no machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// The sweep's hash.
+    pub(super) sweep: String,
+    pub(super) item: u64,
+    /// The trace or the workload.
+    pub(super) work: String,
+    /// The design with its knobs.
+    pub(super) setting: String,
+    /// `None`: as many as the trace has, and the run did not get so far.
+    pub(super) cpus: Option<u32>,
+    /// These are of workloads.
+    pub(super) size: Option<u32>,
+    pub(super) ops: Option<u64>,
+    pub(super) think: Option<u32>,
+    pub(super) seed: Option<u64>,
+    pub(super) result: Outcomes,
+}
+
+/// How the run went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcomes {
+    Done(Numbers),
+    /// It could not be run.
+    Failed(String),
+}
+
+/// As [`Outcome`] has them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Numbers {
+    operations: u64,
+    ns: f64,
+    operations_per_us: f64,
+    waiting: f64,
+    lines_per_operation: f64,
+    depot: Lock,
+    lists: Lock,
+    zone: Lock,
+    cpu: u64,
+    depots: u64,
+    slab: u64,
+    pages: u64,
+    commit: u64,
+    slabs: u64,
+    container: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lock {
+    taken: u64,
+    contended: u64,
+    waited_ns: f64,
+}
+
+/// A number of a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Number {
+    Count(u64),
+    Real(f64),
+}
+
+impl Number {
+    pub(super) fn real(self) -> f64 {
+        match self {
+            Self::Count(n) => n as f64,
+            Self::Real(n) => n,
+        }
+    }
+}
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(n) => n.fmt(f),
+            Self::Real(n) => n.fmt(f),
+        }
+    }
+}
+
+impl From<LockCounts> for Lock {
+    fn from(LockCounts { taken, contended, waited_ns }: LockCounts) -> Self {
+        Self { taken, contended, waited_ns }
+    }
+}
+
+impl From<Outcome> for Numbers {
+    fn from(at: Outcome) -> Self {
+        Self {
+            operations: at.operations,
+            ns: at.ns,
+            operations_per_us: at.operations_per_us,
+            waiting: at.waiting,
+            lines_per_operation: at.lines_per_operation,
+            depot: at.depot.into(),
+            lists: at.lists.into(),
+            zone: at.zone.into(),
+            cpu: at.paths.cpu,
+            depots: at.paths.depot,
+            slab: at.paths.slab,
+            pages: at.paths.pages,
+            commit: at.paths.commit,
+            slabs: at.slabs,
+            container: at.container,
+        }
+    }
+}
+
+impl Numbers {
+    /// Names of the columns.
+    pub(super) const NAMES: [&'static str; 21] = [
+        "operations",
+        "ns",
+        "operations_per_us",
+        "waiting",
+        "lines_per_operation",
+        "depot_taken",
+        "depot_contended",
+        "depot_waited_ns",
+        "lists_taken",
+        "lists_contended",
+        "lists_waited_ns",
+        "zone_taken",
+        "zone_contended",
+        "zone_waited_ns",
+        "of_cpu",
+        "of_depot",
+        "of_slab",
+        "of_pages",
+        "of_commit",
+        "slabs",
+        "container",
+    ];
+    /// The columns, as [`NAMES`](Self::NAMES) names them.
+    pub(super) fn columns(&self) -> [Number; 21] {
+        use Number::{Count, Real};
+        let Self { depot, lists, zone, .. } = self;
+        [
+            Count(self.operations),
+            Real(self.ns),
+            Real(self.operations_per_us),
+            Real(self.waiting),
+            Real(self.lines_per_operation),
+            Count(depot.taken),
+            Count(depot.contended),
+            Real(depot.waited_ns),
+            Count(lists.taken),
+            Count(lists.contended),
+            Real(lists.waited_ns),
+            Count(zone.taken),
+            Count(zone.contended),
+            Real(zone.waited_ns),
+            Count(self.cpu),
+            Count(self.depots),
+            Count(self.slab),
+            Count(self.pages),
+            Count(self.commit),
+            Count(self.slabs),
+            Count(self.container.into()),
+        ]
+    }
+    /// A column by name.
+    pub(super) fn get(&self, metric: Metric) -> f64 {
+        self.columns()[metric.column].real()
+    }
+}
+
+/// What settings are judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    column: usize,
+    /// Whether more of it is better.
+    pub(super) more: bool,
+}
+
+impl Metric {
+    /// Names, and whether more is better.
+    const ALL: [(&'static str, bool); 5] = [
+        ("operations_per_us", true),
+        ("ns", false),
+        ("waiting", false),
+        ("lines_per_operation", false),
+        ("slabs", false),
+    ];
+    pub(super) fn name(self) -> &'static str {
+        Numbers::NAMES[self.column]
+    }
+    /// What a value is of the best one: 1 is as good, 0 infinitely worse.
+    pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
+        let (small, large) = if self.more { (value, best) } else { (best, value) };
+        // Nothing of nothing, as no waiting at all, is as good.
+        if large <= 0.0 { 1.0 } else { small / large }
+    }
+    /// The better one of two.
+    pub(super) fn better(self, a: f64, b: f64) -> f64 {
+        if self.more { a.max(b) } else { a.min(b) }
+    }
+}
+
+impl std::str::FromStr for Metric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        let column = Numbers::NAMES.iter().position(|name| *name == text);
+        match (known, column) {
+            (Some((_, more)), Some(column)) => Ok(Self { column, more: *more }),
+            _ => Err(format!("expected one of {}", Self::ALL.map(|(name, _)| name).join(", "))),
+        }
+    }
+}
+
+impl Record {
+    /// An item's, with what came of it.
+    pub(super) fn new(plan: &Plan, item: Item, result: Result<Outcome, String>) -> Self {
+        let cpus = result.as_ref().ok().map(|outcome| outcome.cpus).or(item.cpus);
+        let (size, ops, think, seed) = match item.work {
+            Work::Trace { .. } => (None, None, None, None),
+            Work::Made { seed, size, operations, think, .. } => {
+                (Some(size), Some(operations), Some(think), Some(seed))
+            }
+        };
+        Self {
+            sweep: plan.hash.clone(),
+            item: item.number,
+            work: plan.work_name(item.work).to_owned(),
+            setting: plan.settings.text(item.setting),
+            cpus,
+            size,
+            ops,
+            think,
+            seed,
+            result: match result {
+                Ok(outcome) => Outcomes::Done(outcome.into()),
+                Err(error) => Outcomes::Failed(error),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_columns_and_say_which_way_is_better() {
+        for (name, more) in Metric::ALL {
+            let metric: Metric = name.parse().unwrap();
+            assert_eq!((metric.name(), metric.more), (name, more));
+            let (good, bad) = if more { (4.0, 1.0) } else { (1.0, 4.0) };
+            assert_eq!(
+                (metric.ratio(good, good), metric.ratio(bad, good), metric.better(good, bad)),
+                (1.0, 0.25, good)
+            );
+        }
+        assert_eq!("waiting".parse::<Metric>().unwrap().ratio(0.0, 0.0), 1.0);
+        assert!("speed".parse::<Metric>().unwrap_err().contains("operations_per_us"));
+    }
+}

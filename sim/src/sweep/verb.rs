@@ -1,0 +1,347 @@
+//! What the verbs do and say.
+
+use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
+use super::engines::{self, CONTAINER, Kubernetes, Slurm};
+use super::merge::{self, Collected, Report, collect};
+use super::page;
+use super::plan::Plan;
+use super::run::{self, Ended, Ran};
+use super::shard::Shard;
+use super::store::Cost;
+use super::tune::{self, Steps};
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, Progress, grouped, json_text, table, text, write_all};
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::io::Write;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+use uslab_engine::Policy;
+
+/// Items that are named where some are missing.
+const NAMED: usize = 20;
+
+pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    match (&args.verb, &args.of) {
+        (Some(Verb::Run(args)), _) => run_items::<P>(args, json),
+        (Some(Verb::Status(args)), _) => status::<P>(&args.of, json),
+        (Some(Verb::Merge(args)), _) => merge::<P>(args, json),
+        (Some(Verb::Slurm(args)), _) => slurm::<P>(args, json),
+        (Some(Verb::K8s(args)), _) => kubernetes::<P>(args, json),
+        (Some(Verb::Container), _) => no_json("container", json.as_ref()).and_then(|()| say(CONTAINER)),
+        (None, Some(of)) => expansion::<P>(of, json),
+        (None, None) => bail!("expected a sweep's file, or a verb"),
+    }
+}
+
+pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let (plan, _) = args.of.plan::<P>()?;
+    tune::check(&plan)?;
+    let options = tune::Options {
+        metric: args.by,
+        factor: args.factor,
+        steps: match (args.step, args.no_run) {
+            (true, _) => Steps::One,
+            (_, true) => Steps::None,
+            _ => Steps::All,
+        },
+        threads: args.threads.map(NonZeroUsize::get),
+        inputs: args.of.inputs.as_deref(),
+        results: args.of.results.as_deref(),
+    };
+    match tune::tune::<P>(&plan, &options, &Progress::new()) {
+        Ok(report) => told(&report, &report.to_string(), json),
+        Err(ended) => failed(ended),
+    }
+}
+
+fn say(text: &str) -> anyhow::Result<Outcome> {
+    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    Ok(Outcome::Done)
+}
+
+/// As text on standard output, or as JSON.
+fn told(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(report)?;
+    }
+    if to_stdout { Ok(Outcome::Done) } else { say(text) }
+}
+
+fn no_json(verb: &str, json: Option<&Place>) -> anyhow::Result<()> {
+    match json {
+        Some(_) => bail!("--json: `sweep {verb}` has one form; expected `> FILE`"),
+        None => Ok(()),
+    }
+}
+
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "uslab: {line}");
+}
+
+/// Bad input is exit code 2, a failure 1.
+fn failed(ended: Ended) -> anyhow::Result<Outcome> {
+    match ended {
+        Ended::Input(error) => Err(error),
+        Ended::Write(error) => {
+            complain(&format!("{error:#}"));
+            Ok(Outcome::Violated)
+        }
+    }
+}
+
+/// What a file expands to.
+#[derive(Serialize)]
+struct Expansion<'a> {
+    sweep: &'a str,
+    items: u64,
+    traces: usize,
+    workloads: usize,
+    settings: u64,
+    cpus: usize,
+    seeds: usize,
+    results: String,
+    first: String,
+    last: String,
+}
+
+fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let (plan, store) = of.plan::<P>()?;
+    let named = |number: u64| {
+        let item = plan.item(number);
+        let cpus = item.cpus.map_or_else(|| "its own".to_owned(), |cpus| cpus.to_string());
+        format!("{}, {}, CPUs: {cpus}", plan.work_name(item.work), plan.settings.text(item.setting))
+    };
+    let report = Expansion {
+        sweep: &plan.hash,
+        items: plan.len(),
+        traces: plan.traces.len(),
+        workloads: plan.workloads.len(),
+        settings: plan.settings.count(),
+        cpus: plan.cpus.len().max(1),
+        seeds: plan.seeds.len(),
+        results: store.folder().display().to_string(),
+        first: named(0),
+        last: named(plan.len() - 1),
+    };
+    let mut said =
+        format!("{}: {} items, sweep {}.\n\n", of.file.display(), grouped(plan.len()), plan.short_hash());
+    let mut rows = table(&["axis", "values"]);
+    let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
+    let lengths =
+        [("settings", plan.settings.count() as usize), ("traces", traces.len()), ("CPUs", cpus.len())];
+    let made = [
+        ("workloads", workloads.len()),
+        ("seeds", seeds.len()),
+        ("sizes", sizes.len()),
+        ("operations", operations.len()),
+        ("think times", thinks.len()),
+    ];
+    for (name, length) in lengths.into_iter().chain(made.into_iter().filter(|_| !workloads.is_empty())) {
+        if length > 0 {
+            rows.add_row([name.to_owned(), grouped(length as u64)]);
+        }
+    }
+    said += &text(&rows);
+    said += "\nSettings:\n";
+    for (design, knobs, count) in plan.settings.designs() {
+        let knobs = knobs.iter().map(|knob| format!(", {}: {} values", knob.key, knob.values.len()));
+        said += &format!("  {design}: {}{}\n", grouped(count), knobs.collect::<String>());
+    }
+    said += &format!(
+        "\nItem 0 is {}; the last one is {}.\nResults go to {}. `{}` runs them.\n",
+        report.first,
+        report.last,
+        report.results,
+        of.command("run")
+    );
+    told(&report, &said, json)
+}
+
+fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let shard = match (args.shard, args.item) {
+        (Some(shard), _) => shard,
+        (None, Some(_)) => Shard::WHOLE,
+        (None, None) => Shard::of_engine(|name| std::env::var(name).ok(), args.shards.map(NonZeroU64::get))?
+            .unwrap_or(Shard::WHOLE),
+    };
+    let (plan, store) = args.of.plan::<P>()?;
+    if let Some(hash) = &args.hash
+        && *hash != plan.hash
+    {
+        bail!("--hash {hash}: {} with its traces is sweep {}", args.of.file.display(), plan.hash);
+    }
+    let items = match args.item {
+        Some(item) if item >= plan.len() => {
+            bail!("--item {item}: expected 0 to {}, the items of {}", plan.len() - 1, args.of.file.display());
+        }
+        Some(item) => item..item + 1,
+        None => shard.items(plan.len()),
+    };
+    let threads = args.threads.map(NonZeroUsize::get);
+    match run::run::<P>(&plan, &store, items, args.item.is_some(), threads, &Progress::new()) {
+        Ok(ran) => {
+            ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
+            for (item, why) in &ran.failed {
+                complain(&format!(
+                    "item {item}: {why}; `{} --item {item}` runs it again",
+                    args.of.command("run")
+                ));
+            }
+            let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
+            told(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
+        }
+        Err(ended) => failed(ended),
+    }
+}
+
+fn ran_text(ran: &Ran, shard: Shard) -> String {
+    let [items, there, done, failed] = [ran.items, ran.there, ran.done, ran.failed.len() as u64].map(grouped);
+    let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
+    let seconds = Duration::from_secs_f64(ran.seconds).as_secs_f32();
+    format!(
+        "{share}{items} items: {done} run in {seconds:.1} s of all threads, {there} were there, {failed} failed\n"
+    )
+}
+
+/// What there is of a sweep.
+#[derive(Serialize)]
+struct Status<'a> {
+    sweep: &'a str,
+    results: String,
+    items: u64,
+    done: u64,
+    missing: u64,
+    failed: u64,
+    damaged: u64,
+    cost: Cost,
+    /// Of a run.
+    mean_seconds: f64,
+    /// CPU time that the missing items would take.
+    left_seconds: f64,
+}
+
+fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let (plan, store) = of.plan::<P>()?;
+    let all = collect(&plan, &store, &Progress::new())?;
+    let cost = store.cost()?;
+    let Collected { records, missing, failed, damaged } = &all;
+    let lengths = [records.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
+    let [done, missing, failed, damaged] = lengths;
+    let left = cost.mean() * (missing + failed + damaged) as f64;
+    let status = Status {
+        sweep: &plan.hash,
+        results: store.folder().display().to_string(),
+        items: plan.len(),
+        done,
+        missing,
+        failed,
+        damaged,
+        cost,
+        mean_seconds: cost.mean(),
+        left_seconds: left,
+    };
+    let [items, done, missing, failed, damaged] = [plan.len(), done, missing, failed, damaged].map(grouped);
+    let mut said = format!(
+        "{}: {done} of {items} items done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
+        of.file.display(),
+        plan.short_hash()
+    );
+    if cost.runs > 0 {
+        said += &format!(
+            "{} runs took {:.1} s of threads: {:.3} s each, {:.3} s the dearest, item {}.\n",
+            grouped(cost.runs),
+            cost.seconds,
+            cost.mean(),
+            cost.dearest_seconds,
+            cost.dearest
+        );
+        // No machine is faster than its dearest item.
+        let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
+        if all.is_whole() {
+            said += &format!(
+                "On 1,000 CPUs all of it would take {:.1} s.\n",
+                on(1000.0, cost.mean() * plan.len() as f64)
+            );
+        } else {
+            said += &format!(
+                "What is left would take {left:.1} s of one thread, {:.1} s on 1,000.\n",
+                on(1000.0, left)
+            );
+        }
+    }
+    told(&status, &said, json)?;
+    all.complaints(&of.command("run"), NAMED).iter().for_each(|line| complain(line));
+    Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
+}
+
+fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
+    let csv = open(Form::Rows, &args.csv)?;
+    let (parquet, html) = (open(Form::Parquet, &args.parquet)?, open(Form::Html, &args.html)?);
+    Place::apart([&json, &csv, &parquet, &html])?;
+    let (plan, store) = args.of.plan::<P>()?;
+    let progress = Progress::new();
+    let all = collect(&plan, &store, &progress)?;
+    drop(progress);
+    all.complaints(&args.of.command("run"), NAMED).iter().for_each(|line| complain(line));
+    let outcome = if all.is_whole() { Outcome::Done } else { Outcome::Violated };
+    if !(all.is_whole() || args.partial) || all.records.is_empty() {
+        return Ok(Outcome::Violated);
+    }
+    let report = Report::new(&plan, &all, args.by);
+    let to_stdout = [&json, &csv, &parquet, &html].into_iter().flatten().any(Place::is_stdout);
+    let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
+    let csv = csv.map(|place| merge::csv(&all.records).map(|rows| (place, rows))).transpose()?;
+    let parquet = parquet.map(|place| merge::parquet(&all.records).map(|rows| (place, rows))).transpose()?;
+    let html =
+        html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
+    if let Err(error) = write_all(json.into_iter().chain(csv).chain(parquet).chain(html)) {
+        return failed(Ended::Write(error));
+    }
+    if !to_stdout {
+        say(&report.to_string())?;
+    }
+    Ok(outcome)
+}
+
+fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    no_json("slurm", json.as_ref())?;
+    let (plan, _) = args.of.plan::<P>()?;
+    let this = std::env::current_exe().context("the name of this program")?;
+    let beside = plan.path.with_extension("results");
+    say(&engines::slurm(
+        &plan,
+        &Slurm {
+            shards: args.shards.get(),
+            cpus: args.cpus.get(),
+            time: args.time.as_deref(),
+            memory: args.memory.as_deref(),
+            partition: args.partition.as_deref(),
+            inputs: args.of.inputs.as_deref(),
+            results: args.of.results.as_deref().unwrap_or(&beside),
+            program: args.program.as_deref().unwrap_or(&this),
+        },
+    ))
+}
+
+fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    no_json("k8s", json.as_ref())?;
+    let (plan, _) = args.of.plan::<P>()?;
+    let job = engines::kubernetes(
+        &plan,
+        &Kubernetes {
+            shards: args.shards,
+            parallelism: args.parallelism,
+            image: &args.image,
+            claim: &args.claim,
+            inputs_claim: args.inputs_claim.as_deref(),
+            cpus: args.cpus.get(),
+            memory: &args.memory,
+        },
+    );
+    say(&json_text(&job)?)
+}

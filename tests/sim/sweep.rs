@@ -1,0 +1,666 @@
+//! `uslab sweep` and `uslab tune`: shares add up to the whole, by bytes, whoever runs them and whatever happens meanwhile.
+
+use crate::cli::{refused, said, sample};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use uslab_tests::workspace;
+
+/// Of 24 items, each of a few milliseconds.
+const SMALL: &str = "\
+workload = [\"bursts=64\", \"remote=20\"]
+design = [\"bonwick94\", \"uslab-model\"]
+cpus = [1, 2]
+seed = { from = 1, to = 2 }
+ops = 300
+[knobs.uslab-model]
+capacity = [8, 64]
+";
+
+/// The command, outside of any engine.
+fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(uslab_tests::uslab());
+    let engines = ["TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"];
+    engines.iter().for_each(|name| _ = command.env_remove(format!("SLURM_ARRAY_{name}")));
+    command.env_remove("JOB_COMPLETION_INDEX").env_remove("JOB_COMPLETIONS").env("NO_COLOR", "1");
+    command.args(args).envs(variables.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    command(args, variables).output().expect("it starts")
+}
+
+/// What it says where all is well.
+#[track_caller]
+fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
+    let (code, out, err) = said(&with(args, variables));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
+    out
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&well(&[args, &["--json"]].concat(), &[])).expect("JSON")
+}
+
+/// A folder with a sweep's file.
+struct Sweep {
+    folder: tempfile::TempDir,
+    file: String,
+}
+
+impl Sweep {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a sweep.toml");
+        std::fs::write(&file, text).expect("a file");
+        Self { file: file.to_str().expect("UTF-8").to_owned(), folder }
+    }
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+    /// Where results are that were written to `results`.
+    fn item(&self, results: &str, number: u64) -> PathBuf {
+        let hash = json(&["sweep", &self.file])["sweep"].as_str().expect("a hash")[..16].to_owned();
+        let folder = format!("{:06}", number / 1000);
+        Path::new(&self.path(results)).join(hash).join("items").join(folder).join(format!("{number}.json"))
+    }
+    fn run(&self, results: &str, more: &[&str], variables: &[(&str, &str)]) -> String {
+        let results = self.path(results);
+        well(&[&["sweep", "run", &self.file, "--results", &results], more].concat(), variables)
+    }
+    /// The merged bytes: CSV, Parquet and page.
+    fn merged(&self, results: &str) -> [Vec<u8>; 3] {
+        let paths = ["csv", "parquet", "html"].map(|end| self.path(&format!("{results}.{end}")));
+        let [csv, parquet, html] = &paths;
+        let results = self.path(results);
+        let args = ["sweep", "merge", &self.file, "--results", &results];
+        well(&[&args[..], &["--csv", csv, "--parquet", parquet, "--html", html]].concat(), &[]);
+        paths.map(|path| std::fs::read(path).expect("written"))
+    }
+}
+
+fn example() -> String {
+    workspace().join("sim/data/sweep.toml").to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn the_example_is_200_items_and_says_so_before_it_runs() {
+    let report = json(&["sweep", &example()]);
+    assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
+    let text = well(&["sweep", &example()], &[]);
+    assert!(text.contains("200 items") && text.contains("uslab-model: 6, capacity: 2 values"), "{text}");
+    assert!(text.contains("`uslab sweep run "), "{text}");
+}
+
+#[test]
+fn shares_of_engines_are_the_whole_by_bytes() {
+    let sweep = Sweep::new(SMALL);
+    let whole = sweep.run("whole", &[], &[]);
+    assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
+    let expected = sweep.merged("whole");
+    // An array of Slurm that begins at 3, by steps of 2.
+    for task in ["3", "5", "7", "9", "11"] {
+        let array = [
+            ("SLURM_ARRAY_TASK_ID", task),
+            ("SLURM_ARRAY_TASK_COUNT", "5"),
+            ("SLURM_ARRAY_TASK_MIN", "3"),
+            ("SLURM_ARRAY_TASK_MAX", "11"),
+            ("SLURM_ARRAY_TASK_STEP", "2"),
+        ];
+        let said = sweep.run("slurm", &["--threads", "1"], &array);
+        assert!(said.starts_with("share ") && said.contains("/5: "), "{said}");
+    }
+    assert!(sweep.merged("slurm") == expected);
+    for index in ["0", "1", "2"] {
+        sweep.run("jobs", &[], &[("JOB_COMPLETION_INDEX", index), ("JOB_COMPLETIONS", "3")]);
+        sweep.run("more-jobs", &["--shards", "3"], &[("JOB_COMPLETION_INDEX", index)]);
+    }
+    assert!(sweep.merged("jobs") == expected && sweep.merged("more-jobs") == expected);
+    // More shares than items, the last one first.
+    for index in (0..30).rev() {
+        sweep.run("shares", &["--shard", &format!("{index}/30")], &[]);
+    }
+    assert!(sweep.merged("shares") == expected);
+    for number in 0..24 {
+        sweep.run("items", &["--item", &number.to_string()], &[("SLURM_ARRAY_TASK_ID", "x")]);
+    }
+    assert!(sweep.merged("items") == expected);
+}
+
+#[test]
+fn what_is_missing_or_damaged_is_named_with_its_command_and_run_again() {
+    let sweep = Sweep::new(SMALL);
+    sweep.run("r", &[], &[]);
+    let expected = sweep.merged("r");
+    std::fs::remove_file(sweep.item("r", 3)).unwrap();
+    let cut = sweep.item("r", 17);
+    let text = std::fs::read(&cut).unwrap();
+    std::fs::write(&cut, &text[..text.len() / 2]).unwrap();
+    let results = sweep.path("r");
+    let csv = sweep.path("none.csv");
+    for args in [&["sweep", "status"][..], &["sweep", "merge", "--csv", &csv]] {
+        let (code, _, err) = said(&with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
+        assert_eq!(code, Some(1), "{err}");
+        let run = format!("`uslab sweep run '{}' --results {results} --item ", sweep.file);
+        assert!(err.contains(&format!("item 3: missing; {run}3` runs it\n")), "{err}");
+        assert!(err.contains(&format!("item 17: damaged: {}: ", cut.display())), "{err}");
+        assert!(err.contains(&format!("{run}17` runs it\n")) && err.lines().count() == 2, "{err}");
+    }
+    assert!(!Path::new(&csv).exists(), "of a part nothing is written");
+    let (code, out, _) =
+        said(&with(&["sweep", "merge", &sweep.file, "--results", &results, "--partial", "--csv", "-"], &[]));
+    assert_eq!((code, out.lines().count()), (Some(1), 1 + 22));
+    let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains(": 2 run in ") && out.contains("22 were there"), "{out}");
+    assert!(err.contains("17.json") && err.contains("it was run again"), "{err}");
+    assert!(sweep.merged("r") == expected);
+}
+
+#[test]
+fn an_item_is_a_point_of_scale() {
+    let sweep = Sweep::new(SMALL);
+    sweep.run("r", &[], &[]);
+    let [csv, ..] = sweep.merged("r");
+    let mut rows = csv::Reader::from_reader(&csv[..]);
+    let header = rows.headers().unwrap().clone();
+    let rows: Vec<_> = rows.records().collect::<Result<_, _>>().unwrap();
+    assert_eq!(rows.len(), 24);
+    let column = |row: &csv::StringRecord, name: &str| {
+        row[header.iter().position(|column| column == name).expect("a column")].to_owned()
+    };
+    for row in rows.iter().step_by(5) {
+        let value = |name| column(row, name);
+        let report = json(&[
+            "scale",
+            "--workload",
+            &value("work"),
+            "--design",
+            &value("setting"),
+            "--cpus",
+            &value("cpus"),
+            "--seed",
+            &value("seed"),
+            "--ops",
+            "300",
+        ]);
+        let point = &report["curves"][0]["points"][0];
+        for (name, at) in [
+            ("ns", &point["ns"]),
+            ("operations_per_us", &point["operations_per_us"]),
+            ("operations", &point["operations"]),
+            ("lists_contended", &point["lists"]["contended"]),
+            ("of_cpu", &point["paths"]["cpu"]),
+            ("slabs", &point["slabs"]),
+        ] {
+            assert_eq!(value(name).parse::<f64>().unwrap(), at.as_f64().unwrap(), "{name} of {row:?}");
+        }
+        let knob = value("knob_capacity");
+        assert_eq!(knob.is_empty(), value("design") == "bonwick94", "{row:?}");
+        assert!(knob.is_empty() || value("setting") == format!("uslab-model:capacity={knob}"), "{row:?}");
+    }
+}
+
+#[test]
+fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
+    let sweep = Sweep::new(SMALL);
+    sweep.run("r", &[], &[]);
+    let [.., html] = sweep.merged("r");
+    let html = String::from_utf8(html).unwrap();
+    assert!(
+        html.starts_with("<!DOCTYPE html>") && html.contains("<svg") && !html.contains("http-equiv"),
+        "{}",
+        html.len()
+    );
+    assert!(!html.contains("<script") && !html.contains("<link") && !html.contains("src="));
+    let results = sweep.path("r");
+    for (metric, more) in [("operations_per_us", true), ("slabs", false)] {
+        let report = json(&["sweep", "merge", &sweep.file, "--results", &results, "--by", metric]);
+        let best = report["best"].as_array().unwrap();
+        assert_eq!(best.len(), 4, "two workloads on two numbers of CPUs");
+        let csv = sweep.merged("r")[0].clone();
+        let mut rows = csv::Reader::from_reader(&csv[..]);
+        let rows: Vec<std::collections::HashMap<String, String>> =
+            rows.deserialize().collect::<Result<_, _>>().unwrap();
+        for best in best {
+            let mean_of = |setting: &str| {
+                let of = |row: &&std::collections::HashMap<String, String>| {
+                    row["work"] == best["work"]
+                        && row["cpus"].parse().ok() == best["cpus"].as_u64()
+                        && row["setting"] == setting
+                };
+                let values: Vec<f64> =
+                    rows.iter().filter(of).map(|row| row[metric].parse().unwrap()).collect();
+                values.iter().sum::<f64>() / values.len() as f64
+            };
+            let mean = best["mean"].as_f64().unwrap();
+            assert!((mean - mean_of(best["setting"].as_str().unwrap())).abs() <= mean * 1e-9, "{best}");
+            for other in ["bonwick94", "uslab-model:capacity=8", "uslab-model:capacity=64"] {
+                let other = mean_of(other);
+                assert!(
+                    if more { mean >= other * (1.0 - 1e-9) } else { mean <= other * (1.0 + 1e-9) },
+                    "{best}"
+                );
+            }
+        }
+        for design in report["sensitivity"].as_array().unwrap() {
+            for effect in design["effects"].as_array().unwrap() {
+                assert!((0.0..=1.0 + 1e-9).contains(&effect["share"].as_f64().unwrap()), "{effect}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_trace_runs_on_its_own_cpus_and_a_changed_one_is_another_sweep() {
+    let sweep = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
+    let trace = sweep.path("t.txt.zst");
+    std::fs::copy(sample("ftrace-6.1.txt.zst"), &trace).unwrap();
+    let before = json(&["sweep", &sweep.file]);
+    assert_eq!(before["items"], 2);
+    sweep.run("r", &[], &[]);
+    let record: Value = serde_json::from_slice(&std::fs::read(sweep.item("r", 0)).unwrap()).unwrap();
+    let point = &json(&["scale", "--trace", &trace, "--design", "slub"])["curves"][0]["points"][0];
+    assert_eq!(record["result"]["done"]["ns"], point["ns"]);
+    assert_eq!((&record["cpus"], &record["seed"]), (&point["cpus"], &Value::Null));
+    // The same files elsewhere are the same sweep.
+    let elsewhere = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
+    let inputs = sweep.folder.path().to_str().unwrap();
+    assert_eq!(json(&["sweep", &elsewhere.file, "--inputs", inputs])["sweep"], before["sweep"]);
+    // Another trace under the same name is not.
+    std::fs::copy(sample("ftrace-6.12-tgid-hashed.txt.zst"), &trace).unwrap();
+    let after = json(&["sweep", &sweep.file]);
+    assert_ne!(after["sweep"], before["sweep"]);
+    let hash = before["sweep"].as_str().unwrap();
+    refused(
+        &["sweep", "run", &sweep.file, "--hash", hash],
+        &["--hash", hash, after["sweep"].as_str().unwrap()],
+    );
+    let status =
+        json_of(&with(&["sweep", "status", &sweep.file, "--results", &sweep.path("r"), "--json"], &[]));
+    assert_eq!((&status["done"], &status["missing"]), (&0.into(), &2.into()));
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn on_other_cpus_a_trace_is_replayed_on_so_many() {
+    let sweep = Sweep::new("trace = [\"t.zst\"]\ndesign = [\"slub\"]\ncpus = [2, 8]\n");
+    std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("t.zst")).unwrap();
+    sweep.run("r", &[], &[]);
+    let cpus = |number| {
+        let record: Value = serde_json::from_slice(&std::fs::read(sweep.item("r", number)).unwrap()).unwrap();
+        record["cpus"].clone()
+    };
+    assert_eq!([cpus(0), cpus(1)], [2, 8]);
+}
+
+#[test]
+fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
+    for (text, parts) in [
+        ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slob\"]\n",
+            &["design: no design `slob`", "magazines01"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"uslab\"]\n",
+            &["design: uslab has no clock", "uslab-model"],
+        ),
+        ("workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n", &["workload: no workload `churn`"]),
+        ("workload = [\"pairs\"]\ndesign = [\"slub\"]\n", &["cpus: expected numbers of CPUs"]),
+        ("workload = [\"pairs\"]\ncpus = 0\ndesign = [\"slub\"]\n", &["cpus: 0: expected 1 to 1024"]),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\nsize = 9000\ndesign = [\"slub\"]\n",
+            &["size: 9000: expected 1 to 8192"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[knobs.slub]\ncapacity = 8\n",
+            &["knobs.slub: slub: unknown field `capacity`"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[knobs.slab]\nlimit = 8\n",
+            &["knobs.slab: no design of that name"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slab\"]\n[knobs.slab]\nlimit = [2, 8]\nbatchcount = [1, 4]\n",
+            &["knobs.slab: slab: batchcount=4: at most `limit`, 2", "(in slab:batchcount=4:limit=2)"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\nthreads = 3\ndesign = [\"slub\"]\n",
+            &[":3: unknown field `threads`"],
+        ),
+        ("workload = [\"pairs\"]\ncpus = { from = 4, to = 2 }\ndesign = [\"slub\"]\n", &[":2: from 4 to 2"]),
+        ("workload = pairs\n", &[":1: "]),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\nprofile = \"none\"\ndesign = [\"slub\"]\n",
+            &["profile: none", "vm2"],
+        ),
+        ("trace = [\"none.zst\"]\ndesign = [\"slub\"]\n", &["trace: ", "none.zst", "No such file"]),
+        ("trace = [\".\"]\ndesign = [\"slub\"]\n", &["trace: ", "directory"]),
+        ("trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n", &["seed: a trace has its own"]),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
+            &["design: slub is there twice"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[sample]\npoints = 0\n",
+            &["sample: points 0: expected at least 1"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = { from = 1, to = 1000 }\nops = { from = 1, to = 99999 }\nthink = { from = 1, to = 99999 }\n\
+             design = [\"slub\"]\n",
+            &["items; expected at most 1000000000"],
+        ),
+    ] {
+        let sweep = Sweep::new(text);
+        for verb in [
+            &["sweep"][..],
+            &["sweep", "run"],
+            &["sweep", "merge"],
+            &["sweep", "status"],
+            &["sweep", "slurm"],
+            &["tune"],
+        ] {
+            let args = [verb, &[&sweep.file]].concat();
+            refused(&args, &[&["a sweep.toml"], parts].concat());
+            assert_eq!(said(&with(&args, &[])).2.lines().count(), 1, "{text}");
+        }
+        assert_eq!(sweep.folder.path().read_dir().unwrap().count(), 1, "nothing is written: {text}");
+    }
+    let sweep = Sweep::new(SMALL);
+    for (more, parts) in [
+        (&["--shard", "5/5"][..], &["--shard", "from 0 to 4"][..]),
+        (&["--shard", "5"], &["--shard", "I/N"]),
+        (&["--item", "24"], &["--item 24", "expected 0 to 23"]),
+        (&["--shards", "5"], &["--shards 5", "expected --shard I/5"]),
+        (&["--hash", "00"], &["--hash 00", "is sweep "]),
+    ] {
+        refused(&[&["sweep", "run", &sweep.file], more].concat(), parts);
+    }
+    refused(&["sweep", "run", "/nowhere.toml"], &["/nowhere.toml", "No such file"]);
+    refused(&["sweep", "merge", &sweep.file, "--by", "speed"], &["--by", "operations_per_us"]);
+    refused(&["sweep", "merge", &sweep.file, "--csv", &sweep.file], &["no table of a sweep"]);
+    refused(&["sweep", "slurm", &sweep.file, "--partition", "a b"], &["--partition", "letters, digits"]);
+    let one = Sweep::new("workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n");
+    refused(&["tune", &one.file], &["one setting only"]);
+    let (code, _, err) = said(&with(
+        &["sweep", "run", &sweep.file],
+        &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
+    ));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("JOB_COMPLETION_INDEX=7: share 7/7: expected a share from 0 to 6"), "{err}");
+}
+
+#[test]
+fn a_result_of_another_sweep_is_refused_and_left() {
+    let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
+    sweep.run("r", &[], &[]);
+    other.run("r", &["--item", "5"], &[]);
+    std::fs::copy(other.item("r", 5), sweep.item("r", 5)).unwrap();
+    let results = sweep.path("r");
+    for verb in ["run", "status", "merge"] {
+        refused(
+            &["sweep", verb, &sweep.file, "--results", &results],
+            &["5.json: a result of sweep ", "expected one of "],
+        );
+    }
+    assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(sweep.item("r", 5)).unwrap());
+}
+
+#[test]
+fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
+    // 8 KiB objects on the machine's last pages: bursts of a million do not fit into its memory.
+    let sweep = Sweep::new(
+        "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
+    );
+    let results = sweep.path("r");
+    let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    if code == Some(0) {
+        panic!("a machine with so much memory: {out}");
+    }
+    assert_eq!(code, Some(1), "{err}");
+    assert!(
+        err.starts_with("uslab: item 1: bonwick94 on 1 CPUs: ") && err.contains("no memory left"),
+        "{err}"
+    );
+    assert!(err.contains("--item 1` runs it again") && err.lines().count() == 1, "{err}");
+    let (code, out, _) = said(&with(&["sweep", "status", &sweep.file, "--results", &results], &[]));
+    assert!(code == Some(1) && out.contains("1 of 2 items done, 0 missing, 1 failed"), "{out}");
+    let (code, _, err) = said(&with(&["sweep", "merge", &sweep.file, "--results", &results], &[]));
+    assert!(code == Some(1) && err.contains("item 1: failed: ") && err.lines().count() == 1, "{err}");
+}
+
+/// The shell's limit on a file's size stands for a disk that is full: writing fails in the middle of a file.
+#[test]
+fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
+    let sweep = Sweep::new(SMALL);
+    sweep.run("whole", &[], &[]);
+    let expected = sweep.merged("whole");
+    sweep.run("r", &["--shard", "0/2"], &[]);
+    let results = sweep.path("r");
+    let program = uslab_tests::uslab();
+    let full = Command::new("bash")
+        .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "bash"])
+        .arg(&program)
+        .args(["sweep", "run", &sweep.file, "--results", &results])
+        .output()
+        .unwrap();
+    let (code, out, err) = said(&full);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(
+        err.starts_with("uslab: item ") && err.contains("File too large") && err.lines().count() == 1,
+        "{err}"
+    );
+    let files = std::fs::read_dir(sweep.item("r", 0).parent().unwrap()).unwrap();
+    assert_eq!(files.count(), 12, "those of the share that was done, and no other");
+    sweep.run("r", &[], &[]);
+    assert!(sweep.merged("r") == expected);
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_whole_results_and_another_one_goes_on() {
+    let sweep = Sweep::new(&SMALL.replace("ops = 300", "ops = 60000"));
+    sweep.run("whole", &[], &[]);
+    let expected = sweep.merged("whole");
+    let results = sweep.path("r");
+    let mut child = command(&["sweep", "run", &sweep.file, "--results", &results, "--threads", "1"], &[])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let first = sweep.item("r", 1);
+    while !first.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for number in 0..24 {
+        if let Ok(text) = std::fs::read(sweep.item("r", number)) {
+            assert_eq!(text, std::fs::read(sweep.item("whole", number)).unwrap(), "item {number} is whole");
+        }
+    }
+    sweep.run("r", &[], &[]);
+    assert!(sweep.merged("r") == expected);
+}
+
+#[test]
+fn the_script_for_slurm_runs_each_share_as_slurm_would() {
+    let sweep = Sweep::new(SMALL);
+    sweep.run("whole", &[], &[]);
+    let expected = sweep.merged("whole");
+    let results = sweep.path("it's results");
+    let args = [
+        "sweep",
+        "slurm",
+        &sweep.file,
+        "--results",
+        &results,
+        "--shards",
+        "5",
+        "--time",
+        "01:00:00",
+        "--memory",
+        "2G",
+    ];
+    let script = well(&args, &[]);
+    for line in ["#SBATCH --array=0-4", "#SBATCH --requeue", "#SBATCH --time=01:00:00", "#SBATCH --mem=2G"] {
+        assert!(script.lines().any(|other| other == line), "{script}");
+    }
+    let file = sweep.path("job.sbatch");
+    std::fs::write(&file, &script).unwrap();
+    for task in 0..5 {
+        let mut shell = Command::new("bash");
+        // Slurm runs a copy, elsewhere.
+        shell.arg(&file).current_dir("/").env("SLURM_ARRAY_TASK_ID", task.to_string());
+        let (code, out, err) = said(&shell.output().unwrap());
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+        assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
+    }
+    assert!(sweep.merged("it's results") == expected);
+    // A sweep's file that is changed after the script was written is not run.
+    std::fs::write(&sweep.file, SMALL.replace("ops = 300", "ops = 301")).unwrap();
+    let (code, _, err) =
+        said(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
+    assert!(code == Some(2) && err.contains("--hash "), "{err}");
+}
+
+#[test]
+fn the_job_for_kubernetes_is_one_to_its_own_types() {
+    use k8s_openapi::api::batch::v1::Job;
+    let sweep = Sweep::new(SMALL);
+    let args = [
+        "sweep",
+        "k8s",
+        &sweep.file,
+        "--shards",
+        "200",
+        "--parallelism",
+        "50",
+        "--image",
+        "registry/uslab-sweep:1",
+        "--claim",
+        "shared",
+        "--inputs-claim",
+        "traces",
+        "--cpus",
+        "4",
+        "--memory",
+        "2Gi",
+    ];
+    let text = well(&args, &[]);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let job: Job = serde_json::from_str(&text).expect("a Job");
+    // What these types do not know would be lost on the way.
+    assert_eq!(serde_json::to_value(&job).unwrap(), value);
+    let spec = job.spec.unwrap();
+    assert_eq!((spec.completions, spec.parallelism), (Some(200), Some(50)));
+    assert_eq!((spec.completion_mode.as_deref(), spec.backoff_limit_per_index), (Some("Indexed"), Some(3)));
+    let name = job.metadata.name.unwrap();
+    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{name}");
+    let pod = spec.template.spec.unwrap();
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    let container = &pod.containers[0];
+    let mounted =
+        |path: &str| container.volume_mounts.as_ref().unwrap().iter().find(|mount| mount.mount_path == path);
+    assert_eq!(mounted("/inputs").unwrap().read_only, Some(true));
+    assert_eq!(pod.volumes.unwrap().len(), 2);
+    // The container's command does what it says, with the paths of this machine and Kubernetes' variable.
+    let local = |arg: &String| match arg.strip_prefix("/sweep/").or(arg.strip_prefix("/inputs")) {
+        Some("") => sweep.path(""),
+        Some(name) => sweep.path(name),
+        None => arg.clone(),
+    };
+    let args: Vec<_> = container.args.as_ref().unwrap().iter().map(local).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let own = &container.env.as_ref().unwrap()[0];
+    let completions = (own.name.as_str(), own.value.as_deref().unwrap());
+    for index in 0..200 {
+        let index = index.to_string();
+        if index.ends_with('7') || index.ends_with('8') {
+            well(&args, &[completions, ("JOB_COMPLETION_INDEX", &index)]);
+        }
+    }
+    assert!(sweep.item("results", 23).parent().unwrap().exists());
+}
+
+#[test]
+fn the_containers_file_builds_what_there_is() {
+    let text = well(&["sweep", "container"], &[]);
+    let build = text.lines().find_map(|line| line.strip_prefix("RUN cargo ")).expect("a build");
+    let known =
+        build.strip_prefix("build --locked --release ").and_then(|rest| rest.strip_suffix(" --bin uslab"));
+    let tree = uslab_tests::cargo()
+        .args(["tree", "--depth", "0"])
+        .args(known.expect(build).split(' '))
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{build}: {}", String::from_utf8_lossy(&tree.stderr));
+    assert!(text.contains(&format!("rust:{}-alpine", workspace_rust())), "{text}");
+}
+
+fn workspace_rust() -> String {
+    let text = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let value: toml::Value = toml::from_str(&text).unwrap();
+    value["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned()
+}
+
+/// Nine settings of which one is the best on all works.
+const TUNED: &str = "\
+workload = [\"bursts=2000\", \"bursts=3000\"]
+design = [\"uslab-model\"]
+cpus = [2, 4]
+seed = { from = 1, to = 4 }
+ops = 8000
+[knobs.uslab-model]
+capacity = [2, 16, 64]
+depot_limit = [0, 10, 200]
+";
+
+#[test]
+fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
+    let (sweep, stepped, engine) = (Sweep::new(TUNED), Sweep::new(TUNED), Sweep::new(TUNED));
+    let whole = json(&["tune", &sweep.file]);
+    let rounds = whole["rounds"].as_array().unwrap();
+    let sizes: Vec<_> = rounds.iter().map(|round| round["settings"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [9, 3]);
+    assert_eq!([&rounds[0]["seeds"], &rounds[1]["seeds"]], [2, 4]);
+    assert_eq!([&rounds[0]["items"], &rounds[1]["items"]], [9 * 2 * 2 * 2, 3 * 2 * 2 * 4]);
+    let winner = whole["winner"]["setting"].as_str().unwrap().to_owned();
+    sweep.run("all", &[], &[]);
+    let all = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("all")]);
+    assert_eq!(all["settings"][0]["setting"].as_str(), Some(&*winner), "{}", all["settings"]);
+    // A round a call, and then the end.
+    let step = json(&["tune", &stepped.file, "--step"]);
+    assert!(step["winner"].is_null() && step["rounds"].as_array().unwrap().len() == 1, "{step}");
+    assert!(step["next"][0].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");
+    assert_eq!(json(&["tune", &stepped.file, "--step"])["winner"]["setting"], winner);
+    // Rounds that something else runs, in shares.
+    let mut calls = 0;
+    let end = loop {
+        let report = json(&["tune", &engine.file, "--no-run"]);
+        calls += 1;
+        let Some(file) = report["next"][0].as_str() else { break report };
+        for shard in ["0/2", "1/2"] {
+            well(&["sweep", "run", file, "--shard", shard], &[]);
+        }
+    };
+    assert_eq!((calls, &end["winner"]["setting"]), (3, &winner.clone().into()));
+    let text = well(&["tune", &engine.file], &[]);
+    assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("9 "), "{text}");
+    // The command that it names runs the setting.
+    let command = end["winner"]["commands"][0].as_str().unwrap();
+    let args: Vec<_> = command.split(' ').skip(1).collect();
+    assert_eq!(json(&args)["curves"][0]["design"].as_str(), Some(&*winner), "{command}");
+}
+
+#[test]
+fn rounds_of_another_tuning_are_not_gone_on_with() {
+    let sweep = Sweep::new(TUNED);
+    json(&["tune", &sweep.file, "--no-run"]);
+    refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);
+    std::fs::write(&sweep.file, TUNED.replace("8000", "8001")).unwrap();
+    refused(&["tune", &sweep.file, "--no-run"], &["round-1.toml: a round of another sweep"]);
+}
