@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,10 +125,9 @@ fn streams(plan: &Plan, items: &[u64]) -> anyhow::Result<FxHashMap<Option<u32>, 
         if streams.contains_key(&item.cpus) {
             continue;
         }
-        if !streams.contains_key(&None) {
+        if let Entry::Vacant(entry) = streams.entry(None) {
             let path = &plan.traces[trace].path;
-            let read = replay::read_stream(Some(path), &replay::Options::default(), &Progress::new())?;
-            streams.insert(None, read);
+            entry.insert(replay::read_stream(Some(path), &replay::Options::default(), &Progress::new())?);
         }
         if let Some(cpus) = item.cpus {
             let on = streams[&None].clone().on(cpus)?;
