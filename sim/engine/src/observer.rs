@@ -101,7 +101,7 @@ fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
             )
         }
         What::Shrink { objects, slabs } => format!(
-            "The traced system shrank its caches, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
+            "All caches are shrunk, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
              go to the page allocator."
         ),
         What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),

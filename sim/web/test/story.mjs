@@ -22,7 +22,7 @@ const fails = last + 1;
 await drive('story', async (open) => {
   const page = await open(example);
   assert.equal(await at(page), fails, 'without a link it is the failure');
-  assert.match(await text(page, 'said'), new RegExp(`check failed: ${story.end}`));
+  assert.match(await text(page, 'said'), new RegExp(`this check failed: “${story.end}”`));
 
   // --- each step says what the story says, and what is known adds up ---
   const known = new Map();

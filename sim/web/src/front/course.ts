@@ -70,7 +70,7 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
     made('section', {}, made('h3', {}, 'Answer sheet'), state,
       made('div', { className: 'bar' }, made('button', { type: 'button', className: 'main', onclick: save }, 'save the sheet'), made('label', {}, 'read a sheet back in ', file)),
       made('p', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), command)),
-    made('p', {}, made('a', { href: link('lecturer') }, 'For who teaches it')));
+    made('p', {}, made('a', { href: link('lecturer') }, 'For teachers')));
   draw();
   return { view: () => kept.sheet(), key: () => false, leave: () => undefined };
 }
@@ -78,10 +78,10 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
 export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): void {
   const command = (text: string) => made('code', {}, text);
   root.replaceChildren(
-    made('section', {}, made('h2', {}, 'For who teaches the course'), made('p', { className: 'what' },
+    made('section', {}, made('h2', {}, 'For teachers'), made('p', { className: 'what' },
       `${noun(labs.length, 'lab')}, ${minutesOf(labs)} minutes in all. Each question is answered by the engine, which runs what the question is about; there is no list of answers. `,
       'Give each student a seed of their own: it makes the numbers in the questions, so that neighbours have different ones. ',
-      made('span', { className: 'screen' }, 'This page is fit for print. Students begin at ', made('a', { href: link('course') }, 'Course'), '.'))),
+      made('span', { className: 'screen' }, 'This page prints well. Students begin at ', made('a', { href: link('course') }, 'Course'), '.'))),
     ...labs.map((lab) => {
       const of = questionsOf(lab);
       return made('section', { className: 'taught' }, made('h3', {}, lab.title, made('span', { className: 'quiet' }, `${lab.minutes} minutes, ${of ? noun(of, 'question') : 'an exercise'}`)),

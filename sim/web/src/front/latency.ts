@@ -46,7 +46,7 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
       let left = all * (1 - part);
       return points.findLast(([, count]) => (left -= count) < 0)?.[0] ?? points[0]![0];
     };
-    const head = ['allocator', 'allocations', 'half took', 'one in 100', 'one in 10,000', `${said(from)} or more`];
+    const head = ['allocator', 'allocations', 'median', '1 in 100 took', '1 in 10,000 took', `${said(from)} or more`];
     table.replaceChildren(made('tr', {}, ...head.map((text) => made('th', { scope: 'col' }, text))), ...rows.map((row, i) => made('tr', {}, made('th', { scope: 'row' }, row.name),
       ...[grouped(row.all), ...[0.5, 0.99, 0.9999].map((part) => said(quantile(row, part))), `${grouped(counts[i]!)}: ${share(i)}`].map((text) => made('td', {}, text)))));
     history.replaceState(null, '', link('latency', { at: slider.value }));
@@ -67,7 +67,7 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
   root.replaceChildren(made('section', {}, made('h2', {}, 'How long allocations take'),
     made('p', { className: 'what' }, 'A median says little of an allocator: a frame or a request waits for the slowest. Each picture is of all allocations of one allocator, by the time that they took; both axes are logarithmic, so that one slow allocation in a million is seen.'),
     made('p', { className: 'said' }, made('b', {}, 'Recorded natively, not in this page'), `: on ${machine.processor} with ${noun(machine.cpus, 'CPU')}, ${machine.system}, ${machine.libc}, ${machine.compiler}. A page has no clock that is fine enough. Calls in which the system ran something else are left out.`),
-    made('div', { className: 'bar' }, made('label', {}, 'slower than ', slider), limit), pictures,
+    made('div', { className: 'bar' }, made('label', {}, 'at least ', slider), limit), pictures,
     made('div', { className: 'scroll' }, table),
     made('p', { className: 'quiet' }, 'Record your own: ', made('code', {}, `uslab-lab latency --seed ${findings.seed} --json=latency.json`), ', then ', made('code', {}, 'uslab page --latency latency.json'), '. ',
       made('code', {}, 'uslab-lab latency'), ' alone says why the slow ones were slow.')));

@@ -1,6 +1,6 @@
 // A machine of few CPUs under a script of few lines: the slab allocator, object by object, by hand.
 
-import { grouped, made, noun } from '../draw.ts';
+import { made, noun } from '../draw.ts';
 import { DESIGNS, type Mark, type View } from '../views.ts';
 import type { Shown } from './demo.ts';
 import { legend, moments, Picture, told } from './moments.ts';
@@ -29,11 +29,12 @@ export const SCRIPTED: readonly Scripted[] = [
   {
     name: 'magazines', title: 'Magazines on four CPUs', design: 'uslab:capacity=8:stock=0',
     what: 'Four CPUs share one cache, of 256-byte objects. Each CPU has a stack of free objects and uses it without a lock; here it has room for two magazines of 8. ' +
-      'When the stack is full or empty, a magazine goes to the depot, which all CPUs share, or comes from there. Slabs are last.',
+      'When the stack is full, a magazine goes to the depot, which all CPUs share; when it is empty, one comes back. The slabs are the last resort.',
     script: [
       'cpus 4', 'cache dentry 256', '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
       '# A magazine fills: CPU 0 frees to its own stack', '0 free 16 newest',
-      '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 4 newest',
+      '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 1 newest',
+      '# CPU 0 frees on: its stack has room again', '0 free 3 newest',
       '# CPU 0 allocates: from its stack, and then from the depot', '0 alloc 20',
       '# Remote frees: CPU 1 frees what CPU 0 allocated', '1 free 40 oldest',
       '# CPU 2 allocates them: the magazines come from the depot', '2 alloc 30', '# CPU 3 frees them', '3 free 30 oldest',
@@ -97,11 +98,11 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     const cache = view.caches[0];
     const mark = marks.findLast(({ operation }) => operation <= stepper.at);
     said.replaceChildren(...told(view, marks), stepper.at ? '' : 'Nothing has happened yet. Press play, step, or do something yourself.');
-    facts.textContent = cache ? `${grouped(cache.served)} allocations and frees so far. ${noun(cache.slabs_made, 'slab')} made, so a constructor would have run ${noun(cache.slabs_made * cache.per_slab, 'time')}: ` +
-      `once for each object of a new slab. ${noun(cache.depot_exchanges, 'magazine')} moved to or from what CPUs share.` : '';
+    facts.textContent = cache ? `${noun(cache.served, 'operation')} so far. ${noun(cache.slabs_made, 'slab')} made, with ${noun(cache.slabs_made * cache.per_slab, 'object')}: ` +
+      `a constructor runs once for each of them. ${noun(cache.depot_exchanges, 'magazine')} moved to or from the depot.` : '';
     picture.draw(view);
-    chapters.replaceChildren(...marks.map(({ operation, text }) => {
-      const go = made('button', { type: 'button', onclick: () => stepper.go(operation) }, text);
+    chapters.replaceChildren(...marks.map(({ operation, text }, i) => {
+      const go = made('button', { type: 'button', onclick: () => stepper.go((marks[i + 1]?.operation ?? views.length) - 1) }, text);
       if (operation === mark?.operation) go.setAttribute('aria-current', 'step');
       return made('li', {}, go);
     }));
@@ -130,7 +131,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     stepper.set(views.length - 1, 0);
   }) }, 'run the script');
   root.replaceChildren(made('section', {}, made('h2', {}, own.title), made('p', { className: 'what' }, own.what),
-    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'which designs there are')),
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'list of designs')),
     said, facts, problem, made('h3', {}, 'Jump to'), chapters), place, legend(),
   made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
     made('details', {}, made('summary', {}, 'The script'), text, rerun)));

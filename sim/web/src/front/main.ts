@@ -78,11 +78,11 @@ function start(root: HTMLElement, lab: Lab): void {
   root.replaceChildren(
     made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' },
       'uslab is a slab allocator in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
-      'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' has the words.'),
+      'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' explains the words.'),
       made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
         card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads’ steps that breaks it, as the model checker loom found it: step by step.'),
         card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux’s SLUB.'))),
-    made('section', {}, made('h2', {}, 'Allocators of the textbooks'), made('p', { className: 'what' }, 'Each is the lab’s own code in a small memory. Play its script, then type any size.'),
+    made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab’s own code on a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
     made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...cards((name) => comparisons.includes(name)),
         card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'),
@@ -92,7 +92,7 @@ function start(root: HTMLElement, lab: Lab): void {
 
 function designs(root: HTMLElement): void {
   root.replaceChildren(made('section', {}, made('h2', {}, 'Designs'),
-    made('p', { className: 'what' }, 'Who answers to the same operations. Only the first is an allocator; the others are models of policies, judged by the tables of the kernels that have them.'),
+    made('p', { className: 'what' }, 'These designs all serve the same operations. Only the first is an allocator; the others are models of policies, judged by the tables of the kernels that have them.'),
     made('dl', { className: 'words' }, ...DESIGNS.flatMap(([name, about]) => [made('dt', {}, name), made('dd', {}, about[0]!.toUpperCase(), about.slice(1), '. ',
       made('a', { href: link('machine', { name: 'magazines', design: name }) }, 'See it on four CPUs'), ', or ',
       made('a', { href: `replay.html#design=${name}` }, 'on a kernel’s trace'), '.')]))));

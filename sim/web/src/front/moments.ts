@@ -60,6 +60,6 @@ export class Picture {
 export function legend(): HTMLElement {
   const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
   return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
-    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; those that CPUs hold count as gone. The word before a sentence is the dearest thing that the operation did: ',
+    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; objects that CPUs hold count as taken. The tag before a sentence is the most expensive thing that the operation did: ',
       'cpu (no lock), depot, slab, pages or commit (the system).'));
 }

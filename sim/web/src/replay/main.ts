@@ -62,7 +62,9 @@ class Page {
       zoom: (factor) => (factor ? this.line.zoom(factor, this.at) : this.line.zoomTo([0, about.operations])),
       follow: () => this.followTouched(),
       designs: (design, beside, cpus) => void this.compare(design, beside, cpus).catch(problem),
-      copy: (what) => void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).catch(problem),
+      copy: (what) => void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).then(
+        () => this.copied(`the ${what} is copied`), () => this.copied('the browser does not let this page copy'),
+      ),
     });
     this.virtual = new Virtual(engine.profiles());
     new ResizeObserver(() => this.draw()).observe($('main'));
@@ -150,6 +152,11 @@ class Page {
       ...((from > 0 || to < about.operations) && { range: [from, to] }),
       ...(this.life?.run === this.first.run && { object: { page: this.life.place.page, index: this.life.place.index } }),
     };
+  }
+
+  private copied(said: string): void {
+    $('copied').textContent = said;
+    setTimeout(() => $('copied').replaceChildren(), 3000);
   }
 
   private get commands(): string[] {
@@ -341,7 +348,8 @@ class Page {
       const { steps, caches } = run.view(n, []);
       const slow = steps.find(({ path }) => path && path !== 'cpu');
       if (slow || n === run.about.operations) {
-        if (slow?.cache != null && caches[slow.cache]?.size) this.chosen = slow.cache;
+        // What somebody chose stays chosen.
+        if (!this.wanted && slow?.cache != null && caches[slow.cache]?.size) this.chosen = slow.cache;
         this.controls.choose(run.about.caches[this.chosen]!);
         this.go(n);
         return;
@@ -403,7 +411,10 @@ class Page {
     const share = Math.floor(life.searched / about.operations * 100);
     $('life-head').replaceChildren(`Object ${index} of the slab at page ${grouped(page)}, ${about.caches[cache]} `, made('span', { className: 'quiet' },
       `now ${holderSaid(holder ?? null)}; ${noun(life.events.length, 'event')} in ${share < 100 ? `the first ${share} % of ` : ''}the run`));
-    $('life-list').replaceChildren(...life.list(this.at, (n) => this.go(n)));
+    const list = $('life-list');
+    list.replaceChildren(...life.list(this.at, (n) => this.go(n)));
+    const current = list.querySelector<HTMLElement>('[aria-current]');
+    if (current) list.scrollTop = current.offsetTop - list.offsetTop - list.clientHeight / 2;
   }
 }
 

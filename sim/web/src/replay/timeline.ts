@@ -159,7 +159,7 @@ function slowPaths(samples: readonly Sample[]): Strip {
       return 1000 * sum / (here.at - before.at);
     },
   }));
-  return { title: `of 1,000 operations by ${SLOW.slice(0, -1).join(', ')} or ${SLOW.at(-1)} rather than the CPU’s own layer`, areas };
+  return { title: 'operations beyond the CPU’s own layer, of 1,000', areas };
 }
 
 function difference(what: string, places: number[], run: Run, other: Run, colour: string): Strip {

@@ -8,8 +8,8 @@ export type Condition = Until['until'];
 
 /** What can be waited for, in words. `cache` is the chosen one's name. */
 export const CONDITIONS: readonly [Condition, (cache: string) => string][] = [
-  ['miss', (cache) => `${cache} misses its CPU`],
-  ['depot-empty', (cache) => `what CPUs share of ${cache} is empty`],
+  ['miss', (cache) => `${cache} is not served by its CPU`],
+  ['depot-empty', (cache) => `the depot of ${cache} is empty`],
   ['slab-born', (cache) => `${cache} gets a slab`],
   ['slab-dies', (cache) => `${cache} loses a slab`],
   ['commit', () => 'memory is committed'],

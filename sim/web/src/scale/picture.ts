@@ -39,11 +39,11 @@ export interface Axis {
   marks: number[];
 }
 
-/** Of these values, from one pixel to another; 0 has no place on a logarithmic one, and lies at its edge. */
-export function axis(values: readonly number[], log: boolean, from: number, to: number, steps: readonly number[]): Axis {
+/** Of these values, from one pixel to another; 0 has no place on a logarithmic one, and lies at its edge, which is at `least` of the least value. */
+export function axis(values: readonly number[], log: boolean, from: number, to: number, steps: readonly number[], least = 1): Axis {
   const above = log ? values.filter((value) => value > 0) : values;
   const high = Math.max(...above, 0) || 1;
-  const low = log ? Math.min(...above, high) : 0;
+  const low = log ? Math.min(...above, high) * least : 0;
   const end = high > low ? high : 2 * low;
   const share = log ? (value: number) => Math.log(Math.max(value, low) / low) / Math.log(end / low) : (value: number) => value / end;
   const at = (value: number) => from + (to - from) * share(value);
@@ -70,12 +70,11 @@ export function picture(curves: readonly Shown[], { width, unit, log, validated,
   const counts = points.map((point) => point.cpus);
   const most = Math.max(...counts, 1), highest = Math.max(...points.map(({ value }) => value), 0) || 1;
   const x = axis(counts, log.x, left, right, log.x ? DOUBLINGS : round(most));
-  const y = axis(points.map(({ value }) => value), log.y, bottom, top, log.y ? DECADES : round(highest));
+  const y = axis(points.map(({ value }) => value), log.y, bottom, top, log.y ? DECADES : round(highest), 0.8);
   const label = (at: number, down: number, anchor: string, words: string) => `<text x="${at.toFixed(1)}" y="${down.toFixed(1)}" text-anchor="${anchor}">${text(words)}</text>`;
   let svg = '';
   if (validated >= Math.min(...counts, Infinity)) {
-    // Half of the way to the next doubling: the last count is in it.
-    const edge = x.at(Math.min(validated * Math.SQRT2, most));
+    const edge = x.at(Math.min(validated, most));
     svg += `<rect class="validated" x="${left}" y="${top}" width="${(edge - left).toFixed(1)}" height="${bottom - top}"/>`;
     svg += label(left + 6, top + 14, 'start', 'validated');
   }

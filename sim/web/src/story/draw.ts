@@ -29,7 +29,7 @@ export function row(model: Model, n: number, go: (n: number) => void): HTMLEleme
   button.dataset['step'] = String(n);
   if (!step) {
     button.classList.add('failure');
-    button.append(made('span', { className: 'no' }, '✗'), made('span', { className: 'what' }, `check failed: ${model.story.end}`));
+    button.append(made('span', { className: 'no' }, '✗'), made('span', { className: 'what' }, `this check failed: “${model.story.end}”`));
   } else {
     const actor = model.actors.indexOf(step.thread);
     button.style.setProperty('--at', String(actor));
@@ -84,7 +84,7 @@ export function table(model: Model): HTMLElement {
   const said = (change: Change) => `${model.name(change)}: ${change.before == null ? '' : `${change.before} → `}${change.after}`;
   const cells = (step: Step, i: number) => [String(i + 1), ...(timed ? [time(step)] : []), who(step), step.did, step.changes.map(said).join('; ')];
   const line = (texts: string[]) => made('tr', {}, ...texts.map((text, i) => (i ? made('td', {}, text) : made('th', { scope: 'row' }, text))));
-  return made('table', {}, made('caption', {}, `${model.story.title}; check failed: ${end}`),
+  return made('table', {}, made('caption', {}, `${model.story.title}; this check failed: “${end}”`),
     made('thead', {}, made('tr', {}, ...['step', ...(timed ? ['time'] : []), 'who', 'did', 'changed'].map((text) => made('th', { scope: 'col' }, text)))),
     made('tbody', {}, ...steps.map((step, i) => line(cells(step, i)))));
 }

@@ -169,7 +169,7 @@ class Page {
     this.scroll();
     $('said').replaceChildren(step
       ? made('p', {}, made('b', {}, `${model.isAbout(at) ? '★ ' : ''}${who(step)} `), ...sentence(step.did), made('span', { className: 'quiet' }, ` ${time(step)}`))
-      : made('p', { className: 'failed' }, made('b', {}, '✗ check failed: '), model.story.end));
+      : made('p', { className: 'failed' }, made('b', {}, '✗ this check failed: '), `“${model.story.end}”`));
     const input = $<HTMLInputElement>('step');
     if (document.activeElement !== input) input.value = step ? String(at) : 'failure';
     $('state-head').textContent = step ? `After step ${at}` : 'At the failure';

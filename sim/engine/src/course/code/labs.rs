@@ -26,7 +26,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
         name: "merge",
         title: "Write buddy merging",
         minutes: 45,
-        about: "A page allocator splits blocks for who asks. What comes back must become large blocks again, or soon no large one is left.",
+        about: "A page allocator splits blocks for whoever asks. What comes back must become large blocks again, or soon no large one is left.",
         shows: "A block has one buddy, whose address is one bit away. So merging costs a look for each order, and no search.",
         pitfall: "To merge once and not again with the larger block; to take the upper block's address for the merged one; to merge with a \
                   buddy that is free, but smaller.",

@@ -49,7 +49,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 let locked = ran.beyond(Path::Slab);
                 let why = format!(
                     "Each round crosses the edge twice. Its second free finds the array full and flushes {m} objects; its second \
-                     allocation finds it empty and fetches {m} again. {} locks in {rounds} rounds, whatever M is.",
+                     allocation finds it empty and fetches {m} again. {} locks in {rounds} rounds, however large the array is.",
                     locked.len()
                 );
                 ran.count(&locked, why)
@@ -85,11 +85,13 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             move |ran| {
                 let visits = ran.beyond(Path::Depot);
                 let why = format!(
-                    "Two magazines hold {} objects, and the loop swings by {burst}. Each swing exchanges one, and the first \
-                     swing one more: {} visits. No loop needs more than one visit in {m} operations, which would be {} here.",
+                    "Two magazines hold {} objects, and the loop swings by {burst}. The first swing finds both full, and exchanges \
+                     {}; each of the {} swings after it exchanges one: {} visits. However long a loop is, {m} operations or more lie \
+                     between two visits.",
                     2 * m,
+                    (visits.len() as u64 + 1).saturating_sub(2 * rounds),
+                    2 * rounds - 1,
                     visits.len(),
-                    2 * burst * rounds / m
                 );
                 ran.count(&visits, why)
             },

@@ -16,6 +16,9 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
+/// Pages of a batch: the kernel's number for a zone of 1 GiB.
+const BATCH: u64 = 63;
+
 fn ask(random: &mut Random) -> Vec<Asked> {
     let n = random.of(100, 400);
     let normal = 1024 * random.of(2, 4);
@@ -27,7 +30,10 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     );
     vec![
         Asked::run(
-            "All memory is free, and no CPU keeps a page. CPU 0 asks for one page. How many pages leave the zone's free lists?",
+            format!(
+                "All memory is free, and no CPU keeps a page. A CPU that has none fetches a batch from the zone, which is {BATCH} pages \
+                 here. CPU 0 asks for one page. How many pages leave the zone's free lists?"
+            ),
             number("pages"),
             "uslab",
             one,
@@ -79,7 +85,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 Answer {
                     right: u64::from(left >= 64),
                     why: format!(
-                        "It comes when {taken} pages of Normal are handed out: {left} are left, its reserve for those who cannot wait."
+                        "It comes when {taken} pages of Normal are handed out: {left} are left, its reserve for requests that cannot wait."
                     ),
                     at,
                 }
