@@ -248,7 +248,7 @@ fn replay_to(
     tables: &Tables,
     options: &Options,
     progress: &Progress,
-    stream: Option<&mut Stream>,
+    to: Option<&mut Stream>,
 ) -> Result<Report, ReplayError> {
     let begun = Instant::now();
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -290,7 +290,7 @@ fn replay_to(
     let begun = Instant::now();
     while let Some(op) = run.resolver.next_op()? {
         run.step(&op)?;
-        if stream.is_some() {
+        if to.is_some() {
             ops.push(op);
         }
         if run.operations.is_multiple_of(65_536) {
@@ -299,8 +299,8 @@ fn replay_to(
     }
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
-    if let Some(stream) = stream {
-        *stream = moments::stream(title(&run.path), build.cpus, &[], &run.resolver, &ops, None);
+    if let Some(to) = to {
+        *to = stream::of(title(&run.path), build.cpus, &[], &run.resolver, &ops, []);
     }
     run.snapshot("the end of the trace", false);
     let taken =

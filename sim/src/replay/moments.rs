@@ -9,7 +9,7 @@ use super::series::Series;
 use super::start::{Renamed, Start};
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
-use crate::trace::{CacheTally, FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
+use crate::trace::{CacheTally, PageSize, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use std::path::Path;
 use uslab_buddy::{Order, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::CacheCounts;
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream, Writer};
+use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream};
 
 /// Designs beside a kernel.
 #[derive(Debug, Serialize)]
@@ -289,14 +289,15 @@ impl Input {
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let traced = stream(trace.clone(), cpus, &zones, &resolver, &ops, None);
+        let traced = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, []);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
         let tallies = tables.snapshots.iter().map(|at| (at.moment, tallies(at.moment))).collect();
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
-            let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops, Some(renamed));
+            let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
+            let stream = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, renamed);
             (stream, start.tables(&tables))
         });
         Ok(Self { trace, stream: traced, tables, pages, tallies, other })
@@ -335,67 +336,6 @@ pub fn read_stream(
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
     Input::open(path, options, None, progress).map(|input| input.stream)
-}
-
-/// The operations as a stream, with each hidden allocation at its likely time; its caches by other names, if there are.
-pub(super) fn stream(
-    title: String,
-    cpus: u32,
-    zones: &[(ZoneKind, u32)],
-    resolver: &Resolver,
-    ops: &[Op],
-    renamed: Option<Vec<Renamed>>,
-) -> Stream {
-    let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
-    let mut writer = Writer::new(title, cpus);
-    zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
-    for Renamed { name, kind, size } in renamed.into_iter().flatten() {
-        writer.cache(name, kind, size);
-    }
-    for (at, op) in ops.iter().enumerate() {
-        let cpu = u32::from(op.cpu) % cpus;
-        super::stream::write(&mut writer, resolver, op, cpu);
-        while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
-            if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
-                super::stream::learn(&mut writer, resolver, cache.0 as usize + 1);
-                writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
-            }
-        }
-    }
-    super::stream::learn(&mut writer, resolver, resolver.caches().len());
-    writer.finish()
-}
-
-/// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
-///
-/// Bulk allocation has no event. It takes whole slabs as they are made, so an object that was never seen since its page was
-/// handed out was allocated there and then. Of others nothing can be said.
-fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(usize, usize)> {
-    let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
-    let mut found = Vec::new();
-    for (at, op) in ops.iter().enumerate() {
-        match op.kind {
-            OpKind::PageAlloc { pfn, order, .. } => {
-                handed_out.extend((pfn.0..pfn.0 + (1 << order)).map(|page| (page, at)));
-            }
-            OpKind::PageFree { pfn, order, .. } => {
-                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = handed_out.remove(&page));
-            }
-            OpKind::Free { ptr, origin, .. } => {
-                let last = seen.insert(ptr.0, at);
-                let then = page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
-                if origin == FreeOrigin::HiddenAlloc
-                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
-                {
-                    found.push((then, at));
-                }
-            }
-            OpKind::Alloc { ptr, .. } | OpKind::HiddenFree { ptr, .. } => _ = seen.insert(ptr.0, at),
-            OpKind::Mark { .. } => {}
-        }
-    }
-    found.sort_unstable();
-    found
 }
 
 /// A design's way through a stream.
@@ -645,16 +585,6 @@ impl fmt::Display for DesignReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{CacheId, PageFreeOrigin, PageUse, SiteId};
-
-    const CACHE: CacheId = CacheId(0);
-
-    fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
-        kinds.into_iter().zip(1..).map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, kind }).collect()
-    }
-    fn hidden(ptr: u64) -> OpKind {
-        OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
-    }
 
     #[test]
     fn a_cause_is_what_the_trace_shows_or_else_the_model() {
@@ -682,35 +612,5 @@ mod tests {
         // Half of the objects are in use: of four none is in one of sixteen slabs.
         assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
         assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));
-    }
-
-    #[test]
-    fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
-        let usage = PageUse::Slab;
-        let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
-        let origin = PageFreeOrigin::Unseen;
-        let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
-        let alloc = |ptr| OpKind::Alloc {
-            cache: CACHE,
-            ptr: Ptr(ptr),
-            site: SiteId(0),
-            bytes_req: 8,
-            bytes_alloc: 8,
-        };
-        let matched =
-            |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
-        let ops = ops([
-            hidden(0x4000), // 0: of a page that nobody saw handed out
-            slab,           // 1
-            hidden(0x5008), // 2: on its second page
-            alloc(0x4010),
-            matched(0x4010),
-            hidden(0x4010), // 5: seen since, so nothing can be said
-            hidden(0x4000), // 6: seen before the page was handed out only
-            gone,
-            hidden(0x4018), // 8: the page is gone
-        ]);
-        assert_eq!(hidden_allocations(&ops, |ptr| Some(Pfn(ptr.0 >> 12))), [(1, 2), (1, 6)]);
-        assert_eq!(hidden_allocations(&ops, |_| None), [], "hashed addresses");
     }
 }

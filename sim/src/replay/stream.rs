@@ -1,11 +1,13 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
+use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver};
+use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use uslab_engine::Writer;
+use uslab_buddy::ZoneKind;
 use uslab_engine::stream::{Kind, MAGIC};
+use uslab_engine::{Stream, Writer};
 
 /// Whether a file is a trace that was converted. What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
 pub fn is_converted(path: &Path) -> bool {
@@ -15,15 +17,76 @@ pub fn is_converted(path: &Path) -> bool {
         && first == *MAGIC
 }
 
+/// The operations as a stream, with each hidden allocation at its likely time; its first caches by other names, if there are.
+pub(super) fn of(
+    title: String,
+    cpus: u32,
+    zones: &[(ZoneKind, u32)],
+    resolver: &Resolver,
+    ops: &[Op],
+    renamed: impl IntoIterator<Item = (String, Kind, u32)>,
+) -> Stream {
+    let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
+    let mut writer = Writer::new(title, cpus);
+    zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
+    for (name, kind, size) in renamed {
+        writer.cache(name, kind, size);
+    }
+    for (at, op) in ops.iter().enumerate() {
+        let cpu = u32::from(op.cpu) % cpus;
+        write(&mut writer, resolver, op, cpu);
+        while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
+            if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
+                learn(&mut writer, resolver, cache.0 as usize + 1);
+                writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
+            }
+        }
+    }
+    learn(&mut writer, resolver, resolver.caches().len());
+    writer.finish()
+}
+
+/// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
+///
+/// Bulk allocation has no event. It takes whole slabs as they are made, so an object that was never seen since its page was
+/// handed out was allocated there and then. Of others nothing can be said.
+fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(usize, usize)> {
+    let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
+    let mut found = Vec::new();
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::PageAlloc { pfn, order, .. } => {
+                handed_out.extend((pfn.0..pfn.0 + (1 << order)).map(|page| (page, at)));
+            }
+            OpKind::PageFree { pfn, order, .. } => {
+                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = handed_out.remove(&page));
+            }
+            OpKind::Free { ptr, origin, .. } => {
+                let last = seen.insert(ptr.0, at);
+                let then = page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
+                if origin == FreeOrigin::HiddenAlloc
+                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
+                {
+                    found.push((then, at));
+                }
+            }
+            OpKind::Alloc { ptr, .. } | OpKind::HiddenFree { ptr, .. } => _ = seen.insert(ptr.0, at),
+            OpKind::Mark { .. } => {}
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 /// Makes the first `n` caches known, with the operation that has begun.
-pub(super) fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
+fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     for info in resolver.caches().get(to.caches()..n).unwrap_or_default() {
         to.cache(info.name.clone(), kind(info.kind), info.size);
     }
 }
 
 /// One operation, on `cpu` of the machine.
-pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
+fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     to.begin(op.time_ns);
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
@@ -81,6 +144,16 @@ pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::{CacheId, PageFreeOrigin, SiteId};
+
+    const CACHE: CacheId = CacheId(0);
+
+    fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
+        kinds.into_iter().zip(1..).map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, kind }).collect()
+    }
+    fn hidden(ptr: u64) -> OpKind {
+        OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
+    }
 
     #[test]
     fn larger_pages_are_blocks_of_ours_side_by_side() {
@@ -92,5 +165,35 @@ mod tests {
         let largest = blocks(PageSize::Kib64, 1 << 13, 13);
         assert_eq!(largest.len(), 128);
         assert!((0..).zip(&largest).all(|(i, block)| *block == ((1 << 17) + (i << 10), 10)));
+    }
+
+    #[test]
+    fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
+        let usage = PageUse::Slab;
+        let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
+        let origin = PageFreeOrigin::Unseen;
+        let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
+        let alloc = |ptr| OpKind::Alloc {
+            cache: CACHE,
+            ptr: Ptr(ptr),
+            site: SiteId(0),
+            bytes_req: 8,
+            bytes_alloc: 8,
+        };
+        let matched =
+            |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
+        let ops = ops([
+            hidden(0x4000), // 0: of a page that nobody saw handed out
+            slab,           // 1
+            hidden(0x5008), // 2: on its second page
+            alloc(0x4010),
+            matched(0x4010),
+            hidden(0x4010), // 5: seen since, so nothing can be said
+            hidden(0x4000), // 6: seen before the page was handed out only
+            gone,
+            hidden(0x4018), // 8: the page is gone
+        ]);
+        assert_eq!(hidden_allocations(&ops, |ptr| Some(Pfn(ptr.0 >> 12))), [(1, 2), (1, 6)]);
+        assert_eq!(hidden_allocations(&ops, |_| None), [], "hashed addresses");
     }
 }
