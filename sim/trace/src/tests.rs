@@ -1,5 +1,6 @@
 //! The quirks of real traces, one test each.
 
+use std::cell::RefCell;
 use std::io::{Cursor, Read};
 use std::sync::mpsc;
 use uslab::SlabInfo;
@@ -625,30 +626,32 @@ fn an_error_ends_the_thread_that_reads_ahead() {
 /// A thread that a scope waits for may still be at its end when the scope has returned: the fuzzers saw what it had not freed yet.
 #[test]
 fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     /// What the thread leaves last.
-    struct End;
-    static ENDED: AtomicU32 = AtomicU32::new(0);
-    thread_local!(static END: End = const { End });
+    struct End(mpsc::Sender<()>);
+    thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
     impl Drop for End {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
-            ENDED.fetch_add(1, Ordering::Relaxed);
+            // The test may be over.
+            let _ = self.0.send(());
         }
     }
-    struct Text(Cursor<String>);
-    impl std::io::Read for Text {
+    struct Text(Cursor<String>, mpsc::Sender<()>);
+    impl Read for Text {
         fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-            END.with(|_| self.0.read(to))
+            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| End(self.1.clone())));
+            self.0.read(to)
         }
     }
     // The second one ends early, on the other side.
-    for (read, line) in ["Alloc(552),\n", "no trace\n"].into_iter().enumerate() {
+    for (line, is_trace) in [("Alloc(552),\n", true), ("no trace\n", false)] {
+        let (ends, ended) = mpsc::channel();
         // The first bytes are read here, for what the text is.
-        let text = Text(Cursor::new(line.repeat(1 << 14)));
+        let text = Text(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
-        assert_eq!(Recording::read(source, |_| {}).is_ok(), read == 0);
-        assert_eq!(ENDED.load(Ordering::Relaxed), read as u32 + 1);
+        END.set(None);
+        while ended.try_recv().is_ok() {}
+        assert_eq!(Recording::read(source, |_| {}).is_ok(), is_trace);
+        assert_eq!(ended.try_recv(), Ok(()));
     }
 }
