@@ -22,7 +22,7 @@
 
 use crate::source::ships;
 use anyhow::anyhow;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 use syn::spanned::Spanned;
@@ -100,7 +100,7 @@ pub const RULES: [&str; 13] = [
 ];
 
 /// A change of meaning.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mutant {
     /// What switches it on.
     pub number: u32,
@@ -113,7 +113,7 @@ pub struct Mutant {
     /// The function that it stands in.
     pub function: String,
     /// See the module.
-    pub rule: &'static str,
+    pub rule: String,
     /// What becomes of what.
     pub change: String,
 }
@@ -336,7 +336,7 @@ impl Walk<'_> {
             line,
             column,
             function,
-            rule,
+            rule: rule.to_owned(),
             change,
         });
         number

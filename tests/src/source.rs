@@ -14,7 +14,7 @@
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const ON_FACADE: &str = "magazine/sync/src/observers";
 const HOOK: &str = "magazine/sync/src/loom.rs";
 
 /// How strong an access or a fence is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Ordering {
     /// No ordering; of a fence: no fence.
     Relaxed,
@@ -58,14 +58,8 @@ impl fmt::Display for Ordering {
     }
 }
 
-impl Serialize for Ordering {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// What an ordering is given to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// A load.
@@ -107,7 +101,7 @@ impl Operation {
 }
 
 /// The build in which a site is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Build {
     /// The one for loom: models must reach it.
@@ -119,7 +113,7 @@ pub enum Build {
 }
 
 /// One ordering argument of one atomic operation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Site {
     /// Relative to the workspace's root.
     pub file: String,

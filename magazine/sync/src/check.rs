@@ -10,6 +10,8 @@ pub use crate::execution::plant;
 
 use crate::execution::{catch, forget_threads, text, threads};
 use crate::replay::{self, Asked, Run};
+use crate::shard::Shard;
+use crate::split::Part;
 use core::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -65,7 +67,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 /// (`STORY_JSON=file` writes the story to a file, too; `STORY=0` saves the time); when fewer than `floor` executions
 /// were explored (the model collapsed and shows nothing); when the run was cut short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
-    let f = Arc::new(f);
     models(name, bound, floor, [()], move |()| f())
 }
 
@@ -78,13 +79,31 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     scripts: impl IntoIterator<Item = S>,
     f: impl Fn(S) + Send + Sync + 'static,
 ) -> u64 {
+    explore(name, bound, floor, scripts, f, None)
+}
+
+/// A part of a model has about so many executions of its floor, or more.
+const LEAST_OF_PART: u64 = 50;
+/// Parts for each share, so that shares take about as long as each other.
+const PARTS: u64 = 8;
+
+/// [`models`], or the `shard` of it, which is not held to the floor. How many executions there were.
+fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
+    name: &str,
+    bound: Bound,
+    floor: u64,
+    scripts: impl IntoIterator<Item = S>,
+    f: impl Fn(S) + Send + Sync + 'static,
+    shard: Option<Shard>,
+) -> u64 {
     let asked = bound;
     let bound = bound.chosen();
-    let (start, f, mut executions, mut runs) = (Instant::now(), Arc::new(f), 0, 0);
+    let scripts: Vec<S> = scripts.into_iter().collect();
+    let (start, f, mut executions, runs) = (Instant::now(), Arc::new(f), 0, scripts.len());
     forget_threads();
     let replayed = replay::asked();
+    let mut parts = vec![];
     for (index, script) in scripts.into_iter().enumerate() {
-        runs += 1;
         let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
         if let Some(path) = &replayed {
             if run.file().file_name() == path.file_name() {
@@ -92,32 +111,50 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
             }
             continue;
         }
-        match run.explore() {
-            Ok(more) => executions += more,
-            Err((n, panic)) => {
-                if Asked::now() != Asked::None {
-                    run.tell(n);
-                }
-                resume_unwind(panic);
+        let explored = match shard {
+            None => run.explore().map(|more| executions += more),
+            Some(shard) => {
+                let wanted = (floor / runs as u64 / LEAST_OF_PART).clamp(1, PARTS * shard.count());
+                let ours = wanted > 1 || shard.has_named(&format!("{name} {index}"));
+                let explored = if ours { run.explore_share(shard, wanted as usize) } else { Ok(vec![]) };
+                explored.map(|more| parts.extend(more.into_iter().map(|part| (index, part))))
             }
+        };
+        if let Err(failure) = explored {
+            if Asked::now() != Asked::None {
+                run.tell(&failure);
+            }
+            resume_unwind(failure.panic);
         }
     }
     if replayed.is_some() {
         return 0;
     }
-    let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
-    let row = format!(
-        "MODEL {name} | threads {} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
-        threads(),
-        start.elapsed()
-    );
     // A floor is measured at the model's own bound; a lower bound explores less.
     let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
         || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
+    let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
+    let head = format!("{name} | threads {} | bound {shown} | scripts {runs}", threads());
+    if shard.is_some() {
+        let floor = if lowered { 0 } else { floor };
+        for (script, Part { number, name, executions }) in &parts {
+            let number = number.map_or("late".to_owned(), |[number, all]| format!("{number}/{all}"));
+            print_row(&format!(
+                "PART {head} | executions {executions} | floor {floor} | script {script} | part {number} {name}"
+            ));
+        }
+        return parts.iter().map(|(_, part)| part.executions).sum();
+    }
     assert!(
         lowered || executions >= floor,
         "{name}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
     );
+    print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
+    executions
+}
+
+/// Prints a row, and appends it to the file that `MODEL_ROWS` names.
+fn print_row(row: &str) {
     println!("{row}");
     if let Some(path) = std::env::var_os("MODEL_ROWS") {
         use std::io::Write;
@@ -126,7 +163,6 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
         let written = file.and_then(|mut file| file.write_all(format!("{row}\n").as_bytes()));
         assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
     }
-    executions
 }
 
 /// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
@@ -165,11 +201,11 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
             let run = Run { model: bug.to_owned(), bound, index, script, f: f.clone() };
             match run.explore() {
                 Ok(more) => executions += more,
-                Err((n, panic)) => {
+                Err(failure) => {
                     if Asked::now().all() {
-                        run.story(n);
+                        run.story(&failure);
                     }
-                    return Err((executions + n, text(&*panic).to_owned()));
+                    return Err((executions + failure.n, text(&*failure.panic).to_owned()));
                 }
             }
         }
@@ -193,12 +229,12 @@ impl Model {
     pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
         Models { model: self, scripts: scripts.into_iter().collect() }
     }
-    /// Runs it: see [`model`].
+    /// Runs it, or the share of it that `SHARD` asks for: see [`model`].
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
-        model(name, self.bound, self.floor, f);
+        self.each([()]).run(name, move |()| f());
     }
-    /// Expects that it notices a planted bug: see [`caught`]. Two pre-emptions show most bugs, far sooner than three do: so they
-    /// come first where the bound is a higher number.
+    /// Expects that it notices a planted bug, if the bug is one of the share that `SHARD` asks for: see [`caught`]. Two pre-emptions
+    /// show most bugs, far sooner than three do: so they come first where the bound is a higher number.
     pub fn bug(
         self,
         bug: &'static str,
@@ -218,9 +254,9 @@ pub struct Models<S> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
-    /// Runs it: see [`models`].
+    /// Runs it, or the share of it that `SHARD` asks for: see [`models`].
     pub fn run(self, name: &str, f: impl Fn(S) + Send + Sync + 'static) {
-        models(name, self.model.bound, self.model.floor, self.scripts, f);
+        explore(name, self.model.bound, self.model.floor, self.scripts, f, crate::execution::shard());
     }
     /// As of a [`Model`].
     pub fn bug(
@@ -230,6 +266,9 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
         expected: &str,
         f: impl Fn(S) + Send + Sync + 'static,
     ) {
+        if !crate::execution::has_bug(bug, property) {
+            return;
+        }
         let bound = self.model.bound;
         let bounds: &[Bound] = match bound {
             Bound::Preemptions(3..) => &[Bound::Preemptions(2), bound],

@@ -1,5 +1,6 @@
 //! The execution that a checker runs now: the bug that is planted in it, and the threads that it started.
 
+use crate::shard::Shard;
 use std::cell::Cell;
 use std::panic::resume_unwind;
 
@@ -84,6 +85,19 @@ pub(crate) fn catch(
         Ok(Err(panic)) => resume_unwind(panic),
         Err(error) => panic!("{bug}: no thread: {error}"),
     }
+}
+
+/// The share that `SHARD=I/N` asks for.
+///
+/// # Panics
+/// It has another value.
+pub(crate) fn shard() -> Option<Shard> {
+    let asked = std::env::var("SHARD").ok()?;
+    Some(asked.parse().unwrap_or_else(|error| panic!("SHARD={asked}: {error}")))
+}
+/// Whether the share has a planted bug: each bug of a property is one share's.
+pub(crate) fn has_bug(bug: &str, property: &str) -> bool {
+    shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
 }
 
 /// The text of a panic.

@@ -33,6 +33,9 @@ mod replay;
 mod scenarios;
 #[cfg(shuttle)]
 pub mod schedule;
+pub mod shard;
+#[cfg(loom)]
+mod split;
 #[cfg(loom)]
 pub mod story;
 mod table;

@@ -3,6 +3,8 @@
 //! loom is deterministic: the n-th execution of a script is always the same one. So a model that failed in its n-th runs
 //! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
 //! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
+//!
+//! A path is also where an exploration can be left and gone on with, which is how a model is explored in parts: see `split`.
 
 use crate::check::{Bound, LIMIT, builder};
 use crate::execution::{begins, plant, planted_now, text};
@@ -14,6 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// An execution that failed: which one after the first that was run, counted from 1, and how.
+pub(crate) struct Failure {
+    /// The path of the first one; `None` is that of the model.
+    pub(crate) from: Option<String>,
+    pub(crate) n: u64,
+    pub(crate) panic: Box<dyn Any + Send>,
+}
 
 /// One script of a model.
 pub(crate) struct Run<S, F> {
@@ -75,14 +85,14 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// Runs every execution. How many there were; or which one failed, counted from 1, and how.
+    /// Runs every execution. How many there were; or which one failed.
     ///
     /// # Panics
     /// There was no time for all.
-    pub(crate) fn explore(&self) -> Result<u64, (u64, Box<dyn Any + Send>)> {
+    pub(crate) fn explore(&self) -> Result<u64, Failure> {
         self.explore_within(LIMIT)
     }
-    fn explore_within(&self, limit: Duration) -> Result<u64, (u64, Box<dyn Any + Send>)> {
+    fn explore_within(&self, limit: Duration) -> Result<u64, Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
         let count = Arc::new(AtomicU64::new(0));
         let (counted, begun) = (count.clone(), Instant::now());
@@ -98,12 +108,59 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let count = count.load(Relaxed);
         let cut = outcome.is_ok() && begun.elapsed() >= limit;
         assert!(!cut, "{}: cut after {limit:?} and {count} executions, not ended by exhaustion", self.model);
-        outcome.map(|()| count).map_err(|panic| (count, panic))
+        outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
-    /// Tells the story of the `n`-th execution, which failed, and says how to repeat it.
-    pub(crate) fn tell(&self, n: u64) {
-        if self.story(n) {
+    /// Runs at most `most` executions, beginning with the one of the path `from`. How many there were, and the path of the next one
+    /// if there is one.
+    pub(crate) fn explore_from(
+        &self,
+        from: Option<String>,
+        most: u64,
+    ) -> Result<(u64, Option<String>), Failure> {
+        let (f, script) = (self.f.clone(), self.script.clone());
+        // Another share may run beside this one.
+        let path = self.file().with_extension(format!("{}.path", std::process::id()));
+        let readable = |what: &str, result: std::io::Result<()>| {
+            assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
+        };
+        _ = std::fs::remove_file(&path);
+        if let Some(from) = &from {
+            readable("write", std::fs::write(&path, from));
+        }
+        let count = Arc::new(AtomicU64::new(0));
+        let (counted, read) = (count.clone(), path.clone());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut builder = builder(self.bound);
+            // It is written before the execution of that number, and then that is the end.
+            builder.checkpoint_interval = most as usize + 1;
+            builder.max_permutations = Some(most as usize + 1);
+            builder.checkpoint_file = Some(path.clone());
+            builder.check(move || {
+                if counted.fetch_add(1, Relaxed) == 0 {
+                    // It was read: what lies there at the end is what was written.
+                    _ = std::fs::remove_file(&read);
+                }
+                begins();
+                f(script.clone());
+            });
+        }));
+        let n = count.load(Relaxed);
+        if let Err(panic) = outcome {
+            return Err(Failure { from, n, panic });
+        }
+        let next = path.exists().then(|| {
+            let next = std::fs::read_to_string(&path);
+            readable("read", next.as_ref().map(|_| ()).map_err(|error| error.kind().into()));
+            next.unwrap_or_default()
+        });
+        _ = std::fs::remove_file(&path);
+        Ok((n, next))
+    }
+
+    /// Tells the story of an execution that failed, and says how to repeat it.
+    pub(crate) fn tell(&self, failure: &Failure) {
+        if self.story(failure) {
             println!(
                 "To repeat this execution alone (STORY=told leaves out what atomics did):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
                 self.file().display(),
@@ -112,17 +169,20 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             );
         } else {
             println!(
-                "{}: execution {n} passes when it is run again: the model is not deterministic",
-                self.model
+                "{}: execution {} passes when it is run again: the model is not deterministic",
+                self.model, failure.n
             );
         }
     }
 
-    /// Runs up to the `n`-th execution, keeps its path and tells its story. Whether it failed.
-    pub(crate) fn story(&self, n: u64) -> bool {
+    /// Runs up to the execution that failed, keeps its path and tells its story. Whether it failed.
+    pub(crate) fn story(&self, failure: &Failure) -> bool {
         // loom would begin with a path that it finds.
-        let _ = std::fs::remove_file(self.file());
-        self.listen(n, self.file())
+        _ = match &failure.from {
+            None => std::fs::remove_file(self.file()),
+            Some(from) => std::fs::write(self.file(), from),
+        };
+        self.listen(failure.n, self.file())
     }
 
     /// Runs the execution alone whose path lies in `file`.
@@ -211,8 +271,8 @@ mod tests {
     #[test]
     fn what_passes_tells_no_story() {
         let run = run(|()| loom::thread::yield_now());
-        assert_eq!(run.explore().map_err(|(n, _)| n), Ok(1));
-        assert!(!run.story(1));
+        assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
+        assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
         run.repeat(run.file());
     }
 }

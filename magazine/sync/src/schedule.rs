@@ -2,11 +2,12 @@
 //!
 //! A scenario is larger than what a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt et al.,
 //! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
-//! no such bound, and find other ones. Both begin with a fixed seed, so a run that fails fails again.
+//! no such bound, and find other ones. Both begin with fixed seeds, so a run that fails fails again.
 
 pub use crate::execution::plant;
 
-use crate::execution::{begins, catch, forget_threads, text, threads};
+use crate::execution::{begins, catch, forget_threads, has_bug, shard, text, threads};
+use crate::shard::Shard;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,6 +19,8 @@ use std::time::Instant;
 const DEPTH: usize = 3;
 /// Of both kinds of schedules.
 const SEED: u64 = 1;
+/// Schedules of a kind that follow from one seed; those behind them are of the next one. Shares are of whole seeds.
+const OF_SEED: usize = 50;
 /// A bug shows in many ways, and which one a schedule meets first changes with the code: so many seeds are tried for the
 /// expected one.
 const SEEDS: u64 = 20;
@@ -70,18 +73,32 @@ pub fn choose(n: usize) -> usize {
 /// # Panics
 /// When `f` fails under some schedule.
 pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) {
+    explore_share(name, runs, f, Shard::WHOLE);
+}
+
+/// [`schedules`], or the seeds of them that a share has.
+fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, shard: Shard) {
     let (start, f) = (Instant::now(), Arc::new(f));
     forget_threads();
-    let shown = |kind: &str, outcome: Result<u64, Failure>| {
+    let seeds = shard.items(runs.div_ceil(OF_SEED) as u64);
+    if seeds.is_empty() {
+        return;
+    }
+    let shown = |kind: &str, seed: u64, outcome: Result<u64, Failure>| {
         outcome.unwrap_or_else(|(n, panic)| {
-            println!("{name}: {kind} schedule {n} of seed {SEED} fails");
+            println!("{name}: {kind} schedule {n} of seed {seed} fails");
             resume_unwind(panic)
         })
     };
-    let randoms = shown("random", explore(random(SEED, runs), f.clone()));
-    let pcts = shown("PCT", explore(pct(SEED, runs), f));
+    let (mut randoms, mut pcts) = (0, 0);
+    for block in seeds {
+        let (seed, runs) = (SEED + block, (runs - block as usize * OF_SEED).min(OF_SEED));
+        randoms += shown("random", seed, explore(random(seed, runs), f.clone()));
+        pcts += shown("PCT", seed, explore(pct(seed, runs), f.clone()));
+    }
+    let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
     println!(
-        "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {DEPTH} | {:.2?}",
+        "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {DEPTH}{share} | {:.2?}",
         threads(),
         start.elapsed()
     );
@@ -132,11 +149,11 @@ impl Schedules {
     /// The most of each kind and seed in which a planted bug is looked for.
     const OF_BUGS: usize = 5000;
 
-    /// Runs it: see [`schedules`].
+    /// Runs it, or the share of it that `SHARD` asks for: see [`schedules`].
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
-        schedules(name, self.0, f);
+        explore_share(name, self.0, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Expects that it notices a planted bug: see [`caught`].
+    /// Expects that it notices a planted bug, if the bug is one of the share that `SHARD` asks for: see [`caught`].
     pub fn bug(
         self,
         bug: &'static str,
@@ -144,6 +161,8 @@ impl Schedules {
         expected: &'static str,
         f: impl Fn() + Send + Sync + 'static,
     ) {
-        caught(bug, property, self.0.min(Self::OF_BUGS), expected, f);
+        if has_bug(bug, property) {
+            caught(bug, property, self.0.min(Self::OF_BUGS), expected, f);
+        }
     }
 }

@@ -3,13 +3,13 @@
 use super::engines::quoted;
 use super::plan::Plan;
 use super::record::Metric;
-use super::shard::Shard;
 use super::spec;
 use super::store::Store;
 use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use uslab_engine::Policy;
+use uslab_sync::shard::Shard;
 
 /// Run many points of `uslab scale`: traces or workloads, designs, knobs, CPUs and seeds, on one machine or on many.
 ///

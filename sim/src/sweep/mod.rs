@@ -31,7 +31,6 @@ mod run;
 #[cfg(feature = "sweep")]
 mod sample;
 #[cfg(feature = "sweep")]
-mod shard;
 #[cfg(feature = "sweep")]
 mod spec;
 #[cfg(feature = "sweep")]

@@ -6,7 +6,6 @@ use super::merge::{self, Collected, Report, collect};
 use super::page;
 use super::plan::Plan;
 use super::run::{self, Ended, Ran};
-use super::shard::Shard;
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
@@ -18,6 +17,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 use uslab_engine::Policy;
+use uslab_sync::shard::Shard;
 
 /// Items that are named where some are missing.
 const NAMED: usize = 20;
@@ -164,7 +164,8 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     let shard = match (args.shard, args.item) {
         (Some(shard), _) => shard,
         (None, Some(_)) => Shard::WHOLE,
-        (None, None) => Shard::of_engine(|name| std::env::var(name).ok(), args.shards.map(NonZeroU64::get))?
+        (None, None) => Shard::of_engine(|name| std::env::var(name).ok(), args.shards.map(NonZeroU64::get))
+            .map_err(anyhow::Error::msg)?
             .unwrap_or(Shard::WHOLE),
     };
     let (plan, store) = args.of.plan::<P>()?;

@@ -10,15 +10,19 @@
 //!
 //! `cargo check-quick` is a small part of it, for between edits: what is asked of a change is the whole.
 
-use std::collections::BTreeSet;
+use anyhow::Context;
+use clap::Parser;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
+use uslab_sync::shard::{Shard, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
     EXAMPLES, Example, MODELLED, Modelled, OUTSIDE, field, loom_test, loom_test_of, rows, shuttle_test,
 };
+use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
@@ -27,19 +31,33 @@ const CASES: &str = "10000";
 /// And so many between edits.
 const QUICK_CASES: &str = "100";
 
-const HELP: &str = "\
-Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the
-random schedules.
+/// What its shares are of.
+const WHAT: &str = "check-all";
 
-usage: cargo check-all [--tests | --models | --quick]
-
-  --tests    only the tests
-  --models   only the loom models and the schedules
-  --quick    a part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of uslab-magazine,
-             uslab-buddy and uslab with 100 cases a property, and the models of uslab-magazine with 1 pre-emption
-
-environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none)
-exit code: 0 all passed, 1 something failed, 2 wrong usage";
+/// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
+/// schedules.
+///
+/// A share has some of each large model's executions, some of the small models and of the planted bugs, and some seeds of the
+/// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
+///
+/// Environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none). Exit codes: 0 all passed,
+/// 1 something failed or a share is missing, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "check-all", max_term_width = 100)]
+struct Args {
+    /// Only the tests.
+    #[arg(long, group = "part", conflicts_with = "shard")]
+    tests: bool,
+    /// Only the loom models and the schedules.
+    #[arg(long, group = "part")]
+    models: bool,
+    /// A part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of uslab-magazine, uslab-buddy and uslab
+    /// with 100 cases a property, and the models of uslab-magazine with 1 pre-emption.
+    #[arg(long, group = "part", conflicts_with = "shard")]
+    quick: bool,
+    #[command(flatten)]
+    share: ShareArgs,
+}
 
 #[derive(Default)]
 struct Totals {
@@ -56,6 +74,13 @@ struct Totals {
     catches_by_schedules: u64,
     /// What was printed for `check-claims`, each row behind the name of whose it is.
     rows: Vec<String>,
+    /// The share that is run.
+    shard: Option<Shard>,
+    /// Models that a share has a part of.
+    parts: BTreeSet<String>,
+    /// Models and scenarios of each program.
+    models_of: BTreeMap<String, usize>,
+    scenarios_of: BTreeMap<String, usize>,
     /// Calls that were refused in their turn, and refusals in all.
     faults: [u64; 2],
     /// Operations under load, and violations.
@@ -67,26 +92,31 @@ struct Totals {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = Args::parse();
     let mut totals = Totals::default();
-    let (tests, models) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => (true, true),
-        ["--tests"] => (true, false),
-        ["--models"] => (false, true),
-        ["--quick"] => {
-            run_quick(&mut totals);
-            return totals.end();
-        }
-        ["--help" | "-h"] => {
-            println!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        _ => {
-            eprintln!("check-all: unknown arguments {args:?}\n\n{HELP}");
+    if args.quick {
+        run_quick(&mut totals);
+        return totals.end();
+    }
+    if !args.share.merge.is_empty() {
+        return match merge(&args, &mut totals) {
+            Ok(()) => totals.end(),
+            Err(error) => {
+                eprintln!("check-all: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let shard = match args.share.asked() {
+        Ok(shard) => shard.filter(|_| !args.tests),
+        Err(error) => {
+            eprintln!("check-all: {error:#}");
             return ExitCode::from(2);
         }
     };
-    if tests {
+    totals.shard = shard;
+    let rest = shard.is_none_or(|shard| shard.index() == 0);
+    if !args.models && rest {
         run_tests(&mut totals);
         for (what, [ran, _]) in [("the sweep of faults", totals.faults), ("the stress", totals.stress)] {
             if ran == 0 {
@@ -94,20 +124,90 @@ fn main() -> ExitCode {
             }
         }
     }
-    if models {
+    if !args.tests {
         run_models(&mut totals);
-        every_planted_bug_is_caught(&mut totals);
         run_schedules(&mut totals);
-        models_need_loom(&mut totals);
-        let kept = totals.rows.iter().map(|row| format!("{row}\n")).collect::<String>();
-        if let Err(error) = std::fs::write(Runner::All.file(), kept) {
-            totals.broken.push(format!("{}: {error}", Runner::All.file().display()));
+        if rest {
+            models_need_loom(&mut totals);
+        }
+        match shard {
+            None => {
+                everything_ran(&mut totals);
+                totals.keep();
+            }
+            Some(shard) if totals.good() => {
+                let part = if args.models { "models" } else { "all" };
+                let bound = std::env::var("BOUND").map_or(String::new(), |bound| format!(", BOUND={bound}"));
+                let rows = std::mem::take(&mut totals.rows);
+                match args.share.leave(WHAT, shard, &format!("({part}{bound})"), rows) {
+                    Ok(path) => println!("share {shard}: {}", path.display()),
+                    Err(error) => totals.broken.push(format!("{error:#}")),
+                }
+            }
+            Some(shard) => println!("share {shard}: not written, because something failed"),
         }
     }
     totals.end()
 }
 
+/// Adds up what all shares left, as if it had run at once.
+fn merge(args: &Args, totals: &mut Totals) -> anyhow::Result<()> {
+    let shares = args.share.joined(WHAT)?;
+    println!("{} shares of {}", shares.len(), shares[0].of);
+    let rows: Vec<Vec<String>> = shares.into_iter().map(|share| share.rows).collect();
+    for row in join_rows(&rows).map_err(anyhow::Error::msg)? {
+        let (whose, row) =
+            row.split_once(" | ").with_context(|| format!("the row {row:?}: of no program"))?;
+        totals.take(whose, row);
+    }
+    everything_ran(totals);
+    totals.keep();
+    Ok(())
+}
+
 impl Totals {
+    fn good(&self) -> bool {
+        self.failed == 0 && self.broken.is_empty()
+    }
+
+    /// Counts a row of somebody's, and keeps it.
+    fn take(&mut self, whose: &str, row: &str) {
+        let kept = format!("{whose} | {row}");
+        let Some((kind, row)) = row.split_once(' ') else { return };
+        match kind {
+            "MODEL" | "PART" => {
+                self.executions += field(row, "executions");
+                let name = row.split(" | ").next().unwrap_or_default();
+                if kind == "MODEL" || self.parts.insert(format!("{whose} {name}")) {
+                    self.models += 1;
+                    *self.models_of.entry(whose.to_owned()).or_default() += 1;
+                }
+            }
+            "CAUGHT" if field(row, "schedule") > 0 => self.catches_by_schedules += 1,
+            "CAUGHT" => {
+                self.caught.extend(row.split(" | ").next().map(str::to_owned));
+                self.catches += 1;
+            }
+            "SCHEDULES" => {
+                self.scenarios += 1;
+                self.schedules += field(row, "random") + field(row, "pct");
+                *self.scenarios_of.entry(whose.to_owned()).or_default() += 1;
+            }
+            _ => return,
+        }
+        self.rows.push(kept);
+    }
+
+    /// Keeps all rows for `check-claims`.
+    fn keep(&mut self) {
+        let kept = self.rows.iter().map(|row| format!("{row}\n")).collect::<String>();
+        let file = Runner::All.file();
+        let written = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        if let Err(error) = written.and_then(|()| std::fs::write(&file, kept)) {
+            self.broken.push(format!("{}: {error}", file.display()));
+        }
+    }
+
     /// Says what ran, and what failed.
     fn end(&self) -> ExitCode {
         for broken in self.failures.iter().chain(&self.broken) {
@@ -135,7 +235,7 @@ impl Totals {
             );
         }
         println!("{} passed, {} failed", self.passed, self.failed + self.broken.len() as u64);
-        if self.failed == 0 && self.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
@@ -155,7 +255,8 @@ fn run_quick(totals: &mut Totals) {
     if std::env::var_os("BOUND").is_none() {
         models.env("BOUND", "1");
     }
-    count_models(package, models, least, totals);
+    count_models(package, models, totals);
+    at_least(package, least, totals);
 }
 
 fn run_tests(totals: &mut Totals) {
@@ -169,35 +270,55 @@ fn run_tests(totals: &mut Totals) {
 }
 
 fn run_models(totals: &mut Totals) {
-    for Modelled { package, least, .. } in MODELLED {
-        count_models(package, loom_test(package), least, totals);
+    for Modelled { package, .. } in MODELLED {
+        count_models(package, loom_test(package), totals);
     }
-    for Example { package, name, least, planted } in EXAMPLES {
-        count_models(name, loom_test_of(package, &["--example", name]), least, totals);
-        let missed = planted.iter().filter(|bug| !totals.caught.contains(**bug));
-        totals.broken.extend(missed.map(|bug| format!("{name}: no model caught {bug:?}")));
+    for Example { package, name, .. } in EXAMPLES {
+        count_models(name, loom_test_of(package, &["--example", name]), totals);
     }
-    count_models(OUTSIDE.package, OUTSIDE.checked_test("loom"), OUTSIDE.least, totals);
-    if !totals.caught.contains(OUTSIDE.planted) {
-        totals.broken.push(format!("{}: no model caught {:?}", OUTSIDE.package, OUTSIDE.planted));
+    count_models(OUTSIDE.package, OUTSIDE.checked_test("loom"), totals);
+}
+
+/// Whether all that must be there was.
+fn everything_ran(totals: &mut Totals) {
+    let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
+    let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
+    let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);
+    for (what, least, least_schedules) in modelled.into_iter().chain(examples).chain([outside]) {
+        at_least(what, least, totals);
+        let ran = totals.scenarios_of.get(what).copied().unwrap_or(0);
+        if ran < least_schedules {
+            totals.broken.push(format!("{what}: {ran} scenarios ran, there are at least {least_schedules}"));
+        }
+    }
+    let planted = EXAMPLES.iter().flat_map(|of| of.planted.iter().map(|bug| (of.name, *bug)));
+    for (what, bug) in planted.chain([(OUTSIDE.package, OUTSIDE.planted)]) {
+        if !totals.caught.contains(bug) {
+            totals.broken.push(format!("{what}: no model caught {bug:?}"));
+        }
+    }
+    every_planted_bug_is_caught(totals);
+}
+
+fn at_least(what: &str, least: usize, totals: &mut Totals) {
+    let ran = totals.models_of.get(what).copied().unwrap_or(0);
+    if ran < least {
+        totals.broken.push(format!("{what}: {ran} models ran, there are at least {least}"));
     }
 }
 
 /// Runs the models of one program and counts what it says that it ran.
-fn count_models(what: &str, mut command: Command, least: usize, totals: &mut Totals) {
-    let rows: PathBuf = workspace().join("target/loom/models.txt");
+fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
+    // Another share may run beside this one.
+    let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
     // What a former run left is not this run's.
     let _ = std::fs::remove_file(&rows);
     command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
+    command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
     watch(&format!("models of {what}"), what, command, totals);
     let text = std::fs::read_to_string(&rows).unwrap_or_default();
-    totals.executions += text.lines().map(|row| field(row, "executions")).sum::<u64>();
-    totals.rows.extend(text.lines().map(|row| format!("{what} | {row}")));
-    let ran = text.lines().count();
-    totals.models += ran as u64;
-    if ran < least {
-        totals.broken.push(format!("{what}: {ran} models ran, there are at least {least}"));
-    }
+    let _ = std::fs::remove_file(&rows);
+    text.lines().for_each(|row| totals.take(what, row));
 }
 
 /// A bug that was planted and that no model found may as well not have been planted.
@@ -213,20 +334,12 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 
 /// Random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
-    let inside = MODELLED
-        .map(|Modelled { package, least_schedules, .. }| (package, least_schedules, shuttle_test(package)));
+    let inside = MODELLED.map(|Modelled { package, .. }| (package, shuttle_test(package)));
     let mut outside = OUTSIDE.checked_test("shuttle");
     outside.args(["--", "--nocapture", "--test-threads=2"]);
-    let outside = (OUTSIDE.package, OUTSIDE.least_schedules, outside);
-    for (package, least_schedules, command) in inside.into_iter().chain([outside]) {
-        let before = totals.scenarios;
+    for (package, mut command) in inside.into_iter().chain([(OUTSIDE.package, outside)]) {
+        command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
         watch(&format!("schedules of {package}"), package, command, totals);
-        let ran = totals.scenarios - before;
-        if ran < least_schedules as u64 {
-            totals
-                .broken
-                .push(format!("{package}: {ran} scenarios ran, there are at least {least_schedules}"));
-        }
     }
 }
 
@@ -270,19 +383,11 @@ fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     if let Some(out) = child.stdout.take() {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let _ = writeln!(std::io::stdout(), "{line}");
-            for caught in rows(&line, "CAUGHT ") {
-                if field(caught, "schedule") > 0 {
-                    totals.catches_by_schedules += 1;
-                } else {
-                    totals.caught.extend(caught.split(" | ").next().map(str::to_owned));
-                    totals.catches += 1;
-                }
-                totals.rows.push(format!("{whose} | CAUGHT {caught}"));
-            }
-            for ran in rows(&line, "SCHEDULES ") {
-                totals.scenarios += 1;
-                totals.schedules += field(ran, "random") + field(ran, "pct");
-                totals.rows.push(format!("{whose} | SCHEDULES {ran}"));
+            for (kind, row) in ["CAUGHT ", "SCHEDULES "]
+                .iter()
+                .flat_map(|kind| rows(&line, kind).map(move |row| (kind, row)))
+            {
+                totals.take(whose, &format!("{kind}{row}"));
             }
             add(&mut totals.faults, &line, "faults: ", [" points", " injections"]);
             add(&mut totals.stress, &line, "stress: ", [" operations", " violations"]);

@@ -18,9 +18,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use uslab_sync::shard::{Shard, Share};
 use uslab_tests::jobs::{run_within, side_by_side};
 use uslab_tests::models::{MODELLED, rows};
 use uslab_tests::mutate::{Mutant, Mutated, RULES, SWITCH, Switched};
+use uslab_tests::share::{ShareArgs, tracked};
 use uslab_tests::{cargo_in, workspace};
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
@@ -42,9 +44,6 @@ struct Args {
     /// Print the mutants, those that would not compile included, and build nothing.
     #[arg(long)]
     list: bool,
-    /// Only the I-th of N shares of the mutants, I from 0.
-    #[arg(long, value_name = "I/N", value_parser = share)]
-    shard: Option<(u32, u32)>,
     /// Only so many mutants, drawn at random.
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
@@ -54,12 +53,12 @@ struct Args {
     /// Only mutants of these rules. Default: those that tests/mutants.toml names.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,
+    #[command(flatten)]
+    share: ShareArgs,
 }
 
-fn share(text: &str) -> Result<(u32, u32), String> {
-    let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    numbers.filter(|(i, n)| i < n).ok_or_else(|| "expected I/N with I from 0 and below N".to_owned())
-}
+/// What its shares are of.
+const WHAT: &str = "check-mutants";
 
 /// A mutant that changes nothing that could be noticed.
 #[derive(Clone, Debug, Deserialize)]
@@ -78,7 +77,7 @@ impl Equivalent {
     fn fits(&self, mutant: &Mutant) -> bool {
         self.file == mutant.file
             && self.function == mutant.function
-            && self.rule.as_ref().is_none_or(|rule| rule == mutant.rule)
+            && self.rule.as_ref().is_none_or(|rule| *rule == mutant.rule)
             && self.change.as_ref().is_none_or(|change| mutant.change.contains(change))
     }
 }
@@ -131,7 +130,7 @@ impl Verdict {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Judged {
     #[serde(flatten)]
     mutant: Mutant,
@@ -140,8 +139,11 @@ struct Judged {
     equivalent: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// What became of all; or a share's: that has some of the mutants, and all else is every share's.
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
+    /// Mutants in all.
+    of: usize,
     mutants: Vec<Judged>,
     /// What did not compile.
     left_out: usize,
@@ -211,9 +213,29 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = match check(&args, &config, &mut tree) {
-        Ok(Some(report)) => report,
-        Ok(None) => return ExitCode::SUCCESS,
+    let shard = match args.share.asked() {
+        Ok(shard) => shard,
+        Err(error) => {
+            eprintln!("check-mutants: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    if args.list {
+        let chosen = chosen(&args, &config, &tree);
+        share_of(&chosen, shard).iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
+        return ExitCode::SUCCESS;
+    }
+    let report = match args.share.merge.is_empty() {
+        true => check(&args, &config, &mut tree, shard),
+        false => merge(&args),
+    };
+    let report = report.map(|report| explain(&args, &config, report, shard.is_none()));
+    let report = report.and_then(|report| match shard {
+        None => Ok(report),
+        Some(shard) => leave(&args, shard, report),
+    });
+    let report = match report {
+        Ok(report) => report,
         Err(error) => {
             eprintln!("check-mutants: {error:#}");
             return ExitCode::FAILURE;
@@ -307,13 +329,9 @@ fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 impl Tree {
     /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
     fn write(&self) -> anyhow::Result<u64> {
-        let listed = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(workspace())
-            .output()
-            .context("git")?;
         let mut hasher = DefaultHasher::new();
-        for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+        for name in tracked()? {
+            let name = name.as_str();
             // What is deleted is listed still.
             let Ok(text) = fs::read(workspace().join(name)) else { continue };
             // The tests that judge lie in the crates that are changed.
@@ -604,10 +622,7 @@ fn judge(mutant: &Mutant, programs: &[Program], tests: &[Test]) -> anyhow::Resul
 fn chosen(args: &Args, config: &Config, tree: &Tree) -> Vec<Mutant> {
     let mut chosen: Vec<Mutant> = tree.mutants().cloned().collect();
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
-    chosen.retain(|mutant| rules.iter().any(|rule| rule == mutant.rule));
-    if let Some((share, of)) = args.shard {
-        chosen.retain(|mutant| mutant.number % of == share);
-    }
+    chosen.retain(|mutant| rules.contains(&mutant.rule));
     if let Some(sample) = args.sample {
         let rank = |mutant: &Mutant| {
             let mut hasher = DefaultHasher::new();
@@ -621,11 +636,64 @@ fn chosen(args: &Args, config: &Config, tree: &Tree) -> Vec<Mutant> {
     chosen
 }
 
-fn check(args: &Args, config: &Config, tree: &mut Tree) -> anyhow::Result<Option<Report>> {
-    if args.list {
-        chosen(args, config, tree).iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
-        return Ok(None);
+/// Those of a share.
+fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
+    let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
+    &chosen[items.start as usize..items.end as usize]
+}
+
+/// Leaves a share in a file: a row of what all shares have, and one of each mutant.
+fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
+    let mutants = report.mutants.iter().map(serde_json::to_string);
+    let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
+    let common = Report { mutants: vec![], seconds: 0.0, wrong: report.wrong.clone(), ..report };
+    let rows = [serde_json::to_string(&common)?].into_iter().chain(mutants).collect();
+    let sample = args.sample.map(|sample| format!("sample {sample} of seed {}", args.seed));
+    let words: Vec<String> = args.files.iter().chain(&args.rule).cloned().chain(sample).collect();
+    let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
+    eprintln!("check-mutants: share {shard}: {}", path.display());
+    Ok(report)
+}
+
+/// What all shares left.
+fn merge(args: &Args) -> anyhow::Result<Report> {
+    let (mut whole, mut first) = (Report::default(), None);
+    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
+        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
+        if *first.get_or_insert_with(|| common.clone()) != *common {
+            bail!("share {shard} has other mutants than the first one");
+        }
+        let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
+        whole.mutants.extend::<Vec<Judged>>(mutants);
     }
+    let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
+    if whole.mutants.len() != common.of {
+        bail!("the shares have {} mutants, and there are {}", whole.mutants.len(), common.of);
+    }
+    Ok(Report { mutants: whole.mutants, ..common })
+}
+
+/// Why what was not noticed need not be; and, where `all` shares are there, reasons that nothing needs.
+fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
+    let mut used = vec![false; config.equivalent.len()];
+    for Judged { mutant, verdict, equivalent } in &mut report.mutants {
+        let reason = config.equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(mutant));
+        *equivalent = reason.map(|(of, used)| {
+            *used |= !verdict.noticed();
+            of.reason.clone()
+        });
+    }
+    let whole = all && args.files.is_empty() && args.sample.is_none() && args.rule.is_empty();
+    for of in config.equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
+        report.wrong.push(format!(
+            "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
+            of.file, of.function, of.change
+        ));
+    }
+    report
+}
+
+fn check(args: &Args, config: &Config, tree: &mut Tree, shard: Option<Shard>) -> anyhow::Result<Report> {
     let begun = Instant::now();
     let sources = tree.write()?;
     let libraries = tree.libraries();
@@ -635,9 +703,10 @@ fn check(args: &Args, config: &Config, tree: &mut Tree) -> anyhow::Result<Option
     let whole = tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?;
     let models = tree.settle(&["test", "--no-run", "--profile", "loom"], &libraries, "--cfg loom")?;
     let chosen = chosen(args, config, tree);
+    let ours = share_of(&chosen, shard);
     eprintln!(
         "check-mutants: {} mutants, {} do not compile, {:.0} s",
-        chosen.len(),
+        ours.len(),
         tree.left_out.len(),
         begun.elapsed().as_secs_f64()
     );
@@ -652,32 +721,22 @@ fn check(args: &Args, config: &Config, tree: &mut Tree) -> anyhow::Result<Option
     eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
 
     let kept = Kept::open(sources)?;
-    let verdicts = side_by_side("mutants", &chosen, |mutant, bar| {
+    let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
         match kept.verdict(mutant) {
             Some(verdict) => Ok(verdict),
             None => kept.keep(mutant, judge(mutant, &programs, &tests)?),
         }
     })?;
-    let equivalent = &config.equivalent;
-    let mut used = vec![false; equivalent.len()];
-    let judged = chosen.into_iter().zip(verdicts).map(|(mutant, verdict)| {
-        let reason = equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(&mutant)).map(|(of, used)| {
-            *used |= !verdict.noticed();
-            of.reason.clone()
-        });
-        Judged { mutant, verdict, equivalent: reason }
-    });
-    let mutants: Vec<Judged> = judged.collect();
-    let whole =
-        args.files.is_empty() && args.shard.is_none() && args.sample.is_none() && args.rule.is_empty();
-    for of in equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
-        wrong.push(format!(
-            "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
-            of.file, of.function, of.change
-        ));
-    }
-    Ok(Some(Report { mutants, left_out: tree.left_out.len(), wrong, seconds: begun.elapsed().as_secs_f64() }))
+    let judged = ours.iter().zip(verdicts);
+    let judged = judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None });
+    Ok(Report {
+        of: chosen.len(),
+        mutants: judged.collect(),
+        left_out: tree.left_out.len(),
+        wrong,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
 }
 
 /// Verdicts of a run that was ended, if the sources are the same.

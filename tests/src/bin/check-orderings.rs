@@ -9,15 +9,17 @@
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use uslab_sync::shard::{Shard, Share};
 use uslab_tests::claims::{Runner, properties};
 use uslab_tests::jobs::side_by_side;
 use uslab_tests::models::{Outcome, Subject, Test, build};
+use uslab_tests::share::ShareArgs;
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
 
@@ -49,7 +51,12 @@ struct Args {
     /// The waivers. Default: tests/orderings.toml of the workspace, if there is one.
     #[arg(long, value_name = "FILE")]
     waivers: Option<PathBuf>,
+    #[command(flatten)]
+    share: ShareArgs,
 }
+
+/// What its shares are of.
+const WHAT: &str = "check-orderings";
 
 /// A test of models, its executions and the sites it reaches at one pre-emption.
 struct Model {
@@ -69,14 +76,14 @@ struct Models {
 }
 
 /// What became of a mutant.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     /// A model failed.
     Caught {
         model: String,
         message: String,
-        #[serde(skip)]
+        /// For the table of claims.
         row: String,
     },
     /// No model failed, and the waiver says why the ordering is kept.
@@ -88,7 +95,7 @@ enum Verdict {
     },
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Mutant {
     site: Site,
     weaker: Ordering,
@@ -112,11 +119,13 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The whole result.
-#[derive(Debug, Default, Serialize)]
+/// The whole result, or a share's: that has some of the mutants, and all else is every share's.
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     /// Sites in what loom compiles.
     sites: usize,
+    /// Mutants in all.
+    of: usize,
     mutants: Vec<Mutant>,
     /// Sites in what loom compiles that no model reaches.
     unreached: Vec<Site>,
@@ -180,7 +189,22 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = match check(&args, &subjects, &waivers) {
+    let shard = match args.share.asked() {
+        Ok(shard) => shard,
+        Err(error) => {
+            eprintln!("check-orderings: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    let report = match args.share.merge.is_empty() {
+        true => check(&args, shard.unwrap_or(Shard::WHOLE), &subjects, &waivers),
+        false => merge(&args),
+    };
+    let report = report.and_then(|report| match shard {
+        None => judge(&args, &waivers, report),
+        Some(shard) => leave(&args, shard, report),
+    });
+    let report = match report {
         Ok(report) => report,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
@@ -223,7 +247,44 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
 }
 
-fn check(args: &Args, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Result<Report> {
+/// Leaves a share in a file: a row of what all shares have, and one of each mutant.
+fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report> {
+    let mutants = report.mutants.iter().map(serde_json::to_string);
+    let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
+    let seconds = std::mem::take(&mut report.seconds);
+    let ours = std::mem::take(&mut report.mutants);
+    let rows = [serde_json::to_string(&report)?].into_iter().chain(mutants).collect();
+    let path = args.share.leave(WHAT, shard, &asked_of(args), rows)?;
+    eprintln!("check-orderings: share {shard}: {}", path.display());
+    Ok(Report { mutants: ours, seconds, ..report })
+}
+
+/// How it was asked, which all shares must agree upon.
+fn asked_of(args: &Args) -> String {
+    let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
+    let words: Vec<String> = manifest.chain(args.packages.iter().cloned()).collect();
+    words.join(" ")
+}
+
+/// What all shares left.
+fn merge(args: &Args) -> anyhow::Result<Report> {
+    let (mut whole, mut first) = (Report::default(), None);
+    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
+        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
+        if *first.get_or_insert_with(|| common.clone()) != *common {
+            bail!("share {shard} found other sites than the first one");
+        }
+        let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
+        whole.mutants.extend::<Vec<Mutant>>(mutants);
+    }
+    let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
+    if whole.mutants.len() != common.of {
+        bail!("the shares have {} mutants, and there are {}", whole.mutants.len(), common.of);
+    }
+    Ok(Report { mutants: whole.mutants, ..common })
+}
+
+fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Result<Report> {
     let begun = Instant::now();
     let limit = Duration::from_secs(args.limit);
     let root = &subjects[0].root;
@@ -266,7 +327,10 @@ fn check(args: &Args, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Resul
         report.wrong.push(format!("stale waiver: it fits {used} sites, not one: {}", waiver.place()));
     }
 
-    report.mutants = side_by_side("mutants", &todo, |(site, weaker), progress| {
+    report.of = todo.len();
+    let ours = shard.items(todo.len() as u64);
+    let todo = &todo[ours.start as usize..ours.end as usize];
+    report.mutants = side_by_side("mutants", todo, |(site, weaker), progress| {
         progress.set_message(site.to_string());
         let begun = Instant::now();
         let mut verdict = run(site, *weaker, &models.list, limit)?;
@@ -279,7 +343,12 @@ fn check(args: &Args, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Resul
         let seconds = begun.elapsed().as_secs_f64();
         Ok(Mutant { site: site.clone(), weaker: *weaker, verdict, seconds })
     })?;
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
 
+/// What can be said of all mutants only.
+fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<Report> {
     for waiver in waivers {
         let mut of_it = report.mutants.iter().filter(|mutant| waiver.fits(&mutant.site)).peekable();
         if of_it.peek().is_some() && of_it.all(|mutant| matches!(mutant.verdict, Verdict::Caught { .. })) {
@@ -301,7 +370,6 @@ fn check(args: &Args, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Resul
         let file = Runner::Orderings.file();
         std::fs::write(&file, rows.collect::<String>()).with_context(|| file.display().to_string())?;
     }
-    report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
 }
 

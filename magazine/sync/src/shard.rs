@@ -1,0 +1,539 @@
+//! A share of numbered work, for many machines: which one it is, and what it leaves for who joins all of them.
+//!
+//! `3/200` is share 3 of 200, counted from 0. The engine that runs a program may say it, too: see [`Shard::of_engine`]. A share
+//! leaves its rows in a file with its name ([`Share`]); [`Share::join`] reads the files of all shares, and says which one is
+//! missing, or is of another build.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Share `index` of `count`, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    index: u64,
+    count: u64,
+}
+
+impl Shard {
+    /// All of it.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    fn new(index: u64, count: u64) -> Result<Self, String> {
+        match index < count {
+            true => Ok(Self { index, count }),
+            false if count == 0 => Err(format!("{index}/{count}: expected at least one share")),
+            false => Err(format!("{index}/{count}: expected a share from 0 to {}", count - 1)),
+        }
+    }
+
+    /// Which one, from 0.
+    pub fn index(self) -> u64 {
+        self.index
+    }
+    /// Of how many.
+    pub fn count(self) -> u64 {
+        self.count
+    }
+
+    /// The items of the share: a run of neighbours, because these have much in common. Shares differ by one item at most.
+    pub fn items(self, total: u64) -> Range<u64> {
+        let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
+        at(self.index)..at(self.index + 1)
+    }
+    /// Whether it has the `item`-th piece of work, where the number of pieces is not known: every so many.
+    pub fn has(self, item: u64) -> bool {
+        item % self.count == self.index
+    }
+    /// Whether it has what is called `name`: for work that has no number.
+    pub fn has_named(self, name: &str) -> bool {
+        // FNV-1a: the same on every machine.
+        let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        self.has(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8)
+    }
+
+    /// The share that was asked for, or else what the engine says: see [`of_engine`](Self::of_engine). `None`: all of it.
+    ///
+    /// # Errors
+    /// What the engine says cannot be.
+    pub fn asked(told: Option<Self>) -> Result<Option<Self>, String> {
+        match told {
+            Some(shard) => Ok(Some(shard)),
+            None => Self::of_engine(|name| std::env::var(name).ok(), None),
+        }
+    }
+
+    /// What the engine that runs this process says: Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`, `_STEP`) or a Kubernetes Indexed Job
+    /// (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). `None`: there is none.
+    ///
+    /// # Errors
+    /// A variable is no number, one is missing, or the array has gaps.
+    pub fn of_engine(
+        variable: impl Fn(&str) -> Option<String>,
+        shards: Option<u64>,
+    ) -> Result<Option<Self>, String> {
+        let number = |name: &str| {
+            let parse = |text: String| {
+                text.parse::<u64>().map_err(|_| format!("{name}={text}: expected a number from 0"))
+            };
+            variable(name).map(parse).transpose()
+        };
+        if let Some(id) = number("SLURM_ARRAY_TASK_ID")? {
+            let (min, step) =
+                (number("SLURM_ARRAY_TASK_MIN")?.unwrap_or(0), number("SLURM_ARRAY_TASK_STEP")?.unwrap_or(1));
+            let tasks = number("SLURM_ARRAY_TASK_COUNT")?;
+            let Some(count) = shards.or(tasks) else {
+                return Err(format!(
+                    "SLURM_ARRAY_TASK_ID={id} without SLURM_ARRAY_TASK_COUNT: expected both, or --shard I/N"
+                ));
+            };
+            if step == 0 || id < min || !(id - min).is_multiple_of(step) {
+                return Err(format!(
+                    "SLURM_ARRAY_TASK_ID={id}: expected a task from {min} by steps of {step}"
+                ));
+            }
+            if let (Some(max), Some(tasks)) = (number("SLURM_ARRAY_TASK_MAX")?, tasks)
+                && max.saturating_sub(min) / step + 1 != tasks
+            {
+                return Err(format!(
+                    "SLURM_ARRAY_TASK_COUNT={tasks}: tasks {min} to {max} have gaps; expected --shard I/N"
+                ));
+            }
+            let shard = Self::new((id - min) / step, count);
+            return shard.map(Some).map_err(|error| format!("SLURM_ARRAY_TASK_ID={id}: share {error}"));
+        }
+        if let Some(index) = number("JOB_COMPLETION_INDEX")? {
+            let Some(count) = shards.map_or_else(|| number("JOB_COMPLETIONS"), |count| Ok(Some(count)))?
+            else {
+                return Err(format!(
+                    "JOB_COMPLETION_INDEX={index} without a count: expected JOB_COMPLETIONS or --shards N"
+                ));
+            };
+            let shard = Self::new(index, count);
+            return shard.map(Some).map_err(|error| format!("JOB_COMPLETION_INDEX={index}: share {error}"));
+        }
+        match shards {
+            Some(shards) => Err(format!(
+                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX says which one; expected --shard I/{shards}"
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers =
+            text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        let (index, count) = numbers.ok_or("expected I/N, such as 0/200")?;
+        Self::new(index, count)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+/// What a share leaves: rows of text in a file, behind a line that says whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// What was shared out: the command, in one word.
+    pub what: String,
+    /// Which share.
+    pub shard: Shard,
+    /// What all shares must agree upon, in one line: the build, and how it was asked.
+    pub of: String,
+    /// The rows.
+    pub rows: Vec<String>,
+}
+
+impl Share {
+    /// Where the share of `what` lies in a folder, if nothing else is said.
+    pub fn file(folder: &Path, what: &str, shard: Shard) -> PathBuf {
+        folder.join(format!("{what}.{}-of-{}.rows", shard.index, shard.count))
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let Self { what, shard, of, rows } = self;
+        let mut text = format!("SHARE {what} {shard} of {of}\n");
+        rows.iter().for_each(|row| text.extend([row, "\n"]));
+        text += &format!("END {}\n", rows.len());
+        let error = |error: std::io::Error| format!("{}: cannot write: {error}", path.display());
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(error)?;
+        }
+        let mut partly = path.as_os_str().to_owned();
+        partly.push(format!(".{}", std::process::id()));
+        std::fs::write(&partly, text).and_then(|()| std::fs::rename(&partly, path)).map_err(|failed| {
+            _ = std::fs::remove_file(&partly);
+            error(failed)
+        })
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// It cannot be read, is of something else, or was cut.
+    pub fn read(what: &str, path: &Path) -> Result<Self, String> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+        let mut lines = text.lines();
+        let head =
+            lines.next().and_then(|line| line.strip_prefix("SHARE ")?.strip_prefix(what)?.strip_prefix(' '));
+        let head = head.and_then(|head| head.split_once(" of "));
+        let head = head.and_then(|(shard, of)| Some((shard.parse().ok()?, of.to_owned())));
+        let (shard, of) = head.ok_or_else(|| {
+            format!("{shown}: no share of {what}; expected a first line `SHARE {what} I/N of ...`")
+        })?;
+        let mut rows: Vec<String> = lines.map(str::to_owned).collect();
+        let end = rows.pop();
+        if end != Some(format!("END {}", rows.len())) {
+            return Err(format!("{shown}: share {shard} was cut; expected a last line `END {}`", rows.len()));
+        }
+        Ok(Self { what: what.to_owned(), shard, of, rows })
+    }
+
+    /// All shares of `what`, in their order, from their files.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a share that is missing or there twice, or one of another build than the first.
+    pub fn join(what: &str, files: &[PathBuf]) -> Result<Vec<Self>, String> {
+        let mut shares: Vec<(Self, &PathBuf)> = vec![];
+        for file in files {
+            let share = Self::read(what, file)?;
+            let shard = share.shard;
+            if let Some((first, other)) = shares.first()
+                && (first.of != share.of || first.shard.count != shard.count)
+            {
+                let [mine, others] = [&share, first].map(|share| format!("{} of {}", share.shard, share.of));
+                return Err(format!(
+                    "{}: share {mine}, and {} is share {others}; expected shares of one run and one build",
+                    file.display(),
+                    other.display()
+                ));
+            }
+            if let Some((_, other)) = shares.iter().find(|(other, _)| other.shard == shard) {
+                return Err(format!("share {shard} is there twice: {}, {}", other.display(), file.display()));
+            }
+            shares.push((share, file));
+        }
+        let Some((first, _)) = shares.first() else {
+            return Err(format!("no share of {what}: expected a file"));
+        };
+        let count = first.shard.count;
+        for index in 0..count {
+            if !shares.iter().any(|(share, _)| share.shard.index == index) {
+                return Err(format!(
+                    "share {index}/{count} of {what} is missing: expected a file of it, too"
+                ));
+            }
+        }
+        shares.sort_by_key(|(share, _)| share.shard.index);
+        Ok(shares.into_iter().map(|(share, _)| share).collect())
+    }
+}
+
+/// The rows of all shares of models and schedules as one run prints them: executions and schedules are added up.
+///
+/// What every share runs as a whole, because its caller looks at all executions, is there once. A row may stand behind a word of
+/// whose it is, as in `uslab-buddy | MODEL B1: ...`.
+///
+/// # Errors
+/// A part that no share has run, parts of one name that differ, or a model below its floor.
+pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
+    let (mut models, mut schedules) = (BTreeMap::<&str, Parts>::new(), BTreeMap::<&str, [u64; 3]>::new());
+    let mut whole = BTreeMap::<String, usize>::new();
+    for rows in shares {
+        let mut here = BTreeMap::<String, usize>::new();
+        for row in rows {
+            let error = |what: &str| format!("the row {row:?}: {what}");
+            let number = |name: &str| {
+                let number = field(row, name).and_then(|text| text.parse::<u64>().ok());
+                number.ok_or_else(|| error(&format!("expected a number of {name}")))
+            };
+            let (head, _) = row.split_once(" | threads ").unwrap_or((row, ""));
+            if head.starts_with("PART ") || head.contains(" | PART ") {
+                let part = field(row, "part").and_then(|part| part.split_once(' '));
+                let (place, name) = part.ok_or_else(|| error("expected a part"))?;
+                let model = models.entry(head).or_default();
+                model.threads = model.threads.max(number("threads")?);
+                (model.scripts, model.floor) = (number("scripts")?, number("floor")?);
+                field(row, "bound").unwrap_or_default().clone_into(&mut model.bound);
+                let (script, executions) = (number("script")?, number("executions")?);
+                if let Some(other) =
+                    model.parts.insert((script, name), executions).filter(|other| *other != executions)
+                {
+                    return Err(error(&format!("another share has {other} executions of the same part")));
+                }
+                if let Some((place, all)) = place.split_once('/') {
+                    let (Ok(place), Ok(all)) = (place.parse(), all.parse()) else {
+                        return Err(error("expected a part"));
+                    };
+                    let numbers = model.numbers.entry(script).or_insert((all, BTreeSet::new()));
+                    numbers.1.insert(place);
+                    if numbers.0 != all {
+                        return Err(error("another share has other parts"));
+                    }
+                }
+            } else if field(row, "share").is_some() {
+                let of = schedules.entry(head).or_default();
+                *of = [of[0].max(number("threads")?), of[1] + number("random")?, of[2] + number("pct")?];
+            } else {
+                // How long it took is not the same each time.
+                let timed = ["MODEL", "SCHEDULES"]
+                    .iter()
+                    .any(|kind| head.split(" | ").any(|part| part.starts_with(kind)));
+                let row = if timed { row.rsplit_once(" | ").map_or(&**row, |(row, _)| row) } else { row };
+                *here.entry(row.to_owned()).or_default() += 1;
+            }
+        }
+        for (row, count) in here {
+            let most = whole.entry(row).or_default();
+            *most = count.max(*most);
+        }
+    }
+    let mut joined: Vec<String> =
+        whole.into_iter().flat_map(|(row, count)| std::iter::repeat_n(row, count)).collect();
+    for (head, Parts { threads, bound, scripts, floor, parts, numbers }) in models {
+        for script in 0..scripts {
+            let (all, there) =
+                numbers.get(&script).ok_or_else(|| format!("{head}: script {script} is missing"))?;
+            if let Some(part) = (0..*all).find(|part| !there.contains(part)) {
+                return Err(format!("{head}: part {part} of {all} of script {script} is missing"));
+            }
+        }
+        let executions: u64 = parts.values().sum();
+        if executions < floor {
+            return Err(format!(
+                "{head}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
+            ));
+        }
+        joined.push(format!(
+            "{} | threads {threads} | bound {bound} | scripts {scripts} | executions {executions} | floor {floor}",
+            match head.split_once(" | PART ") {
+                Some((whose, name)) => format!("{whose} | MODEL {name}"),
+                None => head.replacen("PART", "MODEL", 1),
+            }
+        ));
+    }
+    joined.extend(schedules.into_iter().map(|(head, [threads, random, pct])| {
+        format!("{head} | threads {threads} | random {random} | pct {pct}")
+    }));
+    Ok(joined)
+}
+
+/// What of a model the shares have run.
+#[derive(Debug, Default)]
+struct Parts<'r> {
+    threads: u64,
+    bound: String,
+    scripts: u64,
+    floor: u64,
+    /// Executions, by script and part.
+    parts: BTreeMap<(u64, &'r str), u64>,
+    /// Of each script, how many parts all shares know, and which were run.
+    numbers: BTreeMap<u64, (u64, BTreeSet<u64>)>,
+}
+
+/// What follows a word in a row of fields.
+fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
+    row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(variables: &[(&str, &str)], shards: Option<u64>) -> Result<Option<Shard>, String> {
+        let variable =
+            |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Shard::of_engine(variable, shards)
+    }
+
+    #[test]
+    fn shares_are_the_whole_without_overlap_and_differ_by_one() {
+        for (total, count) in (0..300).flat_map(|total| (1..70).map(move |count| (total * total, count))) {
+            let shares: Vec<_> = (0..count).map(|index| Shard { index, count }.items(total)).collect();
+            assert_eq!((shares[0].start, shares[shares.len() - 1].end), (0, total));
+            assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let sizes = || shares.iter().map(|share| share.end - share.start);
+            assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
+        }
+    }
+
+    #[test]
+    fn each_piece_of_work_is_one_share_s() {
+        let owners = |has: &dyn Fn(Shard) -> bool| {
+            (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
+        };
+        assert!((0..100).all(|item| owners(&|shard| shard.has(item)) == 1));
+        let names: Vec<String> = (0..700).map(|i| format!("M{}: model {i}", i % 9)).collect();
+        assert!(names.iter().all(|name| owners(&|shard| shard.has_named(name)) == 1));
+        let of = |index| names.iter().filter(|name| Shard { index, count: 7 }.has_named(name)).count();
+        assert!(
+            (0..7).all(|index| (60..=140).contains(&of(index))),
+            "{:?}",
+            (0..7).map(of).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn shares_are_joined_if_all_are_there_and_of_one_build() {
+        let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
+        let share = |index, of: &str| Share {
+            what: "work".to_owned(),
+            shard: Shard { index, count: 3 },
+            of: of.to_owned(),
+            rows: vec![format!("row of {index}"), "another".to_owned()],
+        };
+        let file = |name: &str| folder.join(name);
+        let write = |name: &str, share: &Share| {
+            share.write(&file(name)).unwrap();
+            file(name)
+        };
+        let [a, b, c] = [0, 1, 2].map(|index| write(&format!("{index}"), &share(index, "build 1")));
+        let joined = Share::join("work", &[c.clone(), a.clone(), b.clone()]).unwrap();
+        assert_eq!(joined, [0, 1, 2].map(|index| share(index, "build 1")));
+        let wrong = |files: &[&PathBuf], part: &str| {
+            let files: Vec<PathBuf> = files.iter().copied().cloned().collect();
+            let said = Share::join("work", &files).unwrap_err();
+            assert!(said.contains(part), "{said}");
+        };
+        wrong(&[&a, &c], "share 1/3 of work is missing");
+        wrong(&[&a, &b, &c, &a], "share 0/3 is there twice");
+        wrong(&[], "expected a file");
+        let other = write("other", &share(1, "build 2"));
+        wrong(&[&a, &other, &c], "other: share 1/3 of build 2, and ");
+        std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();
+        wrong(&[&a, &file("cut"), &c], "cut: share 1/3 was cut");
+        std::fs::write(file("rest"), "SHARE rest 1/3 of build 1\nEND 0\n").unwrap();
+        wrong(&[&file("rest")], "rest: no share of work");
+        wrong(&[&file("none")], "none: ");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn parts_add_up_to_a_model_if_all_are_there() {
+        let part = |script, number: &str, name: &str, executions| {
+            format!(
+                "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
+            )
+        };
+        let both = "a | MODEL y | threads 2 | bound 2 | scripts 1 | executions 7 | floor 2";
+        let schedules = |share: &str, n| {
+            format!("a | SCHEDULES z | threads 3 | random {n} | pct {n} | depth 3{share} | 1ms")
+        };
+        let first = vec![
+            part(0, "0/2", "0.1", 4),
+            part(0, "late", "1*3", 3),
+            part(1, "0/1", "", 2),
+            format!("{both} | 1.1ms"),
+            schedules(" | share 0/2", 50),
+            schedules("", 10).replace(" z ", " v "),
+            "a | CAUGHT a bug | property M1".to_owned(),
+        ];
+        let second = vec![
+            part(0, "1/2", "0.2", 5),
+            part(0, "late", "1*3", 3),
+            format!("{both} | 1.2ms"),
+            schedules(" | share 1/2", 20),
+            schedules("", 10).replace(" z ", " v "),
+        ];
+        assert_eq!(
+            join_rows(&[first.clone(), second.clone()]).unwrap(),
+            [
+                "a | CAUGHT a bug | property M1",
+                both,
+                "a | SCHEDULES v | threads 3 | random 10 | pct 10 | depth 3",
+                "a | MODEL M1: x | threads 2 | bound 2 | scripts 2 | executions 14 | floor 9",
+                "a | SCHEDULES z | threads 3 | random 70 | pct 70",
+            ]
+        );
+        let wrong = |change: &dyn Fn(&mut Vec<String>), part: &str| {
+            let mut first = first.clone();
+            change(&mut first);
+            let said = join_rows(&[first, second.clone()]).unwrap_err();
+            assert!(said.contains(part), "{said}");
+        };
+        wrong(&|rows| _ = rows.remove(0), "M1: x: part 0 of 2 of script 0 is missing");
+        wrong(&|rows| _ = rows.remove(2), "M1: x: script 1 is missing");
+        wrong(&|rows| rows[1] = part(0, "late", "1*3", 4), "another share has 4 executions of the same part");
+        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has other parts");
+        assert!(
+            join_rows(&[first.iter().chain(&second).map(|row| row.replace("floor 9", "floor 15")).collect()])
+                .unwrap_err()
+                .contains("14 executions, the floor is 15")
+        );
+    }
+
+    #[test]
+    fn engines_say_which_share() {
+        let slurm = |id, count, min, step| {
+            let variables = [
+                ("SLURM_ARRAY_TASK_ID", id),
+                ("SLURM_ARRAY_TASK_COUNT", count),
+                ("SLURM_ARRAY_TASK_MIN", min),
+                ("SLURM_ARRAY_TASK_STEP", step),
+            ];
+            engine(&variables, None)
+        };
+        assert_eq!(slurm("3", "10", "0", "1"), Ok(Some(Shard { index: 3, count: 10 })));
+        assert_eq!(slurm("10", "10", "1", "1"), Ok(Some(Shard { index: 9, count: 10 })));
+        assert_eq!(slurm("9", "4", "3", "2"), Ok(Some(Shard { index: 3, count: 4 })));
+        let kubernetes = [("JOB_COMPLETION_INDEX", "2"), ("JOB_COMPLETIONS", "5")];
+        assert_eq!(engine(&kubernetes, None), Ok(Some(Shard { index: 2, count: 5 })));
+        assert_eq!(engine(&kubernetes[..1], Some(7)), Ok(Some(Shard { index: 2, count: 7 })));
+        assert_eq!(engine(&[], None), Ok(None));
+    }
+
+    #[test]
+    fn a_share_that_cannot_be_is_named() {
+        for (variables, shards, part) in [
+            (&[("SLURM_ARRAY_TASK_ID", "x")][..], None, "SLURM_ARRAY_TASK_ID=x: expected a number"),
+            (&[("SLURM_ARRAY_TASK_ID", "1")], None, "without SLURM_ARRAY_TASK_COUNT"),
+            (&[("SLURM_ARRAY_TASK_ID", "9"), ("SLURM_ARRAY_TASK_COUNT", "5")], None, "from 0 to 4"),
+            (
+                &[
+                    ("SLURM_ARRAY_TASK_ID", "2"),
+                    ("SLURM_ARRAY_TASK_COUNT", "5"),
+                    ("SLURM_ARRAY_TASK_MIN", "1"),
+                    ("SLURM_ARRAY_TASK_STEP", "2"),
+                ],
+                None,
+                "from 1 by steps of 2",
+            ),
+            (
+                &[
+                    ("SLURM_ARRAY_TASK_ID", "7"),
+                    ("SLURM_ARRAY_TASK_COUNT", "2"),
+                    ("SLURM_ARRAY_TASK_MIN", "7"),
+                    ("SLURM_ARRAY_TASK_MAX", "9"),
+                ],
+                None,
+                "have gaps",
+            ),
+            (&[("JOB_COMPLETION_INDEX", "1")], None, "expected JOB_COMPLETIONS or --shards N"),
+            (&[("JOB_COMPLETION_INDEX", "5")], Some(5), "from 0 to 4"),
+            (&[], Some(5), "expected --shard I/5"),
+        ] {
+            let said = engine(variables, shards).unwrap_err();
+            assert!(said.contains(part), "{said}");
+        }
+        for (text, part) in
+            [("1", "expected I/N"), ("2/2", "from 0 to 1"), ("0/0", "at least one"), ("-1/2", "expected I/N")]
+        {
+            assert!(text.parse::<Shard>().unwrap_err().contains(part), "{text}");
+        }
+        assert_eq!("3/4".parse::<Shard>().unwrap().to_string(), "3/4");
+    }
+}

@@ -1,0 +1,87 @@
+//! What the runners have in common where they run a share only, for many machines.
+
+use crate::{cargo, workspace};
+use anyhow::{Context, ensure};
+use clap::Args;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::process::Command;
+use uslab_sync::shard::{Shard, Share};
+
+/// Which share, or where all of them lie.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ShareArgs {
+    /// Only share I of N, I from 0. Left out: what the engine says that runs this, by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
+    /// by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; else it is all.
+    #[arg(long, value_name = "I/N", conflicts_with = "merge")]
+    pub shard: Option<Shard>,
+    /// The file that the share's rows go to, whole or not at all. Default: target/shares/NAME.I-of-N.rows.
+    #[arg(long, value_name = "FILE", conflicts_with = "merge")]
+    rows: Option<PathBuf>,
+    /// Run nothing, and put together what all shares left in these files.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub merge: Vec<PathBuf>,
+}
+
+impl ShareArgs {
+    /// The share that is asked for; `None` is all.
+    ///
+    /// # Errors
+    /// What the engine says cannot be.
+    pub fn asked(&self) -> anyhow::Result<Option<Shard>> {
+        Shard::asked(self.shard).map_err(anyhow::Error::msg)
+    }
+
+    /// Leaves the rows of a share of `what`, and says where. `of` is how it was asked, which all shares must agree upon.
+    ///
+    /// # Errors
+    /// The file cannot be written, or nobody knows what was built.
+    pub fn leave(&self, what: &str, shard: Shard, of: &str, rows: Vec<String>) -> anyhow::Result<PathBuf> {
+        let folder = workspace().join("target/shares");
+        let path = self.rows.clone().unwrap_or_else(|| Share::file(&folder, what, shard));
+        let of = format!("build {} {of}", build()?).trim_end().to_owned();
+        Share { what: what.to_owned(), shard, of, rows }.write(&path).map_err(anyhow::Error::msg)?;
+        Ok(path)
+    }
+
+    /// The rows of all shares of `what`.
+    ///
+    /// # Errors
+    /// One is missing, or they are not of one run.
+    pub fn joined(&self, what: &str) -> anyhow::Result<Vec<Share>> {
+        Share::join(what, &self.merge).map_err(anyhow::Error::msg)
+    }
+}
+
+/// All files that git knows, or would if they were added, relative to the workspace's root.
+///
+/// # Errors
+/// There is no git.
+pub fn tracked() -> anyhow::Result<Vec<String>> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(workspace())
+        .output()
+        .context("git")?;
+    ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr).trim_end());
+    let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+    Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+/// What is built here, as a number: a hash of the sources and of the compiler's version.
+fn build() -> anyhow::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    let version = cargo().args(["version", "--verbose"]).output().context("cargo version")?;
+    version.stdout.hash(&mut hasher);
+    let mut names = tracked()?;
+    names.sort();
+    let built = |name: &&String| ["rs", "toml", "lock"].iter().any(|end| name.ends_with(&format!(".{end}")));
+    for name in names.iter().filter(built) {
+        // What is deleted is listed still.
+        if let Ok(text) = fs::read(workspace().join(name)) {
+            (name, text).hash(&mut hasher);
+        }
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
