@@ -23,6 +23,7 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::num::NonZeroU64;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -33,6 +34,7 @@ use uslab_engine::Policy;
 use uslab_engine::clock::{self, Profile};
 use uslab_engine::designs::{NoPolicy, Spec};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use uslab_sync::shard::Shard;
 
 /// The program that `uslab lab` becomes.
 const LAB: &str = "uslab-lab";
@@ -489,6 +491,19 @@ struct StressArgs {
     /// `-` for standard output. One file for any browser, without a network. Without a violation none is written.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// So many runs, one after the other, of seeds that follow --seed; --seconds and --ops are of each. A line of each is shown.
+    #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["html", "leak"])]
+    runs: Option<NonZeroU64>,
+    /// Only share I of N of the runs, I from 0, whose rows go to a file. Left out: what the engine says that runs this, by
+    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; else it is all.
+    #[arg(long, value_name = "I/N", requires = "runs")]
+    shard: Option<Shard>,
+    /// The file that the share's rows go to, whole or not at all. Default: stress.I-of-N.rows.
+    #[arg(long, value_name = "FILE", requires = "runs")]
+    rows: Option<PathBuf>,
+    /// Run nothing, and put together what all shares left in these files.
+    #[arg(long, value_name = "FILE", num_args = 1.., exclusive = true)]
+    merge: Vec<PathBuf>,
 }
 
 /// Ask allocators questions: the lab, a program of its own (uslab-lab), with the same options.
@@ -543,6 +558,8 @@ Examples:
   uslab stress --seconds 60 --workload churn,exchange,reap
   uslab stress --ops 10000000 --threads 64 --seed 7
   uslab stress --leak raw-64 --html violation.html
+  uslab stress --seed 1 --runs 1000 --ops 10000000 --shard 3/200
+  uslab stress --merge stress.*-of-200.rows
   uslab stress --faults 'slab:probability=5,cache=raw-64;page:order=1..,probability=10;commit:nth=7'"
     )
 }
@@ -921,7 +938,35 @@ fn any_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into())
 }
 
+/// Many runs, or a share of them.
+fn run_stresses(
+    args: &StressArgs,
+    of: NonZeroU64,
+    options: &stress::Options,
+    json: Option<Place>,
+) -> anyhow::Result<Outcome> {
+    let shard = Shard::asked(args.shard).map_err(anyhow::Error::msg)?;
+    let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
+    let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
+    let outcome = told_of_runs(&runs, json)?;
+    if let Some(rows) = rows {
+        eprintln!("uslab: {}", rows.display());
+    }
+    Ok(outcome)
+}
+
+fn told_of_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    if !json.as_ref().is_some_and(Place::is_stdout) {
+        std::io::stdout().lock().write_all(runs.page().as_bytes()).context("standard output")?;
+    }
+    json.map(|json| json.json(runs)).transpose()?;
+    Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
+}
+
 fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    if !args.merge.is_empty() {
+        return told_of_runs(&stress::Runs::merge(&args.merge)?, json);
+    }
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -950,6 +995,9 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         interrupted,
         saboteur: args.leak.clone().map(|name| leaker(name, leaked.clone())),
     };
+    if let Some(runs) = args.runs {
+        return run_stresses(args, runs, &options, json);
+    }
     let progress = Progress::new();
     let report = stress::run(&options, &progress)?;
     drop(progress);

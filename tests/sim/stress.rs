@@ -244,3 +244,47 @@ fn the_help_names_every_fault_point() {
         assert!(out.contains(point.name) && out.contains(point.what), "{} in {out}", point.name);
     }
 }
+
+#[test]
+fn runs_of_three_shares_are_those_of_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let runs = |ops: &str, more: &[&str]| {
+        let args = [&["--seed", "7", "--runs", "5", "--threads", "4", "--ops", ops][..], more].concat();
+        let (code, out, err) = said(&uslab(&args).output().unwrap());
+        assert_eq!(code, Some(0), "{args:?}: {out}{err}");
+        out
+    };
+    let seeds = |text: &str| text.lines().filter(|line| line.starts_with("seed ")).count();
+    let shares = ["0/3", "1/3", "2/3"].map(|share| {
+        let rows = file(&share.replace('/', "-"));
+        let said = runs("20000", &["--shard", share, "--rows", &rows]);
+        assert!(seeds(&said) < 5, "{said}");
+        rows
+    });
+    let whole: Value = serde_json::from_str(&runs("20000", &["--json"])).unwrap();
+    let merge = |files: &[&str]| {
+        let args = [&["--merge"], files, &["--json"]].concat();
+        let (code, out, err) = said(&uslab(&args).output().unwrap());
+        (code, serde_json::from_str::<Value>(&out).ok(), err)
+    };
+    let [a, b, c] = shares.each_ref().map(String::as_str);
+    let (code, merged, err) = merge(&[c, a, b]);
+    assert_eq!(code, Some(0), "{err}");
+    let seeds_of = |runs: &Value| {
+        runs["runs"].as_array().unwrap().iter().map(|ran| ran["seed"].clone()).collect::<Vec<_>>()
+    };
+    let merged = merged.unwrap();
+    assert_eq!((seeds_of(&merged), &merged["of"]), (seeds_of(&whole), &whole["of"]));
+    assert!(merged["runs"].as_array().unwrap().iter().all(|ran| ran["operations"].as_u64() >= Some(20000)));
+
+    let refused = |files: &[&str], part: &str| {
+        let (code, _, err) = merge(files);
+        assert!(code == Some(2) && err.contains(part), "{code:?} {err}");
+    };
+    refused(&[a, c], "share 1/3 of stress is missing");
+    refused(&[a, b, c, b], "share 1/3 is there twice");
+    let other = file("other");
+    runs("10000", &["--shard", "1/3", "--rows", &other]);
+    refused(&[a, &other, c], "expected shares of one run and one build");
+}

@@ -20,6 +20,47 @@ fn tickets() {
     assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
 }
 
+/// The rows of a test of this program: of the whole, or of a share.
+#[cfg(any(loom, shuttle))]
+fn rows(test: &str, share: Option<&str>) -> Vec<String> {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY", "SHARD"]
+        .iter()
+        .for_each(|name| _ = command.env_remove(name));
+    command.args(["--exact", test, "--nocapture"]).envs(share.map(|share| ("SHARD", share)));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    // libtest's "test name ... " stands before the first one.
+    let row = |line: &str| {
+        let kinds = ["MODEL ", "PART ", "SCHEDULES ", "CAUGHT "];
+        kinds.iter().find_map(|kind| Some(line[line.find(kind)?..].to_owned()))
+    };
+    said.lines().filter_map(row).collect()
+}
+
+/// How often each planted bug of a scenario is caught by three shares is once.
+#[cfg(any(loom, shuttle))]
+#[test]
+fn a_planted_bug_is_one_share_s() {
+    let shares =
+        ["0/3", "1/3", "2/3"].map(|share| rows("scenarios::tickets_differ::planted", Some(share)).len());
+    assert_eq!(shares.iter().sum::<usize>(), 1, "{shares:?}");
+}
+
+#[cfg(shuttle)]
+#[test]
+fn the_schedules_of_all_shares_are_those_of_the_whole() {
+    let test = "scenarios::tickets_differ::schedules";
+    let of = |row: &str| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
+    let whole = rows(test, None);
+    // Two seeds of each kind: one of the shares has none.
+    let shares = ["0/3", "1/3", "2/3"].map(|share| rows(test, Some(share)));
+    let joined = crate::shard::join_rows(&shares).unwrap();
+    assert_eq!(joined.iter().map(|row| of(row)).collect::<Vec<_>>(), [of(&whole[0])]);
+    assert_eq!(shares.iter().filter(|rows| rows.is_empty()).count(), 1);
+}
+
 crate::scenarios! {
     tickets_differ {
         loom("tickets differ", Model::new(Bound::None, 13), tickets);
@@ -45,6 +86,54 @@ mod models {
             set.join().unwrap();
         });
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
+    }
+
+    /// Some thousand executions, of which shares have several parts each; and some hundred.
+    #[test]
+    fn the_executions_of_all_shares_are_those_of_the_whole() {
+        for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {
+            let test = format!("observers::scenarios::{scenario}::model");
+            let whole = rows(&test, None);
+            let shares = ["0/3", "1/3", "2/3"].map(|share| rows(&test, Some(share)));
+            assert!(shares.iter().all(|rows| rows.len() >= 3), "{scenario} is split: {shares:?}");
+            let joined = crate::shard::join_rows(&shares).unwrap();
+            assert_eq!(joined, [whole[0].rsplit_once(" | ").unwrap().0], "{shares:#?}");
+            // All parts are needed, and a share that is missing is missed.
+            let error = crate::shard::join_rows(&shares[..2]).unwrap_err();
+            assert!(error.contains(" of script 0 is missing"), "{error}");
+        }
+    }
+
+    /// The story of a part's execution begins with the part's path.
+    #[test]
+    fn an_execution_that_fails_in_a_share_is_told() {
+        use crate::replay::{Failure, Run};
+        let f = |()| {
+            let seen = Arc::new(AtomicUsize::new(0));
+            let other = seen.clone();
+            let set = thread::spawn(move || other.store(7, Relaxed));
+            for _ in 0..5 {
+                seen.load(Relaxed);
+            }
+            assert_ne!(seen.load(Relaxed), 7, "it was set first");
+            set.join().unwrap();
+        };
+        let run = |f: std::sync::Arc<_>| Run {
+            model: "a share fails".into(),
+            bound: Bound::None,
+            index: 0,
+            script: (),
+            f,
+        };
+        let run = run(std::sync::Arc::new(f));
+        let shard = |index| format!("{index}/3").parse().unwrap();
+        let failed = |index| {
+            let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
+            // Where the parts begin, executions pass before.
+            (failure.from.is_some(), run.story(&failure))
+        };
+        let failed = [0, 1, 2].map(failed);
+        assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");
     }
 
     /// The steps of the story of the planted bug, as `STORY` asks for them.

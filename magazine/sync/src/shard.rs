@@ -169,7 +169,7 @@ impl Share {
         rows.iter().for_each(|row| text.extend([row, "\n"]));
         text += &format!("END {}\n", rows.len());
         let error = |error: std::io::Error| format!("{}: cannot write: {error}", path.display());
-        if let Some(folder) = path.parent() {
+        if let Some(folder) = path.parent().filter(|folder| *folder != Path::new("")) {
             std::fs::create_dir_all(folder).map_err(error)?;
         }
         let mut partly = path.as_os_str().to_owned();

@@ -1,0 +1,113 @@
+//! Many runs, of seeds that follow one another; or a share of them, for many machines.
+
+use super::{Options, run};
+use crate::output::{Progress, grouped};
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use uslab_sync::shard::{Shard, Share};
+
+/// What shares are of.
+const WHAT: &str = "stress";
+
+/// What came of one of them.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Ran {
+    /// What its threads decided by.
+    pub seed: u64,
+    /// Allocations, frees, refusals and other calls.
+    pub operations: u64,
+    /// What was found that must not be.
+    pub violations: Vec<String>,
+}
+
+/// What came of all of them, or of a share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Runs {
+    /// Of how many.
+    pub of: u64,
+    /// In the order of their seeds.
+    pub runs: Vec<Ran>,
+}
+
+impl Runs {
+    /// Runs the `shard` of `of` runs, of which the first one has the seed of `options`.
+    ///
+    /// # Errors
+    /// As [`run`]; or somebody ended a run early, which then shows less than it says.
+    pub fn run(options: &Options, of: u64, shard: Shard, progress: &Progress) -> anyhow::Result<Self> {
+        let mut runs = vec![];
+        for number in shard.items(of) {
+            let seed = options.seed.wrapping_add(number);
+            let report = run(&Options { seed, ..options.clone() }, progress)?;
+            if options.interrupted.load(Relaxed) {
+                bail!("the run of seed {seed} was ended early, the {}th of {of}", number + 1);
+            }
+            let violations = report.violations.into_iter().map(|violation| violation.what).collect();
+            runs.push(Ran { seed, operations: report.operations, violations });
+        }
+        Ok(Self { of, runs })
+    }
+
+    /// Leaves the rows of a share in a file, whole or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn leave(&self, options: &Options, shard: Shard, path: Option<&Path>) -> anyhow::Result<PathBuf> {
+        let program = std::env::current_exe().and_then(std::fs::read).context("this program")?;
+        let mut hasher = DefaultHasher::new();
+        program.hash(&mut hasher);
+        let of = format!("program {:016x}, {} runs, {options:?}", hasher.finish(), self.of);
+        let rows = self.runs.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        let path = path.map_or_else(|| Share::file(Path::new("."), WHAT, shard), Path::to_owned);
+        let share = Share { what: WHAT.to_owned(), shard, of, rows };
+        share.write(&path).map_err(anyhow::Error::msg)?;
+        Ok(path)
+    }
+
+    /// What all shares left.
+    ///
+    /// # Errors
+    /// A share is missing, cut, or of another program or other runs.
+    pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
+        let shares = Share::join(WHAT, files).map_err(anyhow::Error::msg)?;
+        let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
+        let of: u64 = of.with_context(|| format!("{}: expected a number of runs", shares[0].of))?;
+        let mut runs: Vec<Ran> = vec![];
+        for row in shares.iter().flat_map(|share| &share.rows) {
+            runs.push(serde_json::from_str(row).with_context(|| format!("the row {row:?}"))?);
+        }
+        let follow = runs.windows(2).all(|two| two[1].seed == two[0].seed.wrapping_add(1));
+        ensure!(
+            follow && runs.len() as u64 == of,
+            "the shares have {} runs, and {of} of seeds that follow one another were expected",
+            runs.len()
+        );
+        Ok(Self { of, runs })
+    }
+
+    /// Whether anything was found that must not be.
+    pub fn violated(&self) -> bool {
+        self.runs.iter().any(|ran| !ran.violations.is_empty())
+    }
+
+    /// A line of each, and their sum.
+    pub fn page(&self) -> String {
+        let line = |ran: &Ran| {
+            let violations: Vec<String> =
+                ran.violations.iter().map(|what| format!("\n  VIOLATION {what}")).collect();
+            format!("seed {}: {} operations{}\n", ran.seed, grouped(ran.operations), violations.concat())
+        };
+        let operations = self.runs.iter().map(|ran| ran.operations).sum();
+        let violations: usize = self.runs.iter().map(|ran| ran.violations.len()).sum();
+        let lines: String = self.runs.iter().map(line).collect();
+        let runs = self.runs.len();
+        format!(
+            "{lines}stress: {} operations, {violations} violations, {runs} of {} runs\n",
+            grouped(operations),
+            self.of
+        )
+    }
+}
