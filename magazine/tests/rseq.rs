@@ -32,8 +32,11 @@ use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Whether the sequences are in this build.
-const BUILT: bool =
-    cfg!(all(target_arch = "x86_64", target_env = "gnu", not(any(uslab_no_rseq, uslab_heap))));
+const BUILT: bool = cfg!(all(
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
+    target_env = "gnu",
+    not(any(uslab_no_rseq, uslab_heap))
+));
 
 /// The CPUs that this process may use.
 fn usable() -> Vec<usize> {

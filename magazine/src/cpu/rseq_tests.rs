@@ -1,6 +1,7 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[path = "../../../tests/kit/sections.rs"]
+#[cfg_attr(target_arch = "x86_64", path = "../../../tests/kit/sections.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "../../../tests/kit/sections/aarch64.rs")]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
@@ -425,12 +426,18 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
             let unregistered = {
                 let here: usize;
                 // SAFETY: the thread pointer's first word is itself.
+                #[cfg(target_arch = "x86_64")]
                 unsafe {
                     core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, readonly))
                 };
+                // SAFETY: reads the thread pointer.
+                #[cfg(target_arch = "aarch64")]
+                unsafe {
+                    core::arch::asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, nomem))
+                };
                 // SAFETY: gives up this thread's own registration, with the libc's size and signature.
                 unsafe {
-                    libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, 0x5305_3053_u32)
+                    libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, sections::SIGNATURE)
                 }
             };
             assert_eq!(unregistered, 0, "{}", std::io::Error::last_os_error());
