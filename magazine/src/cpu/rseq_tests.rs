@@ -275,7 +275,8 @@ fn sections_do_what_the_portable_bodies_do() {
     let (mut done, mut seen) = (0u64, 0u64);
     // An emulator takes long to come to an interrupt inside a section.
     let small = std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "small");
-    let deadline = Instant::now() + Duration::from_secs(if small { 300 } else { 20 });
+    let (seconds, enough, restarts) = if small { (300, 4_000, 3) } else { (20, 400_000, 10) };
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut dice = Dice(3);
@@ -287,7 +288,7 @@ fn sections_do_what_the_portable_bodies_do() {
         });
         let timer = storm();
         let restarted = |n| aborts() >= aborts_before + n;
-        while Instant::now() < deadline && (done < if small { 4_000 } else { 400_000 } || !restarted(10)) {
+        while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
                 world.write(&state(&mut dice, &world));
             }
@@ -295,24 +296,23 @@ fn sections_do_what_the_portable_bodies_do() {
             let operation = operation(&mut dice);
             let outcome = operation.in_assembly(&world);
             let mut after = world.look();
-            let tries: Vec<_> = (0..world.cpus())
-                .map(|cpu| {
-                    twin.write(&before);
-                    let outcome = operation.in_rust(&twin, cpu);
-                    (outcome, twin.look())
-                })
-                .collect();
+            let on = |cpu: u32| {
+                twin.write(&before);
+                let outcome = operation.in_rust(&twin, cpu);
+                (outcome, twin.look())
+            };
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
-                let (expected, tried) = &tries[*cpu as usize];
+                let (expected, tried) = on(*cpu);
                 // Elsewhere it may have been aborted behind its widening.
                 let mut looked = after.clone();
-                for (at, look) in looked.cpus.iter_mut().enumerate().filter(|(at, _)| *at != *cpu as usize) {
-                    if look.caps == tries[at].1.cpus[at].caps {
-                        look.caps = before.cpus[at].caps;
+                for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
+                    let caps = before.cpus[at as usize].caps;
+                    if look.caps != caps && look.caps == on(at).1.cpus[at as usize].caps {
+                        look.caps = caps;
                     }
                 }
-                *expected == outcome && looked == *tried
+                expected == outcome && looked == tried
             });
             if found.is_none() {
                 stop.store(true, Relaxed);

@@ -372,6 +372,7 @@ mod samples {
     macro_rules! samples { ($($name:ident: [$($body:literal),*])*) => {
         $(global_asm!(
             ".pushsection .rodata.uslab_samples, \"a\"",
+            ".balign 4",
             ".inst 0xd428bc00",
             "4: b 2f",
             "2:", $($body,)* "3: ret",
