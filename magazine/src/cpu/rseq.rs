@@ -82,6 +82,7 @@ use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::region::{CAP, Class, Header, NULL};
 use crate::sync::{Counter, Fixed};
+use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
@@ -108,6 +109,20 @@ fn registration() -> Option<isize> {
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
+
+// Thread-local memory of the size of `struct rseq`, for layers and threads that the kernel does not serve. In the static
+// TLS block, as [`scratch`] demands: so its offset is the same in every thread. Weak: two copies of this crate in
+// one program share it.
+global_asm!(
+    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
+    ".balign 32",
+    ".weak uslab_rseq_scratch",
+    ".hidden uslab_rseq_scratch",
+    ".type uslab_rseq_scratch, @object",
+    "uslab_rseq_scratch: .zero 32",
+    ".size uslab_rseq_scratch, 32",
+    ".popsection",
+);
 
 /// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration.
 #[inline]
@@ -276,10 +291,10 @@ impl PcpuPtr {
 }
 
 pub(crate) fn push_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    pcpu.push_batch(class, rounds)
+    rounds.is_empty() || pcpu.push_batch(class, rounds)
 }
 pub(crate) fn pop_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
-    into.fill_with(n, |rounds| pcpu.pop_batch(class, n, rounds))
+    n == 0 || into.fill_with(n, |rounds| pcpu.pop_batch(class, n, rounds))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@
 
 use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::ptr::NonNull;
 
 /// `__rseq_offset` and `__rseq_size` of the libc; null where it has none.
@@ -55,19 +55,7 @@ pub(super) fn symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
-// As on x86-64: in the static TLS block, as `gottprel` below demands.
-global_asm!(
-    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
-    ".balign 32",
-    ".weak uslab_rseq_scratch",
-    ".hidden uslab_rseq_scratch",
-    ".type uslab_rseq_scratch, @object",
-    "uslab_rseq_scratch: .zero 32",
-    ".size uslab_rseq_scratch, 32",
-    ".popsection",
-);
-
-/// The offset of that memory from the thread pointer.
+/// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;
     // SAFETY: loads a link-time constant from the GOT.
@@ -207,12 +195,9 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region; of one round at least.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        if rounds.is_empty() {
-            return true;
-        }
         // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
         // region is committed, which is nothing in the empty one.
         unsafe {
@@ -270,12 +255,9 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region.
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region; of one round at least.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        if count == 0 {
-            return true;
-        }
         // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
         unsafe {
             section!([
