@@ -102,7 +102,7 @@ pub enum PageError {
         /// Nodes that are described.
         nodes: u32,
     },
-    /// The OS refused even the smallest reservation.
+    /// The OS refused even the smallest reservation, or its pages are not of 4 KiB.
     Refused {
         /// The bytes of pages that were asked for last.
         bytes: usize,
@@ -126,7 +126,10 @@ impl core::fmt::Display for PageError {
                 write!(f, "the node distances are not a table of {nodes} by {nodes}")
             }
             Self::Refused { bytes } => {
-                write!(f, "the system refused to reserve even {bytes} bytes of address space")
+                write!(
+                    f,
+                    "the system refused to reserve even {bytes} bytes of address space in pages of 4096 bytes"
+                )
             }
         }
     }

@@ -13,8 +13,9 @@
 //! jumps, up to calls, returns and indirect jumps. Registers and flags are exact. A place in memory is the operand that names it
 //! (registers, scale and displacement): two names of one place are not recognised.
 
+pub(crate) use iced_x86::Instruction;
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, Register, UsedMemory,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -38,7 +39,14 @@ pub(crate) struct Section {
 }
 
 /// Bytes in front of the abort address, which the kernel compares with what the C library registered.
-const SIGNATURE: u32 = 0x5305_3053;
+pub(crate) const SIGNATURE: u32 = 0x5305_3053;
+
+/// What a breakpoint is written over, and what with: `int3`.
+pub(crate) type Code = u8;
+pub(crate) const TRAP: Code = 0xcc;
+
+/// Code was written at `_at`, which this processor sees.
+pub(crate) fn written(_at: *mut Code) {}
 
 /// All sections of this program, in the order of their addresses.
 ///

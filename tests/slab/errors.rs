@@ -131,7 +131,10 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     refused.pages.faults.arm(parse("reserve:times=-1").unwrap());
     let error = Subsystem::new(refused).unwrap_err();
     assert!(matches!(error, StartError::Pages(_)));
-    assert_eq!(error.to_string(), "the system refused to reserve even 1048576 bytes of address space");
+    assert_eq!(
+        error.to_string(),
+        "the system refused to reserve even 1048576 bytes of address space in pages of 4096 bytes"
+    );
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();
     // For a slab, for its bitmap, for checked frees, and beyond the largest block.

@@ -8,6 +8,7 @@ use nix::libc;
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
 };
+use nix::unistd::{SysconfVar, sysconf};
 use std::io::Read;
 
 /// A private mapping, described by its region.
@@ -27,6 +28,10 @@ impl Access {
 // SAFETY: a private anonymous mapping is zero; the part of it that is kept is aligned, and no other mapping is there.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+        // Larger ones would go back with what lies beside the part that is given back.
+        if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as _ {
+            return None;
+        }
         let flags = match access {
             Access::ReadWrite => MapFlags::MAP_PRIVATE,
             Access::Nothing | Access::Read => MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,

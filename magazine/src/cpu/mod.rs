@@ -26,7 +26,7 @@ pub(crate) mod rseq;
     not(any(loom, shuttle)),
     target_os = "linux",
     target_env = "gnu",
-    target_arch = "x86_64",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
 pub(crate) mod rseq;
@@ -35,7 +35,7 @@ pub(crate) mod rseq;
     not(all(
         target_os = "linux",
         target_env = "gnu",
-        target_arch = "x86_64",
+        any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
         not(any(uslab_no_rseq, uslab_heap, miri))
     ))
 ))]
@@ -45,10 +45,11 @@ pub(crate) mod rseq;
     not(any(loom, shuttle)),
     target_os = "linux",
     target_env = "gnu",
-    target_arch = "x86_64",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
-#[path = "rseq/x86_64.rs"]
+#[cfg_attr(target_arch = "x86_64", path = "rseq/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "rseq/aarch64.rs")]
 mod sections;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]

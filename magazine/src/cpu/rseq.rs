@@ -1,6 +1,7 @@
-//! Operations on regions by restartable sequences: x86-64 Linux with glibc 2.35 or newer.
+//! Operations on regions by restartable sequences: x86-64 and aarch64 Linux with glibc 2.35 or newer.
 //!
-//! Here is what all processors have in common; `rseq/x86_64.rs` has the sections.
+//! Here is what all processors have in common; `rseq/x86_64.rs` and `rseq/aarch64.rs` have the sections, and nothing else:
+//! [`PcpuPtr`]'s four operations, and how a processor comes to a symbol and to what belongs to a thread.
 //!
 //! # The problem
 //!
@@ -22,7 +23,7 @@
 //! ([`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`], [`PcpuPtr::pop_batch`]), of one shape:
 //!
 //! ```text
-//!   4: (abort address, out of line, behind the signature 0x53053053)  count the abort
+//!   4: (abort address, out of line, behind the processor's signature) count the abort
 //!   5: rseq_cs = address of the descriptor (start 2, end 3, abort 4)
 //!   2: region = words[cpu_id]                     start of the section
 //!      head = head of the class's stack in that region; its rounds
@@ -76,12 +77,12 @@
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::regions::Regions;
-pub(crate) use super::sections::cpu_id;
-use super::sections::{registration, scratch};
+use super::sections::{cpu_id_at, scratch, symbols};
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
-use crate::region::{CAP, Class, NULL};
+use crate::region::{CAP, Class, Header, NULL};
 use crate::sync::{Counter, Fixed};
+use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
@@ -97,6 +98,54 @@ pub(crate) fn aborts() -> u64 {
 /// `struct rseq`: where its fields lie.
 pub(super) const CPU_ID: usize = 4;
 pub(super) const RSEQ_CS: usize = 8;
+/// Of a region, where what is committed stands.
+pub(super) const COMMITTED: usize = offset_of!(Header, committed);
+
+/// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer; `None` if the kernel does not serve
+/// it up to what sections use.
+fn registration() -> Option<isize> {
+    let (offset, size) = symbols();
+    // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
+    let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
+    (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
+}
+
+// Thread-local memory of the size of `struct rseq`, for layers and threads that the kernel does not serve. In the static
+// TLS block, as [`scratch`] demands: so its offset is the same in every thread. Weak: two copies of this crate in
+// one program share it.
+global_asm!(
+    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
+    ".balign 32",
+    ".weak uslab_rseq_scratch",
+    ".hidden uslab_rseq_scratch",
+    ".type uslab_rseq_scratch, @object",
+    "uslab_rseq_scratch: .zero 32",
+    ".size uslab_rseq_scratch, 32",
+    ".popsection",
+);
+
+/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration.
+#[inline]
+pub(crate) fn cpu_id() -> u32 {
+    registration().map_or(u32::MAX, cpu_id_at)
+}
+
+/// The descriptor `66` of a section from `2` to `3` that aborts to `4`, and its entry where tools look for them.
+macro_rules! descriptor {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "66: .long 0, 0\n", // version, flags
+            ".quad 2f, 3f - 2f, 4f\n",
+            ".popsection\n",
+            ".pushsection __rseq_cs_ptr_array, \"awR\"\n", // kept though nothing refers to it
+            ".quad 66b\n",
+            ".popsection",
+        )
+    };
+}
+pub(super) use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
@@ -242,10 +291,10 @@ impl PcpuPtr {
 }
 
 pub(crate) fn push_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    pcpu.push_batch(class, rounds)
+    rounds.is_empty() || pcpu.push_batch(class, rounds)
 }
 pub(crate) fn pop_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
-    into.fill_with(n, |rounds| pcpu.pop_batch(class, n, rounds))
+    n == 0 || into.fill_with(n, |rounds| pcpu.pop_batch(class, n, rounds))
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@
 //! Nothing here knows what a section looks like or how many there are: [`sections`] reads them from the program.
 //! A breakpoint changes code that all threads share, so each test has a process of its own ([`alone`]).
 
-use super::sections::{self, Section};
+use super::sections::{self, Code, Instruction, Section, TRAP};
 use super::*;
 use crate::sync::AtomicPtr;
-use iced_x86::Instruction;
 use nix::sys::mman::{ProtFlags, mprotect};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -33,9 +32,9 @@ fn stay() -> u32 {
 
 /// A breakpoint that is met once.
 struct Breakpoint<'a> {
-    at: *mut u8,
-    /// The byte that it stands in place of.
-    byte: u8,
+    at: *mut Code,
+    /// What it stands in place of.
+    code: Code,
     meanwhile: &'a dyn Fn(),
     met: Counter,
     /// The one that stands behind it, when the section runs again.
@@ -46,27 +45,26 @@ struct Breakpoint<'a> {
 static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
 impl<'a> Breakpoint<'a> {
-    const INT3: u8 = 0xcc;
-
     fn new(instruction: &Instruction, meanwhile: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
-        let at = instruction.ip() as *mut u8;
+        let at = instruction.ip() as *mut Code;
         // SAFETY: code can be read, and no breakpoint stands there now.
-        Self { at, byte: unsafe { at.read_volatile() }, meanwhile, met: Counter::new(0), next }
+        Self { at, code: unsafe { at.read_volatile() }, meanwhile, met: Counter::new(0), next }
     }
     fn stand(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
-        self.write(Self::INT3);
+        self.write(TRAP);
     }
-    fn write(&self, byte: u8) {
+    fn write(&self, code: Code) {
         // SAFETY: the code of sections is writable here, and this thread alone runs it.
-        unsafe { self.at.write_volatile(byte) };
+        unsafe { self.at.write_volatile(code) };
+        sections::written(self.at);
     }
 }
 
 extern "C" fn trap(_: libc::c_int) {
     // SAFETY: a breakpoint stands while `interrupted` or `interrupted_twice` runs, which keep it.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
-    breakpoint.write(breakpoint.byte);
+    breakpoint.write(breakpoint.code);
     breakpoint.met.add(1);
     (breakpoint.meanwhile)();
     if let Some(next) = breakpoint.next {
@@ -98,7 +96,7 @@ fn interrupted<T>(
     let breakpoint = Breakpoint::new(instruction, meanwhile, None);
     breakpoint.stand();
     let outcome = operation();
-    breakpoint.write(breakpoint.byte);
+    breakpoint.write(breakpoint.code);
     (outcome, breakpoint.met.get() > 0)
 }
 
@@ -112,7 +110,7 @@ fn interrupted_twice<T>(
     let first = Breakpoint::new(first, then, Some(&second));
     first.stand();
     let outcome = operation();
-    [&second, &first].iter().for_each(|breakpoint| breakpoint.write(breakpoint.byte));
+    [&second, &first].iter().for_each(|breakpoint| breakpoint.write(breakpoint.code));
     (outcome, first.met.get() > 0 && second.met.get() > 0)
 }
 

@@ -1,6 +1,7 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[path = "../../../tests/kit/sections.rs"]
+#[cfg_attr(target_arch = "x86_64", path = "../../../tests/kit/sections.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "../../../tests/kit/sections/aarch64.rs")]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
@@ -272,7 +273,10 @@ fn sections_do_what_the_portable_bodies_do() {
     let mut dice = Dice(7);
     let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable(), aborts());
     let (mut done, mut seen) = (0u64, 0u64);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    // An emulator takes long to come to an interrupt inside a section.
+    let small = std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "small");
+    let (seconds, enough, restarts) = if small { (300, 4_000, 3) } else { (20, 400_000, 10) };
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut dice = Dice(3);
@@ -284,7 +288,7 @@ fn sections_do_what_the_portable_bodies_do() {
         });
         let timer = storm();
         let restarted = |n| aborts() >= aborts_before + n;
-        while Instant::now() < deadline && (done < 400_000 || !restarted(10)) {
+        while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
                 world.write(&state(&mut dice, &world));
             }
@@ -292,24 +296,23 @@ fn sections_do_what_the_portable_bodies_do() {
             let operation = operation(&mut dice);
             let outcome = operation.in_assembly(&world);
             let mut after = world.look();
-            let tries: Vec<_> = (0..world.cpus())
-                .map(|cpu| {
-                    twin.write(&before);
-                    let outcome = operation.in_rust(&twin, cpu);
-                    (outcome, twin.look())
-                })
-                .collect();
+            let on = |cpu: u32| {
+                twin.write(&before);
+                let outcome = operation.in_rust(&twin, cpu);
+                (outcome, twin.look())
+            };
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
-                let (expected, tried) = &tries[*cpu as usize];
+                let (expected, tried) = on(*cpu);
                 // Elsewhere it may have been aborted behind its widening.
                 let mut looked = after.clone();
-                for (at, look) in looked.cpus.iter_mut().enumerate().filter(|(at, _)| *at != *cpu as usize) {
-                    if look.caps == tries[at].1.cpus[at].caps {
-                        look.caps = before.cpus[at].caps;
+                for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
+                    let caps = before.cpus[at as usize].caps;
+                    if look.caps != caps && look.caps == on(at).1.cpus[at as usize].caps {
+                        look.caps = caps;
                     }
                 }
-                *expected == outcome && looked == *tried
+                expected == outcome && looked == tried
             });
             if found.is_none() {
                 stop.store(true, Relaxed);
@@ -425,12 +428,18 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
             let unregistered = {
                 let here: usize;
                 // SAFETY: the thread pointer's first word is itself.
+                #[cfg(target_arch = "x86_64")]
                 unsafe {
                     core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, readonly))
                 };
+                // SAFETY: reads the thread pointer.
+                #[cfg(target_arch = "aarch64")]
+                unsafe {
+                    core::arch::asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, nomem))
+                };
                 // SAFETY: gives up this thread's own registration, with the libc's size and signature.
                 unsafe {
-                    libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, 0x5305_3053_u32)
+                    libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, sections::SIGNATURE)
                 }
             };
             assert_eq!(unregistered, 0, "{}", std::io::Error::last_os_error());

@@ -1,20 +1,17 @@
 //! The sections for x86-64, and where the libc keeps each thread's `struct rseq`.
 //!
-//! What another processor would bring, and nothing else: [`registration`], [`scratch`], [`cpu_id`], and the four operations
-//! of [`PcpuPtr`]. What they must keep to stands in [`rseq`](super::rseq).
+//! What they must keep to stands in [`rseq`](super::rseq).
 
-use super::rseq::{ABORTS, CPU_ID, PcpuPtr, RSEQ_CS};
-use crate::region::{CAP, Class, Header, LIMIT, NULL, OP, ROUND};
-use core::arch::{asm, global_asm};
-use core::mem::offset_of;
+use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
+use core::arch::asm;
 use core::ptr::NonNull;
 
-/// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer, and how many bytes of it the
-/// kernel serves (0: there is no registration).
+/// `__rseq_offset` and `__rseq_size` of the libc; null where it has none.
 ///
 /// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
-pub(super) fn registration() -> Option<isize> {
-    let (offset, size): (*const isize, *const u32);
+pub(super) fn symbols() -> (*const isize, *const u32) {
+    let (offset, size);
     // SAFETY: loads two addresses from the GOT; an undefined weak symbol's is null.
     unsafe {
         asm!(
@@ -27,26 +24,10 @@ pub(super) fn registration() -> Option<isize> {
             options(nostack, pure, readonly, preserves_flags),
         );
     }
-    // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
-    let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
-    (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
+    (offset, size)
 }
 
-// Thread-local memory of the size of `struct rseq`, for layers and threads that the kernel does not serve. In the static
-// TLS block, as `gottpoff` below demands: so its offset is the same in every thread. Weak: two copies of this crate in
-// one program share it.
-global_asm!(
-    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
-    ".balign 32",
-    ".weak uslab_rseq_scratch",
-    ".hidden uslab_rseq_scratch",
-    ".type uslab_rseq_scratch, @object",
-    "uslab_rseq_scratch: .zero 32",
-    ".size uslab_rseq_scratch, 32",
-    ".popsection",
-);
-
-/// The offset of that memory from the thread pointer.
+/// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;
     // SAFETY: loads a link-time constant from the GOT.
@@ -57,10 +38,9 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
-/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration.
+/// The CPU that this thread runs on, as its `struct rseq` at `area` says.
 #[inline]
-pub(crate) fn cpu_id() -> u32 {
-    let Some(area) = registration() else { return u32::MAX };
+pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
     // SAFETY: `area` is the libc's `struct rseq` of every thread, registered or not.
     unsafe {
@@ -70,21 +50,12 @@ pub(crate) fn cpu_id() -> u32 {
     cpu
 }
 
-const COMMITTED: usize = offset_of!(Header, committed);
-
 /// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
 /// section; the body ends with the commit and `3:`. On entry to the body `t` is the address of the class's head on this CPU,
 /// `w` that head, and `n` its length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
-        ".pushsection __rseq_cs, \"aw\"",
-        ".balign 32",
-        "66: .long 0, 0",                                  // version, flags
-        ".quad 2f, 3f - 2f, 4f",
-        ".popsection",
-        ".pushsection __rseq_cs_ptr_array, \"awR\"",       // where tools look for descriptors; kept unreferenced
-        ".quad 66b",
-        ".popsection",
+        descriptor!(),
         ".pushsection .text.uslab_rseq_abort, \"ax\"",
         ".byte 0x0f, 0xb9, 0x3d",                          // an undefined instruction: the signature is never run
         ".long 0x53053053",
@@ -182,12 +153,9 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region; of one round at least.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        if rounds.is_empty() {
-            return true;
-        }
         // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
         // region is committed, which is nothing in the empty one.
         unsafe {
@@ -239,12 +207,9 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region.
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region; of one round at least.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        if count == 0 {
-            return true;
-        }
         // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
         unsafe {
             section!([

@@ -1,0 +1,290 @@
+//! The sections for aarch64, and where the libc keeps each thread's `struct rseq`.
+//!
+//! # Order
+//!
+//! A store of x86-64 is a Release and a load an Acquire, for nothing; here neither is. Of what the portable bodies ask for
+//! ([`region`](crate::region)), and a drain beside them, this needs something:
+//!
+//! * *The word*, Acquire there: pairs with the Release in `Table::put_back`, by which an operation that finds its region again
+//!   sees what the drain did to it. All that a section reads or writes of a region it reaches by an address worked out from the
+//!   word, and an address dependency orders these accesses behind the load. So it is a plain one.
+//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away where they lie, beside the
+//!   operations of the CPU, and then lets the stack be opened; the rounds that are pushed next lie where it has read. `ldar`.
+//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, before which the memory was made writable. `ldar`.
+//!   (For both the branch behind the load would do, which orders the stores behind it. They are read by a batch that widens,
+//!   and nowhere else.)
+//! * *The commit*, Relaxed: it is plain, and may be seen before the rounds that it publishes. To the operations of this CPU it
+//!   is not: they follow in program order, and a context switch between threads is a full barrier. A drain reads rounds
+//!   behind its `membarrier`, which is a full barrier on each CPU that a thread of this process runs on, behind the sections
+//!   that have committed there and before the drain goes on. Whoever else reads a head reads nothing but the number.
+//! * *A drain's first step*, Relaxed: the same barrier shows the empty region to every section that begins behind it.
+//! * *The descriptor's address* is read by the kernel on this CPU, in this thread: program order.
+//!
+//! Atomics stand outside of sections, and are Rust's: it uses the instructions of LSE where the processor has them, as found
+//! out when the program starts. The count of aborts, out of line, is a loop of `ldxr` and `stxr`, which every processor has.
+//!
+//! # Registers
+//!
+//! From the abort address back the linker may have to put a veneer between, in a program of more than 128 MiB. It writes
+//! `x16` and `x17`: so these two hold nothing that a restart reads.
+
+use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
+use core::arch::asm;
+use core::ptr::NonNull;
+
+/// `__rseq_offset` and `__rseq_size` of the libc; null where it has none.
+///
+/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
+pub(super) fn symbols() -> (*const isize, *const u32) {
+    let (offset, size);
+    // SAFETY: loads two addresses from the GOT; an undefined weak symbol's is null.
+    unsafe {
+        asm!(
+            ".weak __rseq_offset",
+            ".weak __rseq_size",
+            "adrp {offset}, :got:__rseq_offset",
+            "ldr {offset}, [{offset}, :got_lo12:__rseq_offset]",
+            "adrp {size}, :got:__rseq_size",
+            "ldr {size}, [{size}, :got_lo12:__rseq_size]",
+            offset = out(reg) offset,
+            size = out(reg) size,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    (offset, size)
+}
+
+/// The offset of `uslab_rseq_scratch` from the thread pointer.
+pub(super) fn scratch() -> isize {
+    let offset;
+    // SAFETY: loads a link-time constant from the GOT.
+    unsafe {
+        asm!(
+            "adrp {offset}, :gottprel:uslab_rseq_scratch",
+            "ldr {offset}, [{offset}, :gottprel_lo12:uslab_rseq_scratch]",
+            offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    offset
+}
+
+/// The CPU that this thread runs on, as its `struct rseq` at `area` says.
+#[inline]
+pub(super) fn cpu_id_at(area: isize) -> u32 {
+    let cpu: u32;
+    // SAFETY: `area` is the libc's `struct rseq` of every thread, registered or not.
+    unsafe {
+        asm!("mrs {at}, tpidr_el0", "add {at}, {at}, {area}", "ldr {cpu:w}, [{at}, {cpu_id}]",
+            at = out(reg) _, cpu = out(reg) cpu, area = in(reg) area,
+            cpu_id = const CPU_ID, options(nostack, readonly, preserves_flags));
+    }
+    cpu
+}
+
+/// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
+/// section; the body ends with the commit and `3:`. On entry to the body `x16` is the address of the class's head on this
+/// CPU, and `w` that head. `x17` is free.
+macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
+    asm!(
+        descriptor!(),
+        ".pushsection .text.uslab_rseq_abort, \"ax\"",
+        ".inst 0xd428bc00",                                // `brk`, which is the signature
+        "4: adrp x16, {aborts}",
+        "add x16, x16, :lo12:{aborts}",
+        "6: ldxr x17, [x16]",
+        "add x17, x17, 1",
+        "stxr {w:w}, x17, [x16]",
+        "cbnz {w:w}, 6b",
+        "b 5f",
+        ".popsection",
+        "5: mrs x17, tpidr_el0",
+        "add x17, x17, {area}",
+        "adrp x16, 66b",
+        "add x16, x16, :lo12:66b",
+        #[cfg(not(uslab_control = "unarmed"))]
+        "str x16, [x17, {rseq_cs}]",
+        "2: ldr w16, [x17, {cpu_id}]",
+        "ldr x16, [{words}, w16, sxtw 3]",
+        "add x16, x16, {stack}",
+        "ldr {w}, [x16]",                                  // len:16 | ops:48
+        // Controls of the fence: long enough that a drain comes between the look and the commit.
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "mov w17, 100",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "7: yield",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "subs w17, w17, 1",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "b.ne 7b",
+        $($body)*
+        // Names what a control leaves unused.
+        "// {rseq_cs}",
+        aborts = sym ABORTS,
+        rseq_cs = const RSEQ_CS,
+        cpu_id = const CPU_ID,
+        out("x16") _,
+        out("x17") _,
+        w = out(reg) _,
+        $($operands)*
+    )
+} }
+
+impl PcpuPtr {
+    /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
+        let round: *mut u8;
+        // SAFETY:
+        // * `words` leads to a word for every number that the kernel may give, and each word to a region that reads as
+        //   zero up to what was written to it. The class lies in every region, a null word below its stack.
+        // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored where the length
+        //   is 0, so neither in the empty region.
+        // * `area` is this thread's `struct rseq`, or scratch.
+        unsafe {
+            section!([
+                #[cfg(uslab_control = "clobber")]
+                "mov {stack}, {w}",
+                "add x17, x16, {w:w}, uxth 3",
+                "ldr {round}, [x17, {null}]",
+                "cbz {round}, 3f",                                // the null word below the stack
+                "add {w}, {w}, {op}",                             // ops + 1, len - 1
+                "sub {w}, {w}, 1",
+                "str {w}, [x16]", // commit
+                "3:",
+            ] [
+                round = out(reg) round,
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                null = const NULL, op = const OP,
+                #[cfg(not(uslab_control = "clobber"))]
+                stack = in(reg) u64::from(class.stack),
+                #[cfg(uslab_control = "clobber")]
+                stack = inout(reg) u64::from(class.stack) => _,
+                options(nostack)
+            ]);
+        }
+        NonNull::new(round)
+    }
+
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
+        // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
+        // before the length moves. The empty region's caps are 0.
+        unsafe {
+            section!([
+                "ldur w17, [x16, -{cap}]",
+                "cmp w17, {w:w}, uxth",
+                "b.ls {miss}",
+                "add x17, x16, {w:w}, uxth 3",
+                "str {round}, [x17, {place}]",
+                "add {w}, {w}, {op}",                             // ops + 1, len + 1
+                "add {w}, {w}, 1",
+                "str {w}, [x16]", // commit
+                "3:",
+            ] [
+                round = in(reg) round.as_ptr(),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                cap = const CAP, place = const NULL + ROUND, op = const OP,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region; of one round at least.
+    #[inline(never)]
+    pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
+        // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
+        // region is committed, which is nothing in the empty one.
+        unsafe {
+            section!([
+                "and x17, {w}, {len}",
+                "add {x}, x17, {count}",                          // the places that it takes
+                "ldur {cap:w}, [x16, -{at}]",
+                "cmp {x}, {cap}",
+                "b.ls 8f",
+                "lsl {cap}, {cap}, 1",
+                "cmp {cap}, {x}",
+                "csel {cap}, {x}, {cap}, lo",
+                "sub {end}, x16, {limit}",
+                "ldar {end:w}, [{end}]",                          // pairs with the Release in `open`
+                "cmp {cap}, {end}",
+                "csel {cap}, {end}, {cap}, hi",
+                "cmp {x}, {cap}",
+                "b.hi {miss}",
+                "sub {end}, x16, {stack}",
+                "add {end}, {end}, {committed}",
+                "ldar {end}, [{end}]",                            // pairs with the Release in `set_committed`
+                "add {x}, {stack}, {cap}, lsl 3",
+                "add {x}, {x}, {place}",
+                "cmp {x}, {end}",
+                "b.hi {miss}",
+                "stur {cap:w}, [x16, -{at}]",                     // survives an abort
+                "8: add x17, x16, x17, lsl 3",
+                "add x17, x17, {place}",
+                "mov {x}, 0",
+                #[cfg(uslab_control = "earlycommit")]
+                "add {w}, {w}, {count}",
+                #[cfg(uslab_control = "earlycommit")]
+                "str {w}, [x16]",
+                "9: ldr {end}, [{rounds}, {x}, lsl 3]",
+                "str {end}, [x17, {x}, lsl 3]",
+                "add {x}, {x}, 1",
+                "cmp {x}, {count}",
+                "b.lo 9b",
+                #[cfg(not(uslab_control = "earlycommit"))]
+                "add {w}, {w}, {count}",
+                #[cfg(not(uslab_control = "earlycommit"))]
+                "str {w}, [x16]", // commit
+                "3:",
+            ] [
+                x = out(reg) _, cap = out(reg) _, end = out(reg) _,
+                rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                len = const LEN,
+                at = const CAP, limit = const LIMIT, committed = const COMMITTED, place = const NULL + ROUND,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region; of one round at least.
+    #[inline(never)]
+    pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
+        // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
+        unsafe {
+            section!([
+                "and x17, {w}, {len}",
+                "subs x17, x17, {count}",
+                "b.lo {miss}",
+                "add x17, x16, x17, lsl 3",
+                "add x17, x17, {place}",
+                "mov {i}, 0",
+                "9: ldr {round}, [x17, {i}, lsl 3]",
+                "str {round}, [{into}, {i}, lsl 3]",
+                "add {i}, {i}, 1",
+                "cmp {i}, {count}",
+                "b.lo 9b",
+                "sub {w}, {w}, {count}",
+                "str {w}, [x16]", // commit
+                "3:",
+            ] [
+                i = out(reg) _, round = out(reg) _,
+                into = in(reg) into, count = in(reg) u64::from(count),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                len = const LEN, place = const NULL + ROUND,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+}
