@@ -148,10 +148,10 @@ pub use debug::check;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 #[doc(hidden)]
 pub use objects::{StableBox, TypeStableCache};
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 #[doc(hidden)]
 pub use reclaim::rcu;
 #[cfg(feature = "prometheus")]

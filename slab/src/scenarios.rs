@@ -7,6 +7,8 @@
 
 #[cfg(loom)]
 mod models;
+#[cfg(all(loom, crossbeam_loom))]
+mod rcu;
 #[cfg(shuttle)]
 mod schedules;
 pub(crate) mod world;
@@ -18,6 +20,8 @@ use crate::debug::check::{Bound, Script};
 use uslab_magazine::sync::schedule::Schedules;
 use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
 
+#[cfg(all(loom, crossbeam_loom))]
+const ONE: Bound = Bound::Preemptions(1);
 #[cfg(loom)]
 const TWO: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
@@ -131,5 +135,24 @@ uslab_magazine::sync::scenarios! {
     used {
         shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
         bug("a region is used without its claim", "U1", "something is left");
+    }
+}
+
+// For loom with the collector's atomics: E1-E3, grace periods.
+#[cfg(all(loom, crossbeam_loom))]
+uslab_magazine::sync::scenarios! {
+    e1 {
+        loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_goes_beside_a_reader);
+        bug("a slab that readers may look at goes at once", "E1", "Causality violation");
+        bug("a reader is not pinned", "E1", "Causality violation");
+    }
+    e2 {
+        loom("E2 a deferred free beside a reader", Model::new(ONE, 1200), rcu::a_deferred_free_beside_a_reader);
+        bug("deferred frees wait for nobody", "E2", "Causality violation");
+        bug("a reader is not pinned", "E2", "Causality violation");
+    }
+    e3 {
+        loom("E3 a reader of an object that is used anew", Model::new(TWO, 2400), rcu::a_reader_of_an_object_that_is_used_anew);
+        bug("a reader does not look at the key again", "E3", "a value of another object");
     }
 }

@@ -51,9 +51,10 @@ impl Runner {
     }
 }
 
-/// The directory of a package's crate.
+/// The directory of a package's crate; `litmus` are the shapes of `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
+        "litmus" => Some("magazine/sync"),
         "uslab-magazine" => Some("magazine"),
         "uslab-buddy" => Some("buddy"),
         "uslab" => Some("slab"),

@@ -29,7 +29,7 @@ pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
     Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 52, least_schedules: 13 },
     Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
-    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 18, least_schedules: 8 },
+    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 21, least_schedules: 8 },
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 
@@ -122,6 +122,22 @@ pub fn loom_test_of(package: &str, target: &[&str]) -> Command {
         .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package])
         .args(target)
         .env("RUSTFLAGS", loom_flags());
+    command
+}
+
+/// The command that compares loom with RC11, on the litmus shapes of `uslab-sync`.
+pub fn litmus_test() -> Command {
+    loom_test_of("uslab-sync", &["--test", "litmus"])
+}
+
+/// The command that builds and runs the models of grace periods: a build of its own, in which loom explores the collector's
+/// atomics, too.
+pub fn grace_test() -> Command {
+    let mut command = cargo();
+    command
+        .args(["test", "--profile", "loom", "--target-dir", "target/loom-rcu"])
+        .args(["-p", "uslab", "--lib", "scenarios::e"])
+        .env("RUSTFLAGS", format!("{} --cfg crossbeam_loom", loom_flags()));
     command
 }
 

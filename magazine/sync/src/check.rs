@@ -6,7 +6,7 @@
 /// The checker itself. A model and what it checks must use the same one.
 pub use loom;
 
-pub use crate::execution::plant;
+pub use crate::execution::{plant, planted_now};
 
 use crate::execution::{catch, forget_threads, text, threads};
 use crate::replay::{self, Asked, Run};
@@ -151,6 +151,14 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     );
     print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
     executions
+}
+
+/// Prints the row of a model that ran otherwise than by [`models`], as [`models`] does.
+#[doc(hidden)]
+pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions: u64, time: Duration) {
+    print_row(&format!(
+        "MODEL {name} | threads {threads} | bound {bound} | scripts {scripts} | executions {executions} | floor {executions} | {time:.2?}"
+    ));
 }
 
 /// Prints a row, and appends it to the file that `MODEL_ROWS` names.

@@ -50,7 +50,7 @@ pub fn is_planted(bug: &str) -> bool {
 }
 /// The bug that is planted now; empty if there is none.
 #[cfg(loom)]
-pub(crate) fn planted_now() -> &'static str {
+pub fn planted_now() -> &'static str {
     PLANTED.get()
 }
 /// Plants a bug in what this thread runs from now on: for a test that is to fail. `caught` does so by itself.

@@ -1,6 +1,7 @@
 //! The backend for loom, with the twin access, the ordering hook and the armed weak failure.
 
 use crate::Ordering;
+use crate::planted;
 use crate::rank::{LockRank, Locked, Nesting, Rank};
 use crate::story::{self, Shown};
 use loom::sync::atomic as l;
@@ -185,6 +186,12 @@ pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }
 
+/// A `SeqCst` load of loom's reads no `SeqCst` store that another one has overwritten, wherever the load stands in the order
+/// of all of them. An acquiring one may.
+fn as_loom_loads(order: Ordering) -> Ordering {
+    if order == Ordering::SeqCst { Ordering::Acquire } else { order }
+}
+
 fn weak_fails() -> bool {
     WEAK.with(|w| {
         let k = w.get();
@@ -199,7 +206,8 @@ macro_rules! atomics {
         #[derive(Debug)]
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
-            twin: l::AtomicUsize,
+            /// Nobody waits for it: to notify it is a step that depends on all other such steps, and orders nothing.
+            twin: loom::sync::Condvar,
             /// What was stored last, for the story: looking at it is no step.
             last: std::sync::atomic::AtomicU64,
             told: story::Atomic,
@@ -210,7 +218,7 @@ macro_rules! atomics {
             pub fn new(value: $value) -> Self {
                 Self {
                     value: l::$name::new(value),
-                    twin: l::AtomicUsize::new(0),
+                    twin: loom::sync::Condvar::new(),
                     last: std::sync::atomic::AtomicU64::new(value as u64),
                     told: story::Atomic::new(),
                 }
@@ -223,14 +231,15 @@ macro_rules! atomics {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
             fn twinned(&self) -> &l::$name $(<$t>)? {
-                self.twin.fetch_add(0, Ordering::Relaxed);
+                planted!("an access leaves its twin alone" => return &self.value);
+                self.twin.notify_all();
                 &self.value
             }
             /// As in `std`.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
-                let value = self.twinned().load(order);
+                let value = self.twinned().load(as_loom_loads(order));
                 self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
                 value
             }

@@ -13,7 +13,7 @@ use crate::geometry::OrderRule;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
 #[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::reaper::Background;
@@ -44,7 +44,7 @@ pub(crate) struct Core {
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
     pub(crate) large: LargeBlocks,
-    #[cfg(not(loom))]
+    #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
     /// Made by the first cache whose frees are checked; how many there were.
     #[cfg(not(loom))]
@@ -86,7 +86,7 @@ impl Core {
             magazines: config.magazines,
             check_frees: config.check_frees,
             large: LargeBlocks::default(),
-            #[cfg(not(loom))]
+            #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),
             #[cfg(not(loom))]
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// The cache that `memory` is an object of.
-    #[cfg(not(loom))]
+    #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())

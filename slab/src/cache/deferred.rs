@@ -6,6 +6,7 @@ use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
 use std::sync::Arc;
+use uslab_magazine::sync::planted;
 
 impl Core {
     /// Takes `object` back after a grace period.
@@ -25,7 +26,7 @@ impl Core {
 
     fn wait_for(self: &Arc<Self>, batch: Batch) {
         let core = self.clone();
-        after_grace(move || {
+        let free = move || {
             for object in batch.objects() {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
@@ -41,6 +42,11 @@ impl Core {
                     cache.deferred().sub(1);
                 }
             }
+        };
+        planted!("deferred frees wait for nobody" => {
+            free();
+            return;
         });
+        after_grace(free);
     }
 }

@@ -51,7 +51,7 @@ impl Cache {
     }
 
     pub(crate) fn flush_deferred(&self) {
-        #[cfg(not(loom))]
+        #[cfg(any(not(loom), crossbeam_loom))]
         self.core.flush_deferred();
     }
 

@@ -160,7 +160,7 @@ impl KmemCacheBuilder {
     }
     /// Pages outlive a grace period: see [`rcu`](crate::rcu).
     #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
-    #[cfg(not(loom))]
+    #[cfg(any(not(loom), crossbeam_loom))]
     pub fn type_stable(mut self) -> Self {
         self.type_stable = true;
         self
@@ -424,7 +424,7 @@ impl KmemCache {
     /// As [`free`](Self::free); but whoever was pinned before the object was unpublished may still read it.
     #[doc(alias = "kfree_rcu")]
     #[doc(alias = "call_rcu")]
-    #[cfg(not(loom))]
+    #[cfg(any(not(loom), crossbeam_loom))]
     pub unsafe fn free_deferred(&self, object: NonNull<u8>) {
         self.cache.core().defer(object);
     }

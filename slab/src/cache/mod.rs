@@ -34,7 +34,7 @@ mod alloc;
 mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;
 mod free;
 mod give_back;
@@ -280,7 +280,7 @@ impl Cache {
         self.this.upgrade()
     }
     /// Objects that wait for a grace period to be free.
-    #[cfg(not(loom))]
+    #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) fn deferred(&self) -> &Counter {
         &self.counts.deferred
     }

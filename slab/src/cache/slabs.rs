@@ -14,7 +14,7 @@ use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted, tell};
 use uslab_magazine::tracepoints::Step;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
 
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
@@ -258,11 +258,15 @@ impl Cache {
     }
 
     fn release_one(&self, op: &Operation, slab: Pfn) {
-        #[cfg(not(loom))]
+        #[cfg(any(not(loom), crossbeam_loom))]
         if self.config.type_stable
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
+            planted!("a slab that readers may look at goes at once" => {
+                self.end_slab(op, slab);
+                return;
+            });
             let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
             self.counts.grace.add(1);
             self.counts.grace_pages.add(pages);

@@ -12,7 +12,7 @@ pub(crate) mod hive;
 pub(crate) mod pinned;
 #[cfg(not(shuttle))]
 pub(crate) mod static_cache;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 pub(crate) mod type_stable;
 pub mod typed;
 
@@ -20,5 +20,5 @@ pub use hive::{Hive, Key, Refused};
 pub use pinned::PinnedCache;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 pub use type_stable::{StableBox, TypeStableCache};

@@ -66,7 +66,7 @@ impl Fork for Core {
             Rank::Huge => visit(self.huge.pieces()),
             #[cfg(not(loom))]
             Rank::Tags => visit(&self.tags),
-            #[cfg(not(loom))]
+            #[cfg(any(not(loom), crossbeam_loom))]
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
             _ => {}
         }

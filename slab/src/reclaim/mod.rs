@@ -9,7 +9,7 @@
 
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), crossbeam_loom))]
 pub mod rcu;
 #[cfg(not(any(loom, shuttle)))]
 pub mod reaper;

@@ -24,7 +24,39 @@ use uslab_magazine::sync::fork::ForkMutex;
 ///
 /// Cost: a store to the thread's own word and a fence. Keep it short: what is given up meanwhile piles up.
 pub fn pin() -> Guard {
-    crossbeam_epoch::pin()
+    collector::pin()
+}
+
+#[cfg(not(crossbeam_loom))]
+use crossbeam_epoch as collector;
+
+/// The default collector of `crossbeam-epoch` in a model, but that nothing of it runs once the execution has failed: to drop
+/// it then, outside of the execution, would be a second panic.
+#[cfg(crossbeam_loom)]
+mod collector {
+    use core::mem::ManuallyDrop;
+    use crossbeam_epoch::{Collector, Guard, LocalHandle};
+
+    struct Explored<T>(ManuallyDrop<T>);
+
+    impl<T> Drop for Explored<T> {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                // SAFETY: it goes out of use here.
+                unsafe { ManuallyDrop::drop(&mut self.0) };
+            }
+        }
+    }
+    uslab_sync::lazy_static! {
+        static ref COLLECTOR: Explored<Collector> = Explored(ManuallyDrop::new(Collector::new()));
+    }
+    uslab_sync::thread_local! {
+        static HANDLE: Explored<LocalHandle> = Explored(ManuallyDrop::new(COLLECTOR.0.register()));
+    }
+    pub(super) fn pin() -> Guard {
+        // A thread may pin once more as it ends.
+        HANDLE.try_with(|handle| handle.0.pin()).unwrap_or_else(|_| COLLECTOR.0.register().pin())
+    }
 }
 
 /// Helps the collector on: what was given up before goes back to the page allocator as soon as no reader is left that

@@ -8,7 +8,7 @@ use crate::Config;
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, on_cpu};
 use crate::published::Published;
-use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, OwnedBox};
+use crate::{AllocError, Gfp, Hive, KmemCache, KmemCacheBuilder, Limit, Magazines, ObjectCache, OwnedBox};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_magazine::Operation;
@@ -25,17 +25,20 @@ pub(crate) const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, de
 
 impl World {
     pub(crate) fn new(pages: u32, magazines: Magazines, caches: &[Option<u32>]) -> Arc<Self> {
-        let config = Config { magazines, ..Config::for_models(pages) };
-        let core = Core::new(config).unwrap();
         let build = |limit: &Option<u32>| {
             let cache = KmemCache::builder("model", SPACING);
-            limit
-                .iter()
-                .fold(cache, |cache, limit| cache.limit(Limit::Slabs(*limit)))
-                .build_on(&core)
-                .unwrap()
+            limit.iter().fold(cache, |cache, limit| cache.limit(Limit::Slabs(*limit)))
         };
-        let caches = caches.iter().map(build).collect();
+        Self::of(pages, magazines, caches.iter().map(build))
+    }
+    pub(crate) fn of(
+        pages: u32,
+        magazines: Magazines,
+        caches: impl IntoIterator<Item = KmemCacheBuilder>,
+    ) -> Arc<Self> {
+        let config = Config { magazines, ..Config::for_models(pages) };
+        let core = Core::new(config).unwrap();
+        let caches = caches.into_iter().map(|cache| cache.build_on(&core).unwrap()).collect();
         on_cpu(0);
         Arc::new(Self { caches: ManuallyDrop::new(caches), core })
     }

@@ -20,7 +20,8 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLES, Example, MODELLED, Modelled, OUTSIDE, field, loom_test, loom_test_of, rows, shuttle_test,
+    EXAMPLES, Example, MODELLED, Modelled, OUTSIDE, field, grace_test, litmus_test, loom_test, loom_test_of,
+    rows, shuttle_test,
 };
 use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
@@ -273,6 +274,11 @@ fn run_models(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         count_models(package, loom_test(package), totals);
     }
+    count_models("uslab", grace_test(), totals);
+    // It looks at all executions, and has no parts.
+    if totals.shard.is_none_or(|shard| shard.index() == 0) {
+        count_models("litmus", litmus_test(), totals);
+    }
     for Example { package, name, .. } in EXAMPLES {
         count_models(name, loom_test_of(package, &["--example", name]), totals);
     }
@@ -284,7 +290,8 @@ fn everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
     let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);
-    for (what, least, least_schedules) in modelled.into_iter().chain(examples).chain([outside]) {
+    let litmus = ("litmus", 1, 0);
+    for (what, least, least_schedules) in modelled.into_iter().chain(examples).chain([outside, litmus]) {
         at_least(what, least, totals);
         let ran = totals.scenarios_of.get(what).copied().unwrap_or(0);
         if ran < least_schedules {

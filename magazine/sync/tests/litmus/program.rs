@@ -1,0 +1,300 @@
+//! Litmus shapes as text. A shape is a small program and what is published of its outcomes:
+//!
+//! ```text
+//! MP+ra                                                 a name in the first column
+//!   x=1 rlx; y=1 rel | r0=y acq; r1=x rlx               threads, and their statements
+//!   final x                                             places with their last value in the outcome
+//!   forbids r0=1 r1=0 -- Batty 2011                     a published outcome, and where
+//!   limit name                                          why loom differs
+//! ```
+//!
+//! Places are 0 at first. `x=1 rlx` stores, `r0=x rlx` loads, `x:=1` and `r0:=x` are plain accesses, which may race.
+//! `r0=add(x,1) rlx` changes a place, as do `sub`, `and`, `or`, `xor`, `max`, `min` and `swap`; `r0=cas(x,0,1) acqrel/rlx` and
+//! `weak` compare and exchange. `F sc` is a fence. What begins with `r0==1?` is run only then. A register that was not
+//! assigned is shown as `-`, and a weak exchange that failed with the expected value as `0!`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Of an access or a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Order {
+    Plain,
+    Rlx,
+    Acq,
+    Rel,
+    AcqRel,
+    Sc,
+}
+
+impl Order {
+    fn parse(word: &str) -> Self {
+        match word {
+            "rlx" => Self::Rlx,
+            "acq" => Self::Acq,
+            "rel" => Self::Rel,
+            "acqrel" => Self::AcqRel,
+            "sc" => Self::Sc,
+            _ => panic!("{word:?}: expected rlx, acq, rel, acqrel or sc"),
+        }
+    }
+    pub fn acquires(self) -> bool {
+        matches!(self, Self::Acq | Self::AcqRel | Self::Sc)
+    }
+    pub fn releases(self) -> bool {
+        matches!(self, Self::Rel | Self::AcqRel | Self::Sc)
+    }
+}
+
+/// What is stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    Number(u64),
+    Register(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Add,
+    Sub,
+    And,
+    Or,
+    Xor,
+    Max,
+    Min,
+    Swap,
+}
+
+impl Change {
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "add" => Self::Add,
+            "sub" => Self::Sub,
+            "and" => Self::And,
+            "or" => Self::Or,
+            "xor" => Self::Xor,
+            "max" => Self::Max,
+            "min" => Self::Min,
+            "swap" => Self::Swap,
+            _ => return None,
+        })
+    }
+    pub fn apply(self, before: u64, value: u64) -> u64 {
+        match self {
+            Self::Add => before.wrapping_add(value),
+            Self::Sub => before.wrapping_sub(value),
+            Self::And => before & value,
+            Self::Or => before | value,
+            Self::Xor => before ^ value,
+            Self::Max => before.max(value),
+            Self::Min => before.min(value),
+            Self::Swap => value,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Fence(Order),
+    Store { place: usize, value: Value, order: Order },
+    Load { register: usize, place: usize, order: Order },
+    Change { register: usize, place: usize, change: Change, value: u64, order: Order },
+    Exchange { register: usize, place: usize, expected: u64, new: u64, orders: [Order; 2], weak: bool },
+}
+
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// It is run if this register has this value.
+    pub guard: Option<(usize, u64)>,
+    pub op: Op,
+}
+
+/// What a register holds in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub value: u64,
+    /// By a weak exchange that failed although the value was the expected one.
+    pub spurious: bool,
+}
+
+pub type Registers = Vec<Option<Found>>;
+
+impl Statement {
+    pub fn runs(&self, registers: &Registers) -> bool {
+        self.guard
+            .is_none_or(|(register, value)| registers[register].is_some_and(|found| found.value == value))
+    }
+}
+
+/// What somebody published about an outcome.
+#[derive(Clone, Debug)]
+pub struct Published {
+    pub allowed: bool,
+    /// `race`, or values of some registers and places.
+    pub outcome: Vec<String>,
+    pub source: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    pub name: String,
+    pub threads: Vec<Vec<Statement>>,
+    pub places: Vec<String>,
+    pub registers: Vec<String>,
+    /// Places with plain accesses.
+    pub plain: Vec<usize>,
+    /// Places with their last value in the outcome.
+    pub finals: Vec<usize>,
+    pub published: Vec<Published>,
+    /// Why loom differs: names in the table of limits.
+    pub limits: Vec<String>,
+}
+
+/// The outcome of a program with a data race.
+pub const RACE: &str = "race";
+
+impl Shape {
+    /// All shapes of a text.
+    pub fn parse_all(text: &str) -> Vec<Self> {
+        let mut shapes: Vec<Self> = Vec::new();
+        for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+            if !line.starts_with(' ') {
+                shapes.push(Self { name: line.trim().to_owned(), ..Self::default() });
+                continue;
+            }
+            let shape = shapes.last_mut().expect("a name comes first");
+            let line = line.trim();
+            match line.split_once(' ').unwrap_or((line, "")) {
+                ("final", places) => {
+                    shape.finals = places.split(' ').map(|place| shape.place(place)).collect();
+                }
+                (word @ ("allows" | "forbids"), rest) => {
+                    let (outcome, source) = rest.split_once(" -- ").expect("a source, behind ` -- `");
+                    let outcome = outcome.split(' ').map(str::to_owned).collect();
+                    let source = source.to_owned();
+                    shape.published.push(Published { allowed: word == "allows", outcome, source });
+                }
+                ("limit", name) => shape.limits.push(name.to_owned()),
+                _ => {
+                    shape.threads = line
+                        .split('|')
+                        .map(|thread| thread.split(';').map(|text| shape.statement(text.trim())).collect())
+                        .collect();
+                }
+            }
+        }
+        shapes
+    }
+
+    fn index(names: &mut Vec<String>, name: &str) -> usize {
+        names.iter().position(|known| known == name).unwrap_or_else(|| {
+            names.push(name.to_owned());
+            names.len() - 1
+        })
+    }
+    fn place(&mut self, name: &str) -> usize {
+        Self::index(&mut self.places, name)
+    }
+    fn register(&mut self, name: &str) -> usize {
+        assert!(is_register(name), "{}: {name:?} is no register", self.name);
+        Self::index(&mut self.registers, name)
+    }
+
+    fn statement(&mut self, text: &str) -> Statement {
+        let (guard, text) = match text.split_once("? ") {
+            Some((guard, rest)) => {
+                let (register, value) = guard.split_once("==").expect("r0==1? ...");
+                (Some((self.register(register), number(value))), rest)
+            }
+            None => (None, text),
+        };
+        Statement { guard, op: self.op(text) }
+    }
+    fn op(&mut self, text: &str) -> Op {
+        if let Some(order) = text.strip_prefix("F ") {
+            return Op::Fence(Order::parse(order));
+        }
+        let (left, right, order) = match text.split_once(":=") {
+            Some((left, right)) => (left, right, "plain"),
+            None => {
+                let (left, right) = text.split_once('=').unwrap_or_else(|| panic!("{}: {text:?}", self.name));
+                let (right, order) =
+                    right.rsplit_once(' ').unwrap_or_else(|| panic!("{}: {text:?}", self.name));
+                (left, right, order)
+            }
+        };
+        let access = |order| if order == "plain" { Order::Plain } else { Order::parse(order) };
+        if !is_register(left) {
+            let place = self.place(left);
+            let value = if is_register(right) {
+                Value::Register(self.register(right))
+            } else {
+                Value::Number(number(right))
+            };
+            let order = access(order);
+            self.note_plain(place, order);
+            return Op::Store { place, value, order };
+        }
+        let register = self.register(left);
+        let Some((operation, arguments)) = right.split_once('(') else {
+            let (place, order) = (self.place(right), access(order));
+            self.note_plain(place, order);
+            return Op::Load { register, place, order };
+        };
+        let arguments: Vec<&str> = arguments.trim_end_matches(')').split(',').collect();
+        let place = self.place(arguments[0]);
+        match Change::parse(operation) {
+            Some(change) => Op::Change {
+                register,
+                place,
+                change,
+                value: number(arguments[1]),
+                order: Order::parse(order),
+            },
+            None => {
+                assert!(matches!(operation, "cas" | "weak"), "{}: {operation:?}", self.name);
+                let (success, failure) = order.split_once('/').expect("success/failure");
+                let orders = [success, failure].map(Order::parse);
+                let (expected, new) = (number(arguments[1]), number(arguments[2]));
+                Op::Exchange { register, place, expected, new, orders, weak: operation == "weak" }
+            }
+        }
+    }
+    fn note_plain(&mut self, place: usize, order: Order) {
+        if order == Order::Plain && !self.plain.contains(&place) {
+            self.plain.push(place);
+        }
+    }
+
+    /// An outcome as text.
+    pub fn outcome(&self, registers: &Registers, last: impl Fn(usize) -> u64) -> String {
+        let mut named = BTreeMap::new();
+        for (name, found) in self.registers.iter().zip(registers) {
+            let mut text = String::new();
+            match found {
+                None => text.push('-'),
+                Some(found) => _ = write!(text, "{}{}", found.value, if found.spurious { "!" } else { "" }),
+            }
+            named.insert(name.clone(), text);
+        }
+        let mut parts: Vec<String> =
+            named.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        parts.extend(self.finals.iter().map(|&place| format!("{}={}", self.places[place], last(place))));
+        parts.join(" ")
+    }
+
+    /// How many weak exchanges it has.
+    #[cfg(loom)]
+    pub fn weak(&self) -> u32 {
+        let weak = |statement: &&Statement| matches!(statement.op, Op::Exchange { weak: true, .. });
+        self.threads.iter().flatten().filter(weak).count() as u32
+    }
+}
+
+fn is_register(name: &str) -> bool {
+    name.strip_prefix('r')
+        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("{text:?}: expected a number"))
+}

@@ -1,0 +1,445 @@
+//! The outcomes that RC11 allows, by enumeration.
+//!
+//! The model is that of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017). Its
+//! relations have the paper's names here. A candidate execution is a run of each thread with guessed values of its reads, a
+//! write for each read (`rf`), and an order of the writes of each place (`mo`). It counts if
+//!
+//! - coherence: `hb; eco?` is irreflexive,
+//! - atomicity: `rmw` and `rb; mo` have nothing in common,
+//! - SC: `psc` is acyclic,
+//! - no thin air: `sb` and `rf` together are acyclic.
+
+use crate::program::{Change, Found, Op, Order, RACE, Registers, Shape, Value};
+use std::collections::BTreeSet;
+
+/// RC11, or what it becomes with something changed: what explains a difference.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// A release sequence goes on through later stores of its own thread, as in C++11 and in the paper. C++20 has dropped
+    /// this (P0982).
+    pub own_stores_continue: bool,
+    /// Accesses (not fences) that are SC stay so, instead of acquiring and releasing only.
+    pub sc_accesses: bool,
+    /// The axioms, each as above.
+    pub coherence: bool,
+    pub atomicity: bool,
+    pub sc: bool,
+    pub no_thin_air: bool,
+}
+
+pub const RC11: Model = Model {
+    own_stores_continue: true,
+    sc_accesses: true,
+    coherence: true,
+    atomicity: true,
+    sc: true,
+    no_thin_air: true,
+};
+
+const MOST: usize = 32;
+
+/// A relation of events: a row of successors for each.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rel([u32; MOST]);
+
+impl Rel {
+    const NONE: Self = Self([0; MOST]);
+
+    fn add(&mut self, a: usize, b: usize) {
+        self.0[a] |= 1 << b;
+    }
+    fn has(&self, a: usize, b: usize) -> bool {
+        self.0[a] >> b & 1 == 1
+    }
+    fn or(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|a| self.0[a] | other.0[a]))
+    }
+    fn and(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|a| self.0[a] & other.0[a]))
+    }
+    fn minus(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|a| self.0[a] & !other.0[a]))
+    }
+    /// `self; other`.
+    fn then(&self, other: &Self) -> Self {
+        let mut joined = Self::NONE;
+        for (row, into) in self.0.iter().zip(&mut joined.0) {
+            let mut left = *row;
+            while left != 0 {
+                *into |= other.0[left.trailing_zeros() as usize];
+                left &= left - 1;
+            }
+        }
+        joined
+    }
+    fn inverse(&self) -> Self {
+        let mut inverse = Self::NONE;
+        for a in 0..MOST {
+            (0..MOST).filter(|&b| self.has(a, b)).for_each(|b| inverse.add(b, a));
+        }
+        inverse
+    }
+    /// One step or more.
+    fn closed(mut self) -> Self {
+        for middle in 0..MOST {
+            for a in 0..MOST {
+                if self.has(a, middle) {
+                    self.0[a] |= self.0[middle];
+                }
+            }
+        }
+        self
+    }
+    /// The same, or none at all.
+    fn maybe(&self) -> Self {
+        Self(std::array::from_fn(|a| self.0[a] | 1 << a))
+    }
+    fn irreflexive(&self) -> bool {
+        (0..MOST).all(|a| !self.has(a, a))
+    }
+    fn acyclic(&self) -> bool {
+        self.closed().irreflexive()
+    }
+    /// Those events with themselves: `[set]`.
+    fn identity(set: u32) -> Self {
+        Self(std::array::from_fn(|a| set & 1 << a))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Fence,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    /// `None`: it made the place.
+    thread: Option<usize>,
+    kind: Kind,
+    place: usize,
+    value: u64,
+    order: Order,
+    /// It is the write of the read before it.
+    changes: bool,
+}
+
+/// One way through a thread.
+#[derive(Clone)]
+struct Run {
+    events: Vec<Event>,
+    registers: Registers,
+}
+
+/// All ways through a thread with reads of these values.
+fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
+    let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
+    for statement in &shape.threads[thread] {
+        let mut longer = Vec::new();
+        for run in runs {
+            if !statement.runs(&run.registers) {
+                longer.push(run);
+                continue;
+            }
+            let event = |kind, place, value, order| Event {
+                thread: Some(thread),
+                kind,
+                place,
+                value,
+                order,
+                changes: false,
+            };
+            let mut extended = |events: &[Event], found: Option<(usize, Found)>| {
+                let mut run = run.clone();
+                run.events.extend_from_slice(events);
+                if let Some((register, found)) = found {
+                    run.registers[register] = Some(found);
+                }
+                longer.push(run);
+            };
+            let found = |register, value| Some((register, Found { value, spurious: false }));
+            let mut changed = |register, place, before, after, order| {
+                let write = Event { changes: true, ..event(Kind::Write, place, after, order) };
+                extended(&[event(Kind::Read, place, before, order), write], found(register, before));
+            };
+            match statement.op {
+                Op::Fence(order) => extended(&[event(Kind::Fence, 0, 0, order)], None),
+                Op::Store { place, value, order } => {
+                    let value = match value {
+                        Value::Number(number) => number,
+                        Value::Register(register) => run.registers[register].map_or(0, |found| found.value),
+                    };
+                    extended(&[event(Kind::Write, place, value, order)], None);
+                }
+                Op::Load { register, place, order } => {
+                    for &value in values {
+                        extended(&[event(Kind::Read, place, value, order)], found(register, value));
+                    }
+                }
+                Op::Change { register, place, change, value, order } => {
+                    for &before in values {
+                        changed(register, place, before, Change::apply(change, before, value), order);
+                    }
+                }
+                Op::Exchange { register, place, expected, new, orders: [success, failure], weak } => {
+                    for &value in values {
+                        if value == expected {
+                            changed(register, place, value, new, success);
+                        }
+                    }
+                    for &value in values {
+                        if value != expected || weak {
+                            let found = Found { value, spurious: value == expected };
+                            extended(&[event(Kind::Read, place, value, failure)], Some((register, found)));
+                        }
+                    }
+                }
+            }
+        }
+        runs = longer;
+    }
+    runs
+}
+
+/// The values that places may hold.
+fn values(shape: &Shape) -> BTreeSet<u64> {
+    let mut values = BTreeSet::from([0]);
+    // Each round takes a value through one more statement.
+    for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
+        let written: Vec<u64> = (0..shape.threads.len())
+            .flat_map(|thread| runs(shape, thread, &values))
+            .flat_map(|run| run.events)
+            .filter(|event| event.kind == Kind::Write)
+            .map(|event| event.value)
+            .collect();
+        let before = values.len();
+        values.extend(written);
+        if values.len() == before {
+            break;
+        }
+    }
+    values
+}
+
+/// What `model` allows.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// [`RACE`] alone if any execution has a data race: then there is no telling what the program does.
+    pub outcomes: BTreeSet<String>,
+    pub executions: u64,
+}
+
+pub fn allowed(shape: &Shape, model: Model) -> Allowed {
+    let values = values(shape);
+    let runs: Vec<Vec<Run>> = (0..shape.threads.len()).map(|thread| runs(shape, thread, &values)).collect();
+    let mut allowed = Allowed { outcomes: BTreeSet::new(), executions: 0 };
+    let mut chosen = vec![0; runs.len()];
+    loop {
+        let picked: Vec<&Run> = chosen.iter().zip(&runs).map(|(&at, runs)| &runs[at]).collect();
+        Candidate::new(shape, model, &picked).each_consistent(&mut allowed);
+        // The next combination.
+        let Some(at) = (0..runs.len()).find(|&at| chosen[at] + 1 < runs[at].len()) else { break };
+        chosen[..at].fill(0);
+        chosen[at] += 1;
+    }
+    if allowed.outcomes.contains(RACE) {
+        allowed.outcomes = BTreeSet::from([RACE.to_owned()]);
+    }
+    allowed
+}
+
+/// The events of one combination of runs, and what does not depend on `rf` and `mo`.
+struct Candidate<'s> {
+    shape: &'s Shape,
+    model: Model,
+    events: Vec<Event>,
+    registers: Registers,
+    sb: Rel,
+    rmw: Rel,
+    same_place: Rel,
+}
+
+impl<'s> Candidate<'s> {
+    fn new(shape: &'s Shape, model: Model, runs: &[&Run]) -> Self {
+        let made = |place| Event {
+            thread: None,
+            kind: Kind::Write,
+            place,
+            value: 0,
+            order: if shape.plain.contains(&place) { Order::Plain } else { Order::Rlx },
+            changes: false,
+        };
+        let mut events: Vec<Event> = (0..shape.places.len()).map(made).collect();
+        let mut registers = vec![None; shape.registers.len()];
+        for run in runs {
+            events.extend_from_slice(&run.events);
+            for (into, found) in registers.iter_mut().zip(&run.registers) {
+                *into = into.or(*found);
+            }
+        }
+        assert!(events.len() <= MOST, "{}: at most {MOST} events", shape.name);
+        if !model.sc_accesses {
+            for event in &mut events {
+                if event.order == Order::Sc && event.kind != Kind::Fence {
+                    event.order = Order::AcqRel;
+                }
+            }
+        }
+        let (mut sb, mut rmw, mut same_place) = (Rel::NONE, Rel::NONE, Rel::NONE);
+        for (a, first) in events.iter().enumerate() {
+            for (b, second) in events.iter().enumerate() {
+                let starts = first.thread.is_none() && second.thread.is_some();
+                if starts || (a < b && first.thread.is_some() && first.thread == second.thread) {
+                    sb.add(a, b);
+                }
+                if first.kind != Kind::Fence && second.kind != Kind::Fence && first.place == second.place {
+                    same_place.add(a, b);
+                }
+            }
+            if first.changes {
+                rmw.add(a - 1, a);
+            }
+        }
+        Self { shape, model, events, registers, sb, rmw, same_place }
+    }
+
+    fn set(&self, holds: impl Fn(&Event) -> bool) -> u32 {
+        self.events.iter().enumerate().filter(|(_, event)| holds(event)).fold(0, |set, (at, _)| set | 1 << at)
+    }
+
+    /// Adds the consistent executions with these events.
+    fn each_consistent(&self, allowed: &mut Allowed) {
+        let reads: Vec<usize> =
+            (0..self.events.len()).filter(|&e| self.events[e].kind == Kind::Read).collect();
+        let sources: Vec<Vec<usize>> = reads
+            .iter()
+            .map(|&read| {
+                let event = self.events[read];
+                let fits = |&write: &usize| {
+                    let from = self.events[write];
+                    from.kind == Kind::Write
+                        && from.place == event.place
+                        && from.value == event.value
+                        && !self.sb.has(read, write)
+                };
+                (0..self.events.len()).filter(fits).collect()
+            })
+            .collect();
+        if sources.iter().any(Vec::is_empty) {
+            return;
+        }
+        let orders: Vec<Vec<Vec<usize>>> = (0..self.shape.places.len())
+            .map(|place| {
+                let writes = (0..self.events.len())
+                    .filter(|&e| self.events[e].kind == Kind::Write && self.events[e].place == place);
+                self.linear(&mut Vec::new(), &writes.collect::<Vec<_>>())
+            })
+            .collect();
+        each_choice(&sources, |chosen| {
+            let mut rf = Rel::NONE;
+            for (&read, &&write) in reads.iter().zip(chosen) {
+                rf.add(write, read);
+            }
+            if self.model.no_thin_air && !self.sb.or(&rf).acyclic() {
+                return;
+            }
+            let hb = self.happens_before(&rf);
+            if self.model.coherence && !hb.irreflexive() {
+                return;
+            }
+            each_choice(&orders, |chosen| self.finish(&rf, &hb, chosen, allowed));
+        });
+    }
+
+    /// The orders of `writes` that do not contradict their threads.
+    fn linear(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
+        if before.len() == writes.len() {
+            return vec![before.clone()];
+        }
+        let mut orders = Vec::new();
+        for &next in writes.iter().filter(|write| !before.contains(write)).collect::<Vec<_>>() {
+            if writes.iter().all(|&other| before.contains(&other) || !self.sb.has(other, next)) {
+                before.push(next);
+                orders.extend(self.linear(before, writes));
+                before.pop();
+            }
+        }
+        orders
+    }
+
+    fn happens_before(&self, rf: &Rel) -> Rel {
+        let (sb, identity) = (&self.sb, Rel::identity);
+        let writes = identity(self.set(|e| e.kind == Kind::Write));
+        let atomic_writes = identity(self.set(|e| e.kind == Kind::Write && e.order != Order::Plain));
+        let atomic_reads = identity(self.set(|e| e.kind == Kind::Read && e.order != Order::Plain));
+        let fences = identity(self.set(|e| e.kind == Kind::Fence));
+        let releases = identity(self.set(|e| e.order.releases()));
+        let acquires = identity(self.set(|e| e.order.acquires()));
+        let own_later = if self.model.own_stores_continue { sb.and(&self.same_place) } else { Rel::NONE };
+        let changed = rf.then(&self.rmw).closed().maybe();
+        let rs = writes.then(&own_later.maybe()).then(&atomic_writes).then(&changed);
+        let to = releases.then(&fences.then(sb).maybe()).then(&rs);
+        let sw = to.then(rf).then(&atomic_reads).then(&sb.then(&fences).maybe()).then(&acquires);
+        sb.or(&sw).closed()
+    }
+
+    fn finish(&self, rf: &Rel, hb: &Rel, orders: &[&Vec<usize>], allowed: &mut Allowed) {
+        let mut mo = Rel::NONE;
+        for order in orders {
+            for (at, &first) in order.iter().enumerate() {
+                order[at + 1..].iter().for_each(|&later| mo.add(first, later));
+            }
+        }
+        let every = Rel::identity(u32::MAX);
+        let rb = rf.inverse().then(&mo).minus(&every);
+        let eco = rf.or(&mo).or(&rb).closed();
+        let coherent = hb.then(&eco.maybe()).irreflexive();
+        let atomic = self.rmw.and(&rb.then(&mo)) == Rel::NONE;
+        if (self.model.coherence && !coherent) || (self.model.atomicity && !atomic) {
+            return;
+        }
+        let sc = Rel::identity(self.set(|e| e.order == Order::Sc));
+        let sc_fences = Rel::identity(self.set(|e| e.order == Order::Sc && e.kind == Kind::Fence));
+        let elsewhere = self.sb.minus(&self.same_place);
+        let scb =
+            self.sb.or(&elsewhere.then(hb).then(&elsewhere)).or(&hb.and(&self.same_place)).or(&mo).or(&rb);
+        let psc_base =
+            sc.or(&sc_fences.then(&hb.maybe())).then(&scb).then(&sc.or(&hb.maybe().then(&sc_fences)));
+        let psc_fences = sc_fences.then(&hb.or(&hb.then(&eco).then(hb))).then(&sc_fences);
+        if self.model.sc && !psc_base.or(&psc_fences).acyclic() {
+            return;
+        }
+        allowed.executions += 1;
+        allowed.outcomes.insert(if self.races(hb) {
+            RACE.to_owned()
+        } else {
+            let last = |place: usize| self.events[*orders[place].last().expect("the one that made it")].value;
+            self.shape.outcome(&self.registers, last)
+        });
+    }
+
+    fn races(&self, hb: &Rel) -> bool {
+        let pairs = (0..self.events.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let mut conflicts = pairs.filter(|&(a, b)| {
+            let (first, second) = (&self.events[a], &self.events[b]);
+            self.same_place.has(a, b)
+                && [first, second].iter().any(|e| e.kind == Kind::Write)
+                && [first, second].iter().any(|e| e.order == Order::Plain)
+        });
+        conflicts.any(|(a, b)| !hb.has(a, b) && !hb.has(b, a))
+    }
+}
+
+/// Each way to take one from each list.
+fn each_choice<T>(lists: &[Vec<T>], mut f: impl FnMut(&[&T])) {
+    fn from<'l, T>(lists: &'l [Vec<T>], chosen: &mut Vec<&'l T>, f: &mut impl FnMut(&[&T])) {
+        let Some(list) = lists.get(chosen.len()) else { return f(chosen) };
+        for one in list {
+            chosen.push(one);
+            from(lists, chosen, f);
+            chosen.pop();
+        }
+    }
+    from(lists, &mut Vec::new(), &mut f);
+}

@@ -1,0 +1,148 @@
+//! What loom runs with the collector's own atomics explored (`--cfg crossbeam_loom`): readers beside memory that goes.
+//!
+//! A reader holds up all frees of its time, and each thread that pins registers with the collector: so these are two threads
+//! that pin once or a few times, and little else.
+
+use super::world::World;
+use crate::debug::check::{SPACING, on_cpu};
+use crate::{KmemCache, Magazines, rcu};
+use core::mem::ManuallyDrop;
+use core::ptr::{NonNull, null_mut};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
+
+/// Often enough for a grace period whose readers have gone: the epoch moves twice.
+const TURNS: usize = 3;
+
+/// Where readers find an object, and what stands in it.
+struct Shared {
+    found: AtomicPtr<u8>,
+    contents: UnsafeCell<u64>,
+}
+
+impl Shared {
+    /// A reader: looks at the object while it is pinned, if it finds it.
+    fn look(&self, world: &World) {
+        let mut reader = Some(rcu::pin());
+        planted!("a reader is not pinned" => reader = None);
+        // Not while a failing execution unwinds.
+        let reader = ManuallyDrop::new(reader);
+        if let Some(object) = NonNull::new(self.found.load(Acquire)) {
+            // SAFETY: written only by who has allocated the object anew; loom reports a race of the two.
+            self.contents.with(|contents| assert_eq!(unsafe { *contents }, 7, "the object is another one"));
+            world.touch(object);
+        }
+        drop(ManuallyDrop::into_inner(reader));
+    }
+}
+
+/// Helps until nothing waits.
+fn wait(world: &World) {
+    for _ in 0..2 * TURNS {
+        let info = world.cache().info();
+        if info.grace == 0 && info.deferred == 0 {
+            return;
+        }
+        // A thread that has been joined still takes leave of the collector, and is pinned for it.
+        relax();
+        rcu::advance();
+    }
+    let info = world.cache().info();
+    assert_eq!((info.grace, info.deferred), (0, 0), "the grace period does not end");
+}
+
+fn type_stable() -> Arc<World> {
+    World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
+}
+
+/// Another thread hides the first object of `world` and does `frees` with it, while this one looks: so the one switch of the bound
+/// may be in the midst of the look.
+fn look_beside(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
+    let object = world.alloc();
+    let shared = Arc::new(Shared { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
+    let (other, hidden) = (world.clone(), shared.clone());
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        // No reader that begins from now on finds it.
+        hidden.found.store(null_mut(), Release);
+        frees(&other, &hidden, object);
+    });
+    shared.look(&world);
+    t.join().unwrap();
+    wait(&world);
+    World::end(world);
+}
+
+/// E1: the page of a slab that is given up stays while a reader looks, and then goes back once.
+pub(super) fn a_slab_goes_beside_a_reader() {
+    look_beside(type_stable(), |world, _, object| {
+        world.free(object);
+        assert_eq!(world.cache().shrink(), 1);
+        (0..TURNS).for_each(|_| rcu::advance());
+    });
+}
+
+/// E2: an object whose free is deferred is not handed out again while a reader looks at it.
+pub(super) fn a_deferred_free_beside_a_reader() {
+    let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
+    look_beside(world, |world, shared, object| {
+        // SAFETY: allocated by `look_beside`, and hidden from new readers.
+        unsafe { world.cache().free_deferred(object) };
+        world.core.flush_deferred();
+        (0..TURNS).for_each(|_| rcu::advance());
+        let next = world.alloc();
+        if next == object {
+            // SAFETY: its new owner; loom reports a reader beside it.
+            shared.contents.with_mut(|contents| unsafe { *contents = 8 });
+        }
+        world.free(next);
+    });
+}
+
+/// E3: an object of a type-stable cache is used anew at once, and a reader that looks at its key before and after takes nothing of
+/// the new one for the old one.
+pub(super) fn a_reader_of_an_object_that_is_used_anew() {
+    struct Entry {
+        found: AtomicPtr<u8>,
+        key: AtomicU64,
+        value: AtomicU64,
+    }
+    let world = type_stable();
+    let object = world.alloc();
+    let entry = Arc::new(Entry {
+        found: AtomicPtr::new(object.as_ptr()),
+        key: AtomicU64::new(1),
+        value: AtomicU64::new(10),
+    });
+    let (other, readers) = (world.clone(), entry.clone());
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        let reader = ManuallyDrop::new(rcu::pin());
+        if let Some(object) = NonNull::new(readers.found.load(Acquire))
+            && readers.key.load(Acquire) == 1
+        {
+            other.touch(object);
+            let value = readers.value.load(Relaxed);
+            // With the fence of the one that frees: who has read a later value sees that the key has gone.
+            fence(Acquire);
+            let same = readers.key.load(Relaxed) == 1;
+            planted!("a reader does not look at the key again" => let same = true);
+            assert!(!same || value == 10, "a value of another object");
+        }
+        drop(ManuallyDrop::into_inner(reader));
+    });
+    entry.found.store(null_mut(), Release);
+    entry.key.store(0, Relaxed);
+    fence(Release);
+    world.free(object);
+    let again = world.alloc();
+    if again == object {
+        entry.value.store(20, Relaxed);
+        entry.key.store(2, Release);
+    }
+    t.join().unwrap();
+    world.free(again);
+    assert_eq!(world.cache().shrink(), 1);
+    wait(&world);
+    World::end(world);
+}
