@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
 /// What is explored, as the search for fair cycles sees it.
-pub trait Fair {
+pub(crate) trait Fair {
     type State: Copy + Eq + Hash;
     /// States to begin with.
     fn starts(&self) -> Vec<Self::State>;
@@ -31,13 +31,13 @@ pub trait Fair {
 
 /// A move of one thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Move<S> {
-    pub thread: usize,
+pub(crate) struct Move<S> {
+    pub(crate) thread: usize,
     /// An operation begins: nobody has to.
-    pub begins: bool,
+    pub(crate) begins: bool,
     /// Threads whose section is interrupted, by bit.
-    pub interrupts: u8,
-    pub to: S,
+    pub(crate) interrupts: u8,
+    pub(crate) to: S,
 }
 
 #[derive(Clone, Copy)]
@@ -48,8 +48,8 @@ struct Edge {
 }
 
 /// All that can be reached.
-pub struct Graph<S> {
-    pub states: Vec<S>,
+pub(crate) struct Graph<S> {
+    pub(crate) states: Vec<S>,
     edges: Vec<Edge>,
     /// Where each state's begin.
     first: Vec<u32>,
@@ -64,12 +64,12 @@ pub struct Graph<S> {
 
 /// A run that goes on for ever: how it gets there, and round.
 #[derive(Debug)]
-pub struct Endless<S> {
+pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
-    pub thread: usize,
-    pub way: Vec<S>,
+    pub(crate) thread: usize,
+    pub(crate) way: Vec<S>,
     /// Empty if nothing moves any more.
-    pub round: Vec<S>,
+    pub(crate) round: Vec<S>,
 }
 
 impl<S: Copy + Eq + Hash> Graph<S> {
@@ -77,7 +77,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     ///
     /// # Panics
     /// There are more states than `most`.
-    pub fn of(model: &impl Fair<State = S>, most: usize) -> Self {
+    pub(crate) fn of(model: &impl Fair<State = S>, most: usize) -> Self {
         let mut known: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
         let mut graph = Self {
             states: model.starts(),
@@ -125,12 +125,12 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     fn edges(&self, state: u32) -> &[Edge] {
         &self.edges[self.first[state as usize] as usize..self.first[state as usize + 1] as usize]
     }
-    pub fn transitions(&self) -> usize {
+    pub(crate) fn transitions(&self) -> usize {
         self.edges.len()
     }
 
     /// A fair run in which an operation does not end.
-    pub fn endless(&self) -> Option<Endless<S>> {
+    pub(crate) fn endless(&self) -> Option<Endless<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
             let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;

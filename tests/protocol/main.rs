@@ -200,7 +200,7 @@ fn every_state_is_as_it_should_be_and_each_operation_ends() {
         for mechanism in [Rseq, Claimed].into_iter().filter(|_| cpus > 0) {
             let model = explored(mechanism, cpus, scenario.sizes, scenario.roles, None);
             let title = format!("{}, {mechanism:?}", scenario.name);
-            let fail = |failure: Failure| -> ! { panic!("{title}\n{}", tell(&model, &title, &failure)) };
+            let fail = |failure: Failure| -> ! { panic!("{title}: {}\n{}", failure.end, tell(&model, &title, &failure)) };
             let (states, transitions) =
                 check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
             let found = check(&model).unwrap_or_else(|failure| fail(failure));

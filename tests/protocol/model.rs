@@ -15,26 +15,26 @@
 //! beside the code. It uses nothing but `core`.
 
 /// CPUs.
-pub const CPUS: usize = 3;
+pub(crate) const CPUS: usize = 3;
 /// The most places of a stack.
-pub const PLACES: usize = 4;
+pub(crate) const PLACES: usize = 4;
 /// The most rounds of a magazine.
-pub const BATCH: usize = 2;
+pub(crate) const BATCH: usize = 2;
 /// The most magazines of a depot.
-pub const DEPOT: usize = 2;
+pub(crate) const DEPOT: usize = 2;
 /// The most threads.
-pub const THREADS: usize = 4;
+pub(crate) const THREADS: usize = 4;
 /// The most rounds that a thread holds.
-pub const HELD: usize = 3;
+pub(crate) const HELD: usize = 3;
 /// Where a CPU's word leads while a drain has its region.
 const EMPTY: u8 = CPUS as u8;
 
 /// A round's number; 0 is none.
-pub type Round = u8;
+pub(crate) type Round = u8;
 
 /// Who sees to it that nobody else writes to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mechanism {
+pub(crate) enum Mechanism {
     /// Restartable sequences.
     Rseq,
     /// A claim beside the region.
@@ -44,7 +44,7 @@ use Mechanism::{Claimed, Rseq};
 
 /// What a thread does, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub(crate) enum Role {
     /// Allocates and frees.
     User,
     /// Drains all CPUs.
@@ -63,7 +63,7 @@ pub enum Role {
 
 /// A line of the protocol that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Bug {
+pub(crate) enum Bug {
     /// A drain does not wait for those who are in a section.
     NoFence,
     /// A drain of several CPUs fences one.
@@ -120,7 +120,7 @@ pub enum Bug {
 
 /// What must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A store to a region that a drain has to itself.
     WrittenBehindFence,
     /// A store to the empty region.
@@ -147,7 +147,7 @@ pub enum Fault {
 
 impl Fault {
     /// In words.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "a region was written that a drain has to itself",
             Self::EmptyWritten => "the empty region was written",
@@ -166,32 +166,32 @@ impl Fault {
 
 /// A region: one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Region {
+pub(crate) struct Region {
     /// Whether it may be written to.
-    pub committed: bool,
-    pub len: u8,
-    pub cap: u8,
+    pub(crate) committed: bool,
+    pub(crate) len: u8,
+    pub(crate) cap: u8,
     /// 0: the stack is closed.
-    pub limit: u8,
+    pub(crate) limit: u8,
     /// Whether a pop or a push came since the head was last seen,
     served: bool,
     /// and the length that it had then.
     seen: u8,
     /// Rounds that a drain took and has not begun to give away,
-    pub taken: u8,
+    pub(crate) taken: u8,
     /// and which drain.
     taken_by: u8,
     /// Who claimed it, counted from 1; 0 is nobody.
     claim: u8,
-    pub places: [Round; PLACES],
+    pub(crate) places: [Round; PLACES],
 }
 
 impl Region {
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.len > 0 && !self.served && self.seen == self.len
     }
     /// Who claimed it, counted from 1; 0 is nobody.
-    pub fn claim_of(&self) -> u8 {
+    pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
     fn see(&mut self) {
@@ -201,30 +201,30 @@ impl Region {
 
 /// What the table knows of the class. The lock of drains protects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Number {
+pub(crate) struct Number {
     /// The limit when no drain is at work; 0: closed for good.
-    pub open: u8,
+    pub(crate) open: u8,
     /// The limit now.
-    pub limit: u8,
+    pub(crate) limit: u8,
     /// Drains at work.
-    pub drains: u8,
+    pub(crate) drains: u8,
     /// The drain whose rounds wait to be given away; 0 is none.
-    pub waiting: u8,
+    pub(crate) waiting: u8,
 }
 
 /// What CPUs share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Depot {
-    pub open: bool,
-    pub len: u8,
+pub(crate) struct Depot {
+    pub(crate) open: bool,
+    pub(crate) len: u8,
     /// The shortest length of the interval.
-    pub min: u8,
-    pub full: [[Round; BATCH]; DEPOT],
+    pub(crate) min: u8,
+    pub(crate) full: [[Round; BATCH]; DEPOT],
 }
 
 /// A section, and where in its operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// The fast path of an allocation.
     Pop,
     /// What is left of its magazine goes on the stack,
@@ -245,7 +245,7 @@ pub enum Stage {
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Pc {
+pub(crate) enum Pc {
     /// Nothing.
     Idle,
     /// It is not there: in the child of a fork.
@@ -304,7 +304,7 @@ pub enum Pc {
 
 /// The operation that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Op {
+pub(crate) enum Op {
     Alloc,
     Free,
     Drain,
@@ -317,11 +317,11 @@ pub enum Op {
 
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Thread {
-    pub pc: Pc,
-    pub op: Op,
+pub(crate) struct Thread {
+    pub(crate) pc: Pc,
+    pub(crate) op: Op,
     /// Whether an operation of its own that is done once was.
-    pub done: bool,
+    pub(crate) done: bool,
     /// The CPU of its section, or the one that its drain is at.
     at: u8,
     /// The region that its section found.
@@ -335,13 +335,13 @@ pub struct Thread {
     /// Whether it found the class open.
     open: bool,
     /// The round that it allocates or frees.
-    pub mine: Round,
+    pub(crate) mine: Round,
     /// The magazine in its hands.
-    pub hand: [Round; BATCH],
-    pub hands: u8,
+    pub(crate) hand: [Round; BATCH],
+    pub(crate) hands: u8,
     /// What it holds as a user.
-    pub held: [Round; HELD],
-    pub holds: u8,
+    pub(crate) held: [Round; HELD],
+    pub(crate) holds: u8,
     /// CPUs that its drain has to look at, and those that it took away.
     todo: u8,
     away: u8,
@@ -357,7 +357,7 @@ impl Thread {
         if self.pc == Pc::GiveRound { self.left } else { 0 }
     }
     /// The CPU that its step is about.
-    pub fn cpu(&self) -> u8 {
+    pub(crate) fn cpu(&self) -> u8 {
         self.at
     }
 }
@@ -386,30 +386,30 @@ const NOBODY: Thread = Thread {
 
 /// All of it, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    pub regions: [Region; CPUS],
+pub(crate) struct State {
+    pub(crate) regions: [Region; CPUS],
     /// CPUs without their region, and regions that a drain has to itself.
-    pub away: u8,
+    pub(crate) away: u8,
     owned: u8,
-    pub number: Number,
-    pub depot: Depot,
+    pub(crate) number: Number,
+    pub(crate) depot: Depot,
     /// Who holds the lock of drains, and the depot's, counted from 1.
-    pub drains: u8,
-    pub depot_lock: u8,
+    pub(crate) drains: u8,
+    pub(crate) depot_lock: u8,
     /// Rounds by bit: what the supplier has, what is lost with threads that a child does not have, what the number's owner
     /// before had.
-    pub supplier: u16,
-    pub lost: u16,
-    pub dead: u16,
-    pub child: bool,
-    pub closed: bool,
-    pub threads: [Thread; THREADS],
-    pub fault: Option<Fault>,
+    pub(crate) supplier: u16,
+    pub(crate) lost: u16,
+    pub(crate) dead: u16,
+    pub(crate) child: bool,
+    pub(crate) closed: bool,
+    pub(crate) threads: [Thread; THREADS],
+    pub(crate) fault: Option<Fault>,
 }
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
+pub(crate) enum Act {
     /// The thread begins an operation.
     Begin(Op),
     /// It takes the next step of it,
@@ -424,30 +424,30 @@ pub enum Act {
 
 /// An action of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Action {
-    pub thread: u8,
-    pub act: Act,
+pub(crate) struct Action {
+    pub(crate) thread: u8,
+    pub(crate) act: Act,
 }
 
 /// What is explored.
 #[derive(Clone, Debug)]
-pub struct Protocol {
-    pub mechanism: Mechanism,
+pub(crate) struct Protocol {
+    pub(crate) mechanism: Mechanism,
     /// CPUs that are used, up to [`CPUS`].
-    pub cpus: u8,
+    pub(crate) cpus: u8,
     /// Rounds of a magazine.
-    pub capacity: u8,
+    pub(crate) capacity: u8,
     /// Places of a stack.
-    pub reach: u8,
-    pub depot_limit: u8,
+    pub(crate) reach: u8,
+    pub(crate) depot_limit: u8,
     /// Rounds of an owner of the number.
-    pub rounds: u8,
+    pub(crate) rounds: u8,
     /// How many a user holds at most.
-    pub holds: u8,
-    pub roles: Vec<Role>,
-    pub bug: Option<Bug>,
+    pub(crate) holds: u8,
+    pub(crate) roles: Vec<Role>,
+    pub(crate) bug: Option<Bug>,
     /// Whether a section may be aborted.
-    pub aborts: bool,
+    pub(crate) aborts: bool,
 }
 
 fn bit(i: impl Into<usize>) -> u16 {
@@ -466,7 +466,7 @@ impl Protocol {
     }
 
     /// Nothing was used yet; the supplier has all rounds.
-    pub fn start(&self) -> State {
+    pub(crate) fn start(&self) -> State {
         assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
         let limit = self.reach;
@@ -498,7 +498,7 @@ impl Protocol {
     }
 
     /// What may happen next. A step that has to wait is not among it.
-    pub fn actions(&self, s: &State, into: &mut Vec<Action>) {
+    pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
         }
@@ -586,7 +586,7 @@ impl Protocol {
         }
     }
     /// Whether it waits for a lock or a claim: then it gets it some time, if that is free again and again.
-    pub fn waits(pc: Pc) -> bool {
+    pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
             Pc::LockDepot
@@ -610,7 +610,7 @@ impl Protocol {
     }
 
     /// What is then.
-    pub fn next(&self, before: &State, action: Action) -> State {
+    pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let me = usize::from(action.thread);
         match action.act {
@@ -1394,21 +1394,20 @@ impl Protocol {
         times
     }
     /// Each round is in one place.
-    pub fn each_in_one_place(&self, s: &State) -> bool {
+    pub(crate) fn each_in_one_place(&self, s: &State) -> bool {
         let times = self.places(s);
         let living = (self.fresh(0) | self.fresh(1) & if s.dead == 0 { 0 } else { !0 }) & !s.dead;
         (1..16).all(|round: usize| living & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
     /// No stack holds more than it has places for, nor has more than its reach.
-    pub fn within_reach(&self, s: &State) -> bool {
-        // What a drain had taken lies again where it lay, in a child, and the stack stays closed.
-        let fits = |region: &Region| {
-            region.len <= region.cap || s.child && region.limit == 0 && region.len <= self.reach
-        };
-        s.regions.iter().all(|region| fits(region) && region.cap <= self.reach && region.limit <= self.reach)
+    pub(crate) fn within_reach(&self, s: &State) -> bool {
+        // In a child, what a drain had taken lies again where it lay, on a stack without places until the next push.
+        let most = |region: &Region| if s.child { self.reach } else { region.cap };
+        let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
+        s.regions.iter().all(fits)
     }
     /// With nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be.
-    pub fn at_rest(&self, s: &State) -> bool {
+    pub(crate) fn at_rest(&self, s: &State) -> bool {
         let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
         at_work
@@ -1421,14 +1420,14 @@ impl Protocol {
 
     /// The same state, for whom all CPUs and all rounds are alike: CPUs are sorted by what can be told of them, rounds are named in
     /// the order of their places.
-    pub fn canonical(&self, before: &State) -> State {
+    pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_garbage(before);
         self.sort_cpus(&mut s);
         self.name_rounds(&mut s);
         s
     }
     /// Whether a state is that canonical one but for names. (CPUs of which the same can be told are in any order in it.)
-    pub fn is_like(&self, state: &State, canonical: &State) -> bool {
+    pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
         let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         all.iter().any(|order| {
@@ -1439,7 +1438,7 @@ impl Protocol {
         })
     }
     /// The same state without what nobody will read.
-    pub fn without_garbage(&self, state: &State) -> State {
+    pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
         self.forget_garbage(&mut s);
         s
@@ -1535,7 +1534,7 @@ impl Protocol {
 }
 
 /// The stage of the section that a thread is inside of.
-pub fn inside(pc: Pc) -> Option<Stage> {
+pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
             Some(stage)

@@ -19,7 +19,7 @@ const END: usize = 2 + FREERS;
 
 /// A line that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     /// The reaper does not look again behind saying that it sleeps.
     LooksOnce,
     /// A free looks whether it sleeps, and counts its pages then.
@@ -73,7 +73,7 @@ enum Free {
 
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State {
+pub(crate) struct State {
     word: Word,
     at: At,
     quiet: u8,
@@ -93,7 +93,7 @@ pub struct State {
 
 /// The reaper, with a bug or without.
 #[derive(Clone, Copy, Debug)]
-pub struct Reaper(pub Option<Bug>);
+pub(crate) struct Reaper(pub Option<Bug>);
 
 impl Reaper {
     fn has(self, bug: Bug) -> bool {

@@ -142,7 +142,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
 
 /// The story of a way through canonical states, in which CPUs and rounds change their names from one state to the next: here they
 /// keep them.
-pub fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
+pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known = Parts::new();
     let mut steps = vec![];
