@@ -8,6 +8,7 @@
 //! `uslab story FILE --html`.
 //!
 //! That the code does as `model.rs` says is what the unit test `in_step` of `uslab-magazine` shows.
+#![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod graph;
 mod model;
@@ -169,23 +170,23 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "a class is closed", sizes: SINGLE, roles: &[User, Closer], cpus: [2, 3] },
     Scenario { name: "a number gets another owner", sizes: SINGLE, roles: &[User, Successor], cpus: [2, 3] },
     Scenario { name: "a fork beside a user", sizes: SINGLE, roles: &[User, Forker], cpus: [2, 3] },
-    Scenario { name: "a fork beside a drain", sizes: SINGLE, roles: &[User, Drainer, Forker], cpus: [0, 2] },
+    Scenario { name: "a fork beside a drain", sizes: SINGLE, roles: &[User, Drainer, Forker], cpus: [0, 3] },
     Scenario {
         name: "a user beside two drains",
         sizes: SINGLE,
         roles: &[User, Drainer, Drainer],
-        cpus: [0, 2],
+        cpus: [0, 3],
     },
-    Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 2] },
-    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 2] },
-    Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 2] },
+    Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 3] },
+    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 3] },
+    Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 3] },
     Scenario {
         name: "a sweep beside another owner",
         sizes: SINGLE,
         roles: &[User, Successor, Reaper],
-        cpus: [0, 2],
+        cpus: [0, 3],
     },
-    Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 2] },
+    Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
 ];
 
 fn full() -> bool {
@@ -200,7 +201,9 @@ fn every_state_is_as_it_should_be_and_each_operation_ends() {
         for mechanism in [Rseq, Claimed].into_iter().filter(|_| cpus > 0) {
             let model = explored(mechanism, cpus, scenario.sizes, scenario.roles, None);
             let title = format!("{}, {mechanism:?}", scenario.name);
-            let fail = |failure: Failure| -> ! { panic!("{title}: {}\n{}", failure.end, tell(&model, &title, &failure)) };
+            let fail = |failure: Failure| -> ! {
+                panic!("{title}: {}\n{}", failure.end, tell(&model, &title, &failure))
+            };
             let (states, transitions) =
                 check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
             let found = check(&model).unwrap_or_else(|failure| fail(failure));

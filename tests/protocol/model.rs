@@ -1196,6 +1196,8 @@ impl Protocol {
                 go = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
             }
             // What a sweep took is collected, unless a drain took it over.
+            // A layer that goes has nobody who collects from it.
+            Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => return Self::end(s, me),
             Pc::LockToClaim => {
                 let number = core::mem::take(&mut s.number.waiting);
                 s.threads[me].number = number;
