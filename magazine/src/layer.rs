@@ -159,6 +159,8 @@ pub fn yield_every(n: u32) {
     INJECTED_YIELDS.set(n);
 }
 fn inject_yield() {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    crate::in_step::gate();
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     if let n @ 1.. = INJECTED_YIELDS.get() {
         static MISSES: Counter = Counter::new(0);
@@ -316,8 +318,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
+            inject_yield();
             let (cpu, reach) = (self.cpus().current(), self.config.reach());
-            self.table.open(op, cpu, node.class(), reach.into()) && self.push_batch(node, rounds)
+            self.table.open(op, cpu, node.class(), reach.into()) && {
+                inject_yield();
+                self.push_batch(node, rounds)
+            }
         };
         if pushed {
             node.net.add(rounds.len() as u64);
@@ -391,6 +397,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         tell!(op: Step::Missed);
+        inject_yield();
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
@@ -477,6 +484,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             planted!("a magazine that left a stack is forgotten" => magazine = Magazine::new());
             if popped {
                 self.put_away(op, supplier, node, &mut magazine);
+                inject_yield();
             }
             // SAFETY: this layer lives.
             if !(popped && unsafe { node.fast_path.free(round) }) {
@@ -506,7 +514,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        let kept = full && node.depot.put(op, magazine, || self.table.block(op));
+        let kept = full && {
+            inject_yield();
+            node.depot.put(op, magazine, || self.table.block(op))
+        };
         planted!("a magazine in the depot and with the supplier" => let kept = false);
         if !kept {
             self.flush(op, supplier, magazine);

@@ -123,6 +123,8 @@ mod tuning;
 pub mod view;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
+mod in_step;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
 #[cfg(all(test, any(loom, shuttle)))]
 mod scenarios;

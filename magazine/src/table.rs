@@ -532,6 +532,16 @@ impl<M: Memory> Table<M> {
         &self.numbers[class.index as usize].limit
     }
 
+    /// The limit when no drain is at work, the limit now, how many drains there are, and whether rounds wait to be given away.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
+        let _one_at_a_time = self.drains.lock();
+        let number = &self.numbers[class.index as usize];
+        // SAFETY: the lock of drains is held.
+        let (drains, waiting) = unsafe { (number.drains.with(|p| *p), number.waiting.with(|p| *p)) };
+        (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
+    }
+
     /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);

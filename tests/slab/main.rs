@@ -5,6 +5,8 @@
 mod common;
 #[path = "../kit/exposition.rs"]
 mod exposition;
+#[path = "../kit/linearizable.rs"]
+mod linearizable;
 #[path = "../kit/process.rs"]
 mod process;
 
@@ -19,6 +21,7 @@ mod frugal;
 mod geometry;
 mod info;
 mod kmalloc;
+mod linearizability;
 mod malloc;
 mod observe;
 mod outlived;

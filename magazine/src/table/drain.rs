@@ -202,7 +202,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Whether rounds lie there that served nothing since the class was last seen.
-    pub(super) fn is_idle(region: Region<'_>, class: Class) -> bool {
+    pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         planted!("a reap takes what is in use" => return head & LEN > 0);
         head & LEN > 0 && region.seen(class) == head

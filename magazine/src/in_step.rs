@@ -1,0 +1,388 @@
+//! The model of the protocol (`tests/protocol/model.rs`) and the code do the same.
+//!
+//! A random script of actions runs through both. Each thread of the model is a thread here, which stops at *gates*: where the layer
+//! calls its supplier, and wherever [`inject_yield`](crate::layer) stands. From one to the next it runs alone, on the CPU that the
+//! script says, and the model takes all its actions up to the same place. Behind each such step all that both have must agree:
+//! stacks, places, limits, what drains took, the depot, the supplier, the class, and who holds which round.
+//!
+//! It runs over the claimed slot. No thread stops inside of a section or under a lock: what others meet there is the business of the
+//! models under loom, whose bodies these are, and of the stepper.
+
+#[allow(dead_code, reason = "what explores it is another program")]
+#[path = "../../tests/protocol/model.rs"]
+mod model;
+
+use crate::layer::{Config, Layer, Supplier};
+use crate::memory::Heap;
+use crate::region::Class;
+use crate::sync::Mutex;
+use crate::table::{SweepGroup, Table, Which};
+use crate::test_round::{TestRound, table};
+use crate::tracepoints::Operation;
+use crate::{Cpus, on_cpu};
+use model::{Act, Action, Bug, Mechanism, Op, Pc, Protocol, Role, State};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// What a thread is told: on which CPU it is from now on, and, if it is idle, what to begin.
+type Told = (u32, Op);
+/// What it says: whether its operation is over.
+type Said = bool;
+
+std::thread_local! {
+    static GATE: RefCell<Option<(Sender<Said>, Receiver<Told>)>> = const { RefCell::new(None) };
+}
+
+/// Waits until the script goes on with this thread. Others pass.
+pub(crate) fn gate() {
+    GATE.with_borrow(|gate| {
+        if let Some((said, told)) = gate {
+            // Where the script is over this thread is, too, in the middle of its operation.
+            let next = said.send(false).ok().and_then(|()| told.recv().ok());
+            let Some((cpu, _)) = next else { std::panic::resume_unwind(Box::new(())) };
+            on_cpu(cpu);
+        }
+    });
+}
+
+/// Gives the lowest of its rounds, as the model's does.
+struct Rounds(Mutex<BTreeSet<usize>>);
+impl Supplier<TestRound> for Rounds {
+    fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
+        gate();
+        let mut rounds = self.0.lock();
+        let chosen: Vec<usize> = rounds.iter().copied().take(max).collect();
+        chosen.iter().for_each(|round| _ = rounds.remove(round));
+        chosen.iter().copied().map(TestRound).for_each(put);
+        chosen.len()
+    }
+    fn flush(&self, _: &Operation, rounds: impl Iterator<Item = TestRound>) {
+        gate();
+        let rounds: Vec<usize> = rounds.map(|round| round.0).collect();
+        for round in rounds {
+            assert!(self.0.lock().insert(round), "round {round} came to the supplier twice");
+        }
+    }
+}
+
+/// What the threads work on.
+struct Code {
+    table: Arc<Table<Heap>>,
+    config: Config,
+    layer: Mutex<Arc<Layer<TestRound>>>,
+    supplier: Rounds,
+    /// By thread.
+    held: Vec<Mutex<Vec<usize>>>,
+}
+const GROUP: SweepGroup = SweepGroup::new(0);
+
+impl Code {
+    fn new(protocol: &Protocol) -> Self {
+        let table = table(Cpus::simulated(protocol.cpus.into(), 1).unwrap());
+        let stock = protocol.reach / protocol.capacity - 2;
+        let config = Config::new(protocol.capacity.into(), stock.into(), protocol.depot_limit.into());
+        let layer = Layer::new(&table, config).unwrap();
+        layer.join_sweeps(GROUP);
+        Self {
+            table,
+            config,
+            layer: Mutex::new(Arc::new(layer)),
+            supplier: Rounds(Mutex::new((1..=protocol.rounds.into()).collect())),
+            held: protocol.roles.iter().map(|_| Mutex::new(vec![])).collect(),
+        }
+    }
+    fn layer(&self) -> Arc<Layer<TestRound>> {
+        self.layer.lock().clone()
+    }
+    fn class(&self) -> Class {
+        self.layer().nodes[0].class()
+    }
+
+    fn run(&self, thread: usize, op: Op) {
+        let (layer, held) = (self.layer(), &self.held[thread]);
+        match op {
+            Op::Alloc => {
+                let round = layer.alloc(&self.supplier);
+                held.lock().extend(round.map(|round| round.0));
+            }
+            Op::Free => {
+                let round = held.lock().pop().expect("the model holds one");
+                layer.free(&self.supplier, TestRound(round));
+            }
+            Op::Drain => layer.drain(&self.supplier, 0..self.table.cpus().count()),
+            Op::Reap => {
+                drop(layer);
+                self.table.sweep(0..self.table.cpus().count(), Which::Idle, |group| group == GROUP);
+                gate();
+                self.layer().reap_swept(&self.supplier);
+            }
+            Op::Close => {
+                layer.close();
+                layer.purge(&self.supplier);
+            }
+            Op::Resize => {
+                let reach = self.config.reach();
+                let smaller = if self.table.limits_of(self.class()).0 == u64::from(reach) {
+                    self.config.capacity
+                } else {
+                    reach
+                };
+                self.table.change_limit(self.class(), smaller);
+            }
+            Op::Retire | Op::Fork => unreachable!("no role here does it"),
+        }
+    }
+
+    /// What the model must have, too.
+    fn look(&self) -> Vec<(String, String)> {
+        let (layer, class) = (self.layer(), self.class());
+        let mut parts = vec![];
+        let mut put = |name: String, value: String| parts.push((name, value));
+        for cpu in 0..self.table.cpus().count() {
+            let region = self.table.region(cpu).unwrap();
+            if region.committed() == 0 {
+                put(format!("CPU {cpu}"), "never used".to_owned());
+                continue;
+            }
+            let (len, taken) = (region.served(class).1 as u32, region.taken(class));
+            let round = |i| region.round(class, i).expect("a round").addr().get();
+            let rounds: Vec<usize> = (1..=len.max(taken)).map(round).collect();
+            let (cap, limit) = (region.cap(class), region.limit(class));
+            let idle = Table::<Heap>::is_idle(region, class);
+            put(
+                format!("CPU {cpu}"),
+                format!("{rounds:?}, {taken} taken, {cap} of {limit} places, idle: {idle}"),
+            );
+            assert_eq!(region.claim().load(crate::sync::Ordering::Relaxed), 0);
+        }
+        let depot: Vec<Vec<usize>> = layer.nodes[0]
+            .depot
+            .look()
+            .iter()
+            .map(|m| m.rounds().iter().map(|r| r.addr().get()).collect())
+            .collect();
+        put("depot".to_owned(), format!("{depot:?}"));
+        put("supplier".to_owned(), format!("{:?}", *self.supplier.0.lock()));
+        put("class".to_owned(), format!("{:?}", self.table.limits_of(class)));
+        for (thread, held) in self.held.iter().enumerate() {
+            put(format!("thread {thread}"), format!("{:?}", *held.lock()));
+        }
+        parts
+    }
+}
+
+/// The same of the model.
+fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
+    let mut parts = vec![];
+    let mut put = |name: String, value: String| parts.push((name, value));
+    for (cpu, region) in s.regions.iter().enumerate().take(protocol.cpus.into()) {
+        if !region.committed {
+            put(format!("CPU {cpu}"), "never used".to_owned());
+            continue;
+        }
+        let rounds = &region.places[..usize::from(region.len.max(region.taken))];
+        let (taken, cap, limit, idle) = (region.taken, region.cap, region.limit, region.is_idle());
+        put(
+            format!("CPU {cpu}"),
+            format!("{rounds:?}, {taken} taken, {cap} of {limit} places, idle: {idle}"),
+        );
+    }
+    let magazine = |full: &[u8; model::BATCH]| full[..usize::from(protocol.capacity)].to_vec();
+    let depot: Vec<Vec<u8>> = s.depot.full[..usize::from(s.depot.len)].iter().rev().map(magazine).collect();
+    put("depot".to_owned(), format!("{depot:?}"));
+    let supplier: BTreeSet<u32> = (0..16).filter(|round| s.supplier >> round & 1 == 1).collect();
+    put("supplier".to_owned(), format!("{supplier:?}"));
+    let number = &s.number;
+    let class =
+        (u64::from(number.open), u32::from(number.limit), u32::from(number.drains), number.waiting > 0);
+    put("class".to_owned(), format!("{class:?}"));
+    for (thread, _) in protocol.roles.iter().enumerate() {
+        let t = &s.threads[thread];
+        put(format!("thread {thread}"), format!("{:?}", &t.held[..usize::from(t.holds)]));
+    }
+    parts
+}
+
+/// Whether the code has a gate where the thread of the model is now, which came there from `before`.
+fn is_gate(pc: Pc, before: Pc) -> bool {
+    match pc {
+        Pc::Enter(stage) => !matches!(stage, model::Stage::Pop | model::Stage::Push),
+        Pc::GiveRound => before == Pc::ForgetTaken,
+        Pc::Idle
+        | Pc::Look
+        | Pc::Fill
+        | Pc::IsOpen(_)
+        | Pc::LockDepotToPut
+        | Pc::Flush
+        | Pc::Bypass
+        | Pc::LockToClaim => true,
+        _ => false,
+    }
+}
+
+/// All actions of a thread from a gate to the next, on `cpu`. Drains go from CPU to CPU in their order.
+fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8) -> State {
+    let me = usize::from(first.thread);
+    let mut action = first;
+    loop {
+        let before = s.threads[me].pc;
+        s = protocol.next(&s, action);
+        let pc = s.threads[me].pc;
+        if is_gate(pc, before) || s.fault.is_some() {
+            return s;
+        }
+        let mut actions = vec![];
+        protocol.actions(&s, &mut actions);
+        let mine = actions.iter().filter(|a| a.thread == first.thread && a.act != Act::Abort);
+        let on = |a: &&Action| !matches!(pc, Pc::Enter(_) | Pc::IsOpen(_)) || a.act == Act::On(cpu);
+        action = *mine.into_iter().find(on).unwrap_or_else(|| panic!("nothing to do at {pc:?}"));
+    }
+}
+
+struct Dice(u64);
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        // xorshift64 (Marsaglia 2003).
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// A thread of the script, from its first operation to the end of the script.
+fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
+    GATE.set(Some((say, told)));
+    let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, told)| told.recv().ok()));
+    while let Some((cpu, op)) = next() {
+        on_cpu(cpu);
+        code.run(thread, op);
+        GATE.with_borrow(|gate| gate.as_ref().map(|(say, _)| say.send(true)));
+    }
+}
+
+/// Runs a script of so many steps through both. What differs, behind which steps.
+fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
+    let code = Arc::new(Code::new(protocol));
+    let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Dice(seed * 2 + 1));
+    let mut ends = vec![];
+    for thread in 0..protocol.roles.len() {
+        let ((tell, told), (say, said)) = (channel(), channel());
+        let code = code.clone();
+        ends.push((tell, said, std::thread::spawn(move || play(&code, thread, say, told))));
+    }
+    let mut step = || {
+        let mut actions = vec![];
+        protocol.actions(&state, &mut actions);
+        let action = actions[dice.below(actions.len())];
+        let me = usize::from(action.thread);
+        // Every thread stands at a gate: what it does next on that CPU.
+        let cpu = dice.below(protocol.cpus.into()) as u8;
+        let pc = state.threads[me].pc;
+        let (op, first) = match action.act {
+            Act::Begin(op) => (op, action),
+            Act::On(_) if matches!(pc, Pc::Enter(_) | Pc::IsOpen(_)) => {
+                (Op::Free, Action { act: Act::On(cpu), ..action })
+            }
+            _ => (Op::Free, action),
+        };
+        script += &format!("thread {me} on CPU {cpu}: {pc:?} {:?}\n", first.act);
+        state = up_to_the_next_gate(protocol, state, first, cpu);
+        let _ = ends[me].0.send((cpu.into(), op));
+        let Ok(over) = ends[me].1.recv() else { return Some("the code panicked".to_owned()) };
+        if let Some(fault) = state.fault {
+            return Some(format!("the model: {}", fault.text()));
+        }
+        if over != (state.threads[me].pc == Pc::Idle) {
+            return Some(format!("the code is at its end: {over}, the model at {:?}", state.threads[me].pc));
+        }
+        let (model, code) = (look(protocol, &state), code.look());
+        let other = model.iter().zip(&code).find(|(model, code)| model != code);
+        other.map(|((part, model), (_, code))| format!("{part}: the model has {model}, the code {code}"))
+    };
+    let difference = (0..steps).find_map(|_| step());
+    // Each operation is brought to its end, without the model; where the code is at odds with it, what runs is left.
+    for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
+        let mut busy = difference.is_none() && state.threads[thread].pc != Pc::Idle;
+        while busy {
+            tell.send((0, Op::Free)).expect("the thread is there");
+            busy = said.recv() == Ok(false);
+        }
+        drop(tell);
+        if difference.is_none() {
+            handle.join().expect("its operations ended");
+        }
+    }
+    difference.map(|difference| format!("{difference}\nbehind\n{script}"))
+}
+
+fn protocol(sizes: [u8; 5], roles: &[Role], bug: Option<Bug>) -> Protocol {
+    let [capacity, reach, depot_limit, rounds, holds] = sizes;
+    let roles = roles.to_vec();
+    Protocol {
+        mechanism: Mechanism::Claimed,
+        cpus: 3,
+        capacity,
+        reach,
+        depot_limit,
+        rounds,
+        holds,
+        roles,
+        bug,
+        aborts: false,
+    }
+}
+
+const SIZES: [[u8; 5]; 3] = [[1, 2, 1, 5, 3], [2, 4, 1, 7, 3], [1, 4, 2, 7, 3]];
+const ROLES: [&[Role]; 5] = [
+    &[Role::User, Role::User, Role::Drainer, Role::Drainer],
+    &[Role::User, Role::User, Role::User, Role::Reaper],
+    &[Role::User, Role::Drainer, Role::Reaper, Role::Resizer],
+    &[Role::User, Role::User, Role::Drainer, Role::Closer],
+    &[Role::User, Role::User, Role::Closer, Role::Reaper],
+];
+/// Scripts of each kind, and their length.
+const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
+const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
+
+#[test]
+fn model_and_code_do_the_same() {
+    let mut ran = 0;
+    for sizes in SIZES {
+        for roles in ROLES {
+            for seed in 0..SCRIPTS {
+                let protocol = protocol(sizes, roles, None);
+                if let Some(difference) = differs(&protocol, seed, STEPS) {
+                    panic!("{sizes:?} {roles:?} seed {seed}: {difference}");
+                }
+                ran += 1;
+            }
+        }
+    }
+    println!("IN STEP | {ran} scripts | {STEPS} steps each");
+}
+
+/// The scripts come to what a model would do wrong.
+#[test]
+#[cfg_attr(miri, ignore = "some bugs need long scripts")]
+fn a_model_that_is_wrong_is_told_from_the_code() {
+    let bugs = [
+        Bug::WidensBeyondLimit,
+        Bug::FirstDrainOpens,
+        Bug::GivesAwayOthers,
+        Bug::StaysOpen,
+        Bug::SweepForgotten,
+        Bug::NeverReopens,
+        Bug::ClosedStaysOpen,
+        Bug::DepotKeeps,
+        Bug::TriesAgain,
+    ];
+    for bug in bugs {
+        let mut kinds =
+            SIZES.iter().flat_map(|sizes| ROLES.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
+        let told = kinds.any(|wrong| (0..SCRIPTS).any(|seed| differs(&wrong, seed, STEPS).is_some()));
+        assert!(told, "{bug:?} is not told from the code");
+    }
+}

@@ -1,0 +1,200 @@
+//! Whether a history of concurrent operations is linearizable: whether each can be thought to happen at one moment between its call
+//! and its return, so that a sequential specification allows all results.
+//!
+//! Wing and Gong's search (1993) with Lowe's memory of what was tried (2017): a state of the specification behind the same set of
+//! operations is searched once. A history of independent objects is checked one object at a time, which is the same by locality
+//! (Herlihy and Wing 1990): [`check_each`].
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use uslab_magazine::sync::{AtomicU64, Mutex, Ordering::SeqCst};
+
+/// An operation with its result, and when it was called and had returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<O> {
+    pub(crate) called: u64,
+    pub(crate) returned: u64,
+    pub(crate) op: O,
+}
+
+/// What is allowed, one operation after the other.
+pub(crate) trait Spec: Clone + Eq + Hash {
+    type Op;
+    /// Does it, if its result is allowed now.
+    fn allows(&mut self, op: &Self::Op) -> bool;
+}
+
+/// Checks a history against a specification.
+///
+/// # Errors
+/// The call that no order explains beside the longest run of calls that one does.
+pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
+    let mut order: Vec<usize> = (0..history.len()).collect();
+    order.sort_by_key(|i| history[*i].called);
+    let mut done = vec![0_u64; history.len().div_ceil(64)];
+    let is_done = |done: &[u64], at: usize| done[at / 64] >> (at % 64) & 1 == 1;
+    // The way to where the search is: which call was tried last at each depth, and the state before it.
+    let mut way: Vec<(usize, S)> = vec![];
+    let (mut state, mut next, mut tried) = (start.clone(), 0, HashSet::new());
+    let (mut deepest, mut culprit) = (0, 0);
+    loop {
+        // The calls that may be first of those that are left: they were called before any of these returned.
+        let mut first_return = u64::MAX;
+        let mut found = None;
+        for at in 0..order.len() {
+            if is_done(&done, at) {
+                continue;
+            }
+            let call = &history[order[at]];
+            if call.called > first_return {
+                break;
+            }
+            first_return = first_return.min(call.returned);
+            let mut after = state.clone();
+            if at >= next && after.allows(&call.op) {
+                done[at / 64] |= 1 << (at % 64);
+                if tried.insert((done.clone(), after.clone())) {
+                    found = Some((at, after));
+                    break;
+                }
+                done[at / 64] &= !(1 << (at % 64));
+            }
+        }
+        if let Some((at, after)) = found {
+            way.push((at, std::mem::replace(&mut state, after)));
+            next = 0;
+            if way.len() == order.len() {
+                return Ok(());
+            }
+            continue;
+        }
+        if way.len() >= deepest {
+            deepest = way.len();
+            culprit = (0..order.len()).find(|at| !is_done(&done, *at)).map_or(0, |at| order[at]);
+        }
+        let Some((at, before)) = way.pop() else {
+            return if order.is_empty() { Ok(()) } else { Err(culprit) };
+        };
+        done[at / 64] &= !(1 << (at % 64));
+        (state, next) = (before, at + 1);
+    }
+}
+
+/// Checks a history object by object.
+///
+/// # Errors
+/// The object whose history no order explains, and the call.
+pub(crate) fn check_each<S: Spec, K: Ord>(
+    start: &S,
+    history: &[Call<S::Op>],
+    of: impl Fn(&S::Op) -> K,
+) -> Result<(), (K, usize)>
+where
+    S::Op: Clone,
+{
+    let mut parts: BTreeMap<K, Vec<usize>> = BTreeMap::new();
+    history.iter().enumerate().for_each(|(i, call)| parts.entry(of(&call.op)).or_default().push(i));
+    for (key, calls) in parts {
+        let part: Vec<_> = calls.iter().map(|i| history[*i].clone()).collect();
+        check(start, &part).map_err(|at| (key, calls[at]))?;
+    }
+    Ok(())
+}
+
+/// Takes down what threads do.
+pub(crate) struct Recorder<O> {
+    clock: AtomicU64,
+    calls: Mutex<Vec<Call<O>>>,
+}
+
+impl<O> Recorder<O> {
+    pub(crate) fn new() -> Self {
+        Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
+    }
+    /// Runs `call`, and notes what `op` makes of its result. Others come between now and then.
+    pub(crate) fn call<R>(&self, call: impl FnOnce() -> R, op: impl FnOnce(&R) -> O) -> R {
+        // SeqCst: a clock that all threads agree on; an operation does not leave the span that is noted.
+        let called = self.clock.fetch_add(1, SeqCst);
+        let between = called % 5 == 0;
+        if between {
+            std::thread::yield_now();
+        }
+        let result = call();
+        if between {
+            std::thread::yield_now();
+        }
+        let returned = self.clock.fetch_add(1, SeqCst);
+        self.calls.lock().push(Call { called, returned, op: op(&result) });
+        result
+    }
+    pub(crate) fn history(mut self) -> Vec<Call<O>> {
+        std::mem::take(self.calls.get_mut())
+    }
+}
+
+mod tests {
+    use super::*;
+
+    /// A register: written, or read.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Register(u32);
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Write(u32),
+        Read(u32),
+    }
+    use Op::{Read, Write};
+    impl Spec for Register {
+        type Op = Op;
+        fn allows(&mut self, op: &Op) -> bool {
+            match op {
+                Write(value) => self.0 = *value,
+                Read(value) => return self.0 == *value,
+            }
+            true
+        }
+    }
+    fn history(calls: &[(u64, u64, Op)]) -> Vec<Call<Op>> {
+        calls
+            .iter()
+            .map(|(called, returned, op)| Call { called: *called, returned: *returned, op: *op })
+            .collect()
+    }
+
+    #[test]
+    fn known_histories_are_told_apart() {
+        let good: [&[_]; 4] = [
+            &[],
+            &[(0, 1, Write(1)), (2, 3, Read(1))],
+            // A read beside the write may see either; then one that follows sees the new one.
+            &[(0, 9, Write(1)), (1, 2, Read(0)), (3, 4, Read(1)), (5, 6, Read(1))],
+            &[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(1))],
+        ];
+        for calls in good {
+            assert_eq!(check(&Register(0), &history(calls)), Ok(()), "{calls:?}");
+        }
+        let bad: [(&[_], usize); 4] = [
+            (&[(0, 1, Read(1))], 0),
+            (&[(0, 1, Write(1)), (2, 3, Read(0))], 1),
+            // New, and then old again.
+            (&[(0, 9, Write(1)), (1, 2, Read(1)), (3, 4, Read(0))], 2),
+            (&[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(2))], 3),
+        ];
+        for (calls, culprit) in bad {
+            assert_eq!(check(&Register(0), &history(calls)), Err(culprit), "{calls:?}");
+        }
+    }
+
+    /// Without a memory of what was tried this would not end.
+    #[test]
+    fn hundreds_of_calls_that_overlap_are_checked() {
+        let calls = |last: u32| {
+            let reads = (0..200_u64).map(|i| (i, i + 4, if i % 4 == 0 { Write(0) } else { Read(0) }));
+            let mut calls = history(&reads.collect::<Vec<_>>());
+            calls.push(Call { called: 300, returned: 301, op: Read(last) });
+            calls
+        };
+        assert_eq!(check(&Register(0), &calls(0)), Ok(()));
+        assert_eq!(check(&Register(0), &calls(1)), Err(200));
+    }
+}

@@ -1,0 +1,241 @@
+//! All states that can be reached, as a graph, and the runs in it that go on for ever.
+//!
+//! What `stateright` calls `eventually` follows each path until a state comes again, so it misses what goes wrong in a cycle. This
+//! looks for the cycles: **a thread waits for ever** if there is a set of states, each reachable from each, in all of which it is in
+//! the same operation, and which a fair run need not leave.
+//!
+//! A run is fair if
+//! * a thread whose next step may be taken from some point on, in every state, takes it (weak fairness);
+//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is free again and again (strong fairness): `std`'s
+//!   locks promise no order, but a thread that never finds one free would have to be unlucky for ever;
+//! * no section is interrupted for ever.
+//!
+//! Nothing says that operations begin: threads may be idle from some point on, and what others wait for must come all the same.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+
+/// What is explored, as the search for fair cycles sees it.
+pub(crate) trait Fair {
+    type State: Copy + Eq + Hash;
+    /// States to begin with.
+    fn starts(&self) -> Vec<Self::State>;
+    /// What may be next.
+    fn moves(&self, state: &Self::State, into: &mut Vec<Move<Self::State>>);
+    fn threads(&self) -> usize;
+    /// Whether the thread is in an operation that has to end.
+    fn busy(&self, state: &Self::State, thread: usize) -> bool;
+    /// Whether it waits for a lock, free or not.
+    fn waits(&self, state: &Self::State, thread: usize) -> bool;
+}
+
+/// A move of one thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move<S> {
+    pub(crate) thread: usize,
+    /// An operation begins: nobody has to.
+    pub(crate) begins: bool,
+    /// Threads whose section is interrupted, by bit.
+    pub(crate) interrupts: u8,
+    pub(crate) to: S,
+}
+
+#[derive(Clone, Copy)]
+struct Edge {
+    to: u32,
+    thread: u8,
+    interrupts: u8,
+}
+
+/// All that can be reached.
+pub(crate) struct Graph<S> {
+    pub(crate) states: Vec<S>,
+    edges: Vec<Edge>,
+    /// Where each state's begin.
+    first: Vec<u32>,
+    /// From which state each was reached first.
+    from: Vec<u32>,
+    threads: usize,
+    /// By state: threads that are busy, that wait, that may take a step of their operation; by bit.
+    busy: Vec<u8>,
+    waits: Vec<u8>,
+    ready: Vec<u8>,
+}
+
+/// A run that goes on for ever: how it gets there, and round.
+#[derive(Debug)]
+pub(crate) struct Endless<S> {
+    /// The thread whose operation does not end.
+    pub(crate) thread: usize,
+    pub(crate) way: Vec<S>,
+    /// Empty if nothing moves any more.
+    pub(crate) round: Vec<S>,
+}
+
+impl<S: Copy + Eq + Hash> Graph<S> {
+    /// Explores all of it.
+    ///
+    /// # Panics
+    /// There are more states than `most`.
+    pub(crate) fn of(model: &impl Fair<State = S>, most: usize) -> Self {
+        let mut known: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
+        let mut graph = Self {
+            states: model.starts(),
+            edges: vec![],
+            first: vec![0],
+            from: vec![],
+            threads: model.threads(),
+            busy: vec![],
+            waits: vec![],
+            ready: vec![],
+        };
+        for (i, state) in (0..).zip(&graph.states) {
+            known.insert(*state, i);
+            graph.from.push(i);
+        }
+        let (mut at, mut moves) = (0, vec![]);
+        while at < graph.states.len() {
+            let state = graph.states[at];
+            let mask =
+                |of: &dyn Fn(usize) -> bool| (0..graph.threads).map(|t| u8::from(of(t)) << t).sum::<u8>();
+            graph.busy.push(mask(&|t| model.busy(&state, t)));
+            graph.waits.push(mask(&|t| model.waits(&state, t)));
+            model.moves(&state, &mut moves);
+            let mut ready = 0;
+            for Move { thread, begins, interrupts, to } in moves.drain(..) {
+                // A section that is interrupted is not a step of its thread.
+                let own = interrupts >> thread & 1 == 0;
+                ready |= u8::from(!begins && own) << thread;
+                let next = graph.states.len() as u32;
+                let to = *known.entry(to).or_insert_with(|| {
+                    graph.states.push(to);
+                    graph.from.push(at as u32);
+                    next
+                });
+                graph.edges.push(Edge { to, thread: thread as u8, interrupts });
+            }
+            graph.ready.push(ready);
+            graph.first.push(graph.edges.len() as u32);
+            assert!(graph.states.len() <= most, "more than {most} states");
+            at += 1;
+        }
+        graph
+    }
+
+    fn edges(&self, state: u32) -> &[Edge] {
+        &self.edges[self.first[state as usize] as usize..self.first[state as usize + 1] as usize]
+    }
+    pub(crate) fn transitions(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// A fair run in which an operation does not end.
+    pub(crate) fn endless(&self) -> Option<Endless<S>> {
+        let all = || 0..self.states.len() as u32;
+        (0..self.threads).find_map(|thread| {
+            let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;
+            // Nothing moves, unless somebody begins who need not.
+            if let Some(at) = all().find(|at| busy(at) && self.ready[*at as usize] == 0) {
+                return Some(Endless { thread, way: self.way(at), round: vec![] });
+            }
+            let round = self.fair_cycle(thread, all().filter(busy).collect())?;
+            let states = round.iter().map(|at| self.states[*at as usize]).collect();
+            Some(Endless { thread, way: self.way(round[0]), round: states })
+        })
+    }
+
+    /// A component of these states that a fair run need not leave.
+    fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
+        let all = (1_u8 << self.threads) - 1;
+        // Which set of `todo` or which component each state is in.
+        let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
+        let mut todo = vec![states];
+        while let Some(states) = todo.pop() {
+            groups += 1;
+            states.iter().for_each(|at| group[*at as usize] = groups);
+            for component in self.components(thread, &states, &group) {
+                groups += 1;
+                component.iter().for_each(|at| group[*at as usize] = groups);
+                let stays = |edge: &&Edge| self.stays(thread, edge) && group[edge.to as usize] == groups;
+                let (mut moved, mut not_ready) = (0_u8, 0_u8);
+                for at in &component {
+                    not_ready |= !self.ready[*at as usize];
+                    self.edges(*at).iter().filter(stays).for_each(|edge| moved |= 1 << edge.thread);
+                }
+                // Weak fairness: who could always move, did. Without any move there is nothing to go round.
+                if moved == 0 || (moved | not_ready) & all != all {
+                    continue;
+                }
+                // Strong fairness: who waits and never gets it never finds it free.
+                let unlucky = |at: &u32| self.waits[*at as usize] & self.ready[*at as usize] & !moved != 0;
+                let rest: Vec<u32> = component.iter().copied().filter(|at| !unlucky(at)).collect();
+                if rest.len() == component.len() {
+                    return Some(component);
+                }
+                todo.push(rest);
+            }
+        }
+        None
+    }
+    /// Whether a run may make that move again and again in which the operation of `thread` does not end.
+    fn stays(&self, thread: usize, edge: &Edge) -> bool {
+        edge.interrupts >> thread & 1 == 0
+    }
+
+    /// The strongly connected components of `states`, which are a group (Tarjan's algorithm, without recursion).
+    fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
+        const NEW: u32 = u32::MAX;
+        let mut number = vec![NEW; self.states.len()];
+        let mut low = number.clone();
+        let mut on_stack = vec![false; self.states.len()];
+        let (mut found, mut stack, mut next) = (vec![], vec![], 0);
+        for root in states.iter().copied() {
+            let mut calls = if number[root as usize] == NEW { vec![(root, 0)] } else { vec![] };
+            while let Some((at, done)) = calls.pop() {
+                let (here, edges) = (at as usize, self.edges(at));
+                if done == 0 {
+                    (number[here], low[here]) = (next, next);
+                    next += 1;
+                    stack.push(at);
+                    on_stack[here] = true;
+                } else {
+                    low[here] = low[here].min(low[edges[done - 1].to as usize]);
+                }
+                let mut into = None;
+                for (i, edge) in (done..).zip(&edges[done..]) {
+                    let to = edge.to as usize;
+                    if group[to] != group[here] || !self.stays(thread, edge) {
+                        continue;
+                    }
+                    if number[to] == NEW {
+                        into = Some((i, edge.to));
+                        break;
+                    }
+                    if on_stack[to] {
+                        low[here] = low[here].min(number[to]);
+                    }
+                }
+                if let Some((i, to)) = into {
+                    calls.extend([(at, i + 1), (to, 0)]);
+                } else if low[here] == number[here] {
+                    let from = stack.iter().rposition(|s| *s == at).expect("it was pushed");
+                    let component = stack.split_off(from);
+                    component.iter().for_each(|s: &u32| on_stack[*s as usize] = false);
+                    found.push(component);
+                }
+            }
+        }
+        found
+    }
+
+    /// The shortest way to a state.
+    fn way(&self, mut to: u32) -> Vec<S> {
+        let mut way = vec![self.states[to as usize]];
+        while self.from[to as usize] != to {
+            to = self.from[to as usize];
+            way.push(self.states[to as usize]);
+        }
+        way.reverse();
+        way
+    }
+}

@@ -1,0 +1,337 @@
+//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: every state is explored.
+//!
+//! `model.rs` is one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` is how the reaper sleeps and is
+//! woken. `stateright` explores each scenario and checks what must hold in every state. `graph.rs` explores it once more, to find
+//! operations that never end; both must come to the same number of states. Each planted bug must be found, by what it breaks.
+//!
+//! `PROTOCOL=full` adds the larger scenarios. `STORY=1` prints the stories of planted bugs, and `STORY_JSON=DIRECTORY` writes them for
+//! `uslab story FILE --html`.
+//!
+//! That the code does as `model.rs` says is what the unit test `in_step` of `uslab-magazine` shows.
+#![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
+
+mod graph;
+mod model;
+mod reaper;
+mod story;
+
+use graph::{Fair, Graph, Move};
+use model::Bug::{self, *};
+use model::Mechanism::{self, Claimed, Rseq};
+use model::Role::{self, *};
+use model::{Act, Action, Fault, Pc, Protocol, State, inside};
+use stateright::{Checker, Model, Property};
+
+/// A protocol whose states are explored up to names.
+#[derive(Clone)]
+struct Explored {
+    protocol: Protocol,
+}
+
+impl Explored {
+    fn same(&self, state: &State) -> State {
+        self.protocol.canonical(state)
+    }
+}
+
+impl Model for Explored {
+    type State = State;
+    type Action = Action;
+    fn init_states(&self) -> Vec<State> {
+        vec![self.same(&self.protocol.start())]
+    }
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.protocol.actions(state, actions);
+    }
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        Some(self.same(&self.protocol.next(before, action)))
+    }
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("nothing is written or given that may not be", |_, s: &State| s.fault.is_none()),
+            Property::always(ONE_PLACE, |m: &Self, s: &State| {
+                s.fault.is_some() || m.protocol.each_in_one_place(s)
+            }),
+            Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.within_reach(s)),
+            Property::always(REST, |m: &Self, s: &State| s.fault.is_some() || m.protocol.at_rest(s)),
+        ]
+    }
+}
+const ONE_PLACE: &str = "each round is in one place";
+const REACH: &str = "no stack holds more than it has places for, nor has more than its reach";
+const REST: &str =
+    "with nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be";
+const ENDS: &str = "each operation ends";
+
+impl Fair for Explored {
+    type State = State;
+    fn starts(&self) -> Vec<State> {
+        self.init_states()
+    }
+    fn moves(&self, state: &State, into: &mut Vec<Move<State>>) {
+        let mut actions = vec![];
+        self.protocol.actions(state, &mut actions);
+        for action in actions {
+            let after = self.protocol.next(state, action);
+            let interrupted = |t: &usize| {
+                let section = inside(state.threads[*t].pc);
+                section.is_some() && after.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
+            };
+            into.push(Move {
+                thread: action.thread.into(),
+                begins: matches!(action.act, Act::Begin(_)),
+                interrupts: (0..self.threads()).filter(interrupted).map(|t| 1 << t).sum(),
+                to: self.same(&after),
+            });
+        }
+    }
+    fn threads(&self) -> usize {
+        self.protocol.roles.len()
+    }
+    fn busy(&self, state: &State, thread: usize) -> bool {
+        !matches!(state.threads[thread].pc, Pc::Idle | Pc::Gone) && state.fault.is_none()
+    }
+    fn waits(&self, state: &State, thread: usize) -> bool {
+        Protocol::waits(state.threads[thread].pc)
+    }
+}
+
+/// Sizes: rounds of a magazine, places of a stack, magazines of a depot, rounds, rounds that a user holds.
+type Sizes = [u8; 5];
+/// Magazines of one round: a stack of one place that comes to two, and a depot of one.
+const SINGLE: Sizes = [1, 2, 1, 2, 1];
+/// A round more than a stack has places for.
+const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
+/// Magazines of two rounds: batches.
+const PAIRS: Sizes = [2, 2, 1, 3, 1];
+
+fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: Option<Bug>) -> Explored {
+    let [capacity, reach, depot_limit, rounds, holds] = sizes;
+    let roles = roles.to_vec();
+    let protocol =
+        Protocol { mechanism, cpus, capacity, reach, depot_limit, rounds, holds, roles, bug, aborts: true };
+    Explored { protocol }
+}
+
+/// What went wrong, in words, and the way to it.
+struct Failure {
+    end: String,
+    way: Vec<State>,
+}
+
+/// Explores all of it with `stateright`, up to the first state in which something does not hold.
+fn check(model: &Explored) -> Result<usize, Failure> {
+    let any = stateright::HasDiscoveries::Any;
+    let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
+    // The shortest way of those that were found.
+    let failures = checker.discoveries().into_iter().map(|(rule, path)| {
+        let way = path.into_states();
+        let fault = way.last().and_then(|state| state.fault);
+        Failure { end: fault.map_or(rule, Fault::text).to_owned(), way }
+    });
+    failures
+        .min_by_key(|failure| (failure.way.len(), failure.end.clone()))
+        .map_or_else(|| Ok(checker.unique_state_count()), Err)
+}
+
+/// Explores all of it as a graph, and looks for operations that do not end.
+fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> {
+    let graph = Graph::of(model, most);
+    match graph.endless() {
+        None => Ok((graph.states.len(), graph.transitions())),
+        Some(endless) => {
+            let how =
+                if endless.round.is_empty() { "nothing moves any more" } else { "others go on for ever" };
+            let end = format!("{ENDS}, but that of thread {} does not: {how}", endless.thread);
+            // Once round, as a rule of thumb for who reads it: what states it may go through is known, and not in which order.
+            Err(Failure { end, way: endless.way })
+        }
+    }
+}
+
+fn tell(model: &Explored, title: &str, failure: &Failure) -> uslab_sim::story::Story {
+    story::tell(&model.protocol, title, &failure.way, &failure.end)
+}
+
+struct Scenario {
+    name: &'static str,
+    sizes: Sizes,
+    roles: &'static [Role],
+    /// CPUs in the quick run, and in the full one; 0: not there.
+    cpus: [u8; 2],
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "two users", sizes: SINGLE, roles: &[User, User], cpus: [2, 3] },
+    Scenario { name: "a user whose stack overflows", sizes: OVERFLOW, roles: &[User], cpus: [3, 3] },
+    Scenario { name: "batches beside a drain", sizes: PAIRS, roles: &[User, Drainer], cpus: [2, 3] },
+    Scenario { name: "a user beside a drain", sizes: SINGLE, roles: &[User, Drainer], cpus: [3, 3] },
+    Scenario { name: "a user beside a reap", sizes: SINGLE, roles: &[User, Reaper], cpus: [2, 3] },
+    Scenario { name: "a class is closed", sizes: SINGLE, roles: &[User, Closer], cpus: [2, 3] },
+    Scenario { name: "a number gets another owner", sizes: SINGLE, roles: &[User, Successor], cpus: [2, 3] },
+    Scenario { name: "a fork beside a user", sizes: SINGLE, roles: &[User, Forker], cpus: [2, 3] },
+    Scenario { name: "a fork beside a drain", sizes: SINGLE, roles: &[User, Drainer, Forker], cpus: [0, 3] },
+    Scenario {
+        name: "a user beside two drains",
+        sizes: SINGLE,
+        roles: &[User, Drainer, Drainer],
+        cpus: [0, 3],
+    },
+    Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 3] },
+    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 3] },
+    Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 3] },
+    Scenario {
+        name: "a sweep beside another owner",
+        sizes: SINGLE,
+        roles: &[User, Successor, Reaper],
+        cpus: [0, 3],
+    },
+    Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
+];
+
+fn full() -> bool {
+    std::env::var("PROTOCOL").is_ok_and(|tier| tier == "full")
+}
+
+#[test]
+fn every_state_is_as_it_should_be_and_each_operation_ends() {
+    let chosen = std::env::var("SCENARIO").unwrap_or_default();
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen)) {
+        let cpus = scenario.cpus[usize::from(full())];
+        for mechanism in [Rseq, Claimed].into_iter().filter(|_| cpus > 0) {
+            let model = explored(mechanism, cpus, scenario.sizes, scenario.roles, None);
+            let title = format!("{}, {mechanism:?}", scenario.name);
+            let fail = |failure: Failure| -> ! {
+                panic!("{title}: {}\n{}", failure.end, tell(&model, &title, &failure))
+            };
+            let (states, transitions) =
+                check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
+            let found = check(&model).unwrap_or_else(|failure| fail(failure));
+            assert_eq!(states, found, "{title}: both explore the same states");
+            println!("PROTOCOL | {title} | {cpus} CPUs | {states} states | {transitions} transitions");
+        }
+    }
+}
+
+/// Each with those who meet it, and what it must be found by.
+const PLANTED: &[(Bug, &[Mechanism], Sizes, &[Role], &str)] = &[
+    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ONE_PLACE),
+    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
+    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
+    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round came to the supplier twice"),
+    (WidensBeyondLimit, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
+    (DrainsWithoutLock, BOTH, SINGLE, &[User, Drainer, Drainer], "a drain ended that was not at work"),
+    (FirstDrainOpens, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
+    (GivesAwayOthers, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
+    (StaysOpen, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
+    (OpensBesideDrain, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
+    (SweepForgotten, BOTH, SINGLE, &[User, Drainer, Reaper], REST),
+    (NeverReopens, BOTH, SINGLE, &[User, Drainer], REST),
+    (ClosedStaysOpen, BOTH, SINGLE, &[User, Closer], CLOSED),
+    (ClosedDepotTakes, BOTH, OVERFLOW, &[User, Closer], CLOSED),
+    (RetiresOneCpu, BOTH, SINGLE, &[User, Successor], "a round of the number's owner before was handed out"),
+    (DepotKeeps, BOTH, OVERFLOW, &[User], ONE_PLACE),
+    (ForkSkipsDepot, BOTH, OVERFLOW, &[User, Forker], REST),
+    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], REST),
+    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], REST),
+    (DrainsOutlive, BOTH, SINGLE, &[User, Drainer, Forker], REST),
+    (ChildLosesTaken, BOTH, SINGLE, &[User, Drainer, Forker], ONE_PLACE),
+];
+const BOTH: &[Mechanism] = &[Rseq, Claimed];
+const OWNED: &str = "a region was written that a drain has to itself";
+const CLOSED: &str = "a class that is closed and purged keeps rounds";
+
+#[test]
+fn each_planted_bug_breaks_what_it_should() {
+    let chosen = std::env::var("SCENARIO").unwrap_or_default();
+    for (bug, mechanisms, sizes, roles, expected) in
+        PLANTED.iter().filter(|row| format!("{:?}", row.0).contains(&chosen))
+    {
+        for mechanism in *mechanisms {
+            let model = explored(*mechanism, 2, *sizes, roles, Some(*bug));
+            let Err(failure) = check(&model) else { panic!("{bug:?} under {mechanism:?} was not found") };
+            assert!(
+                failure.end.contains(expected),
+                "{bug:?} under {mechanism:?}: {}\n{}",
+                failure.end,
+                tell(&model, "", &failure)
+            );
+            keep(
+                &format!("{bug:?}-{mechanism:?}"),
+                &tell(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
+            );
+        }
+    }
+}
+
+#[test]
+fn each_planted_bug_that_stops_somebody_for_ever_is_found() {
+    let rows: &[(Bug, Mechanism, Sizes, &[Role])] = &[
+        (TriesAgain, Rseq, PAIRS, &[User, Drainer]),
+        (TriesAgain, Claimed, PAIRS, &[User, Drainer]),
+        (LocksOutOfOrder, Claimed, OVERFLOW, &[User, Resizer]),
+        (ForkSkipsDepot, Claimed, OVERFLOW, &[User, Forker]),
+    ];
+    for (bug, mechanism, sizes, roles) in rows {
+        let model = explored(*mechanism, 2, *sizes, roles, Some(*bug));
+        let Err(failure) = check_ends(&model, 10_000_000) else {
+            panic!("{bug:?} under {mechanism:?} was not found")
+        };
+        keep(
+            &format!("{bug:?}-{mechanism:?}-for-ever"),
+            &tell(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
+        );
+    }
+}
+
+/// Prints a story, and writes it, if the environment asks for it.
+fn keep(name: &str, story: &uslab_sim::story::Story) {
+    println!("PLANTED | {name} | {} steps | {}", story.steps.len(), story.end);
+    if std::env::var_os("STORY").is_some() {
+        println!("{story}");
+    }
+    if let Some(directory) = std::env::var_os("STORY_JSON") {
+        let file = std::path::Path::new(&directory).join(format!("{name}.json"));
+        let json = serde_json::to_string_pretty(story).expect("a story is JSON");
+        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+/// What `uslab story` reads, from the file on.
+#[test]
+fn a_counter_example_opens_as_a_page() {
+    let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
+    let Err(failure) = check(&model) else { panic!("a planted bug") };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("story.json");
+    let told = tell(&model, "the empty region has a place", &failure);
+    std::fs::write(&file, serde_json::to_string(&told).unwrap()).unwrap();
+    let read = uslab_sim::story::Story::read(&file).unwrap();
+    assert_eq!(read.steps.len(), failure.way.len() - 1);
+    assert!(read.page().unwrap().contains("the empty region was written"));
+    assert_eq!(read.moment(read.steps.len()).unwrap().number, read.steps.len());
+}
+
+#[test]
+fn no_wake_up_of_the_reaper_is_lost_and_it_ends_with_its_subsystem() {
+    let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
+    if let Some(endless) = graph.endless() {
+        panic!("{endless:#?}");
+    }
+    println!("PROTOCOL | the reaper | {} states | {} transitions", graph.states.len(), graph.transitions());
+    use reaper::Bug::*;
+    let bugs = [LooksOnce, WakesBeforeItCounts, StaysAsleep, ChildBelieves, RefusedForGood, KeepsSubsystem];
+    for bug in bugs {
+        let endless = Graph::of(&reaper::Reaper(Some(bug)), 1_000_000).endless();
+        let endless = endless.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        println!(
+            "PLANTED | {bug:?} | {} steps | {} states go round",
+            endless.way.len() - 1,
+            endless.round.len()
+        );
+    }
+}

@@ -1,0 +1,1556 @@
+//! The protocol of one class as a transition system: what threads do to its stacks, its depot and its supplier, one atomic action
+//! at a time.
+//!
+//! An action is what others see happen at once: a load or a store inside a section, taking a lock, all that is done under it, a
+//! system call. Whoever moves is chosen anew for each, so nothing bounds how often a thread is interrupted, nor how many
+//! operations it does. It runs on whatever CPU it likes, another one for each section.
+//!
+//! Both mechanisms are here. A *restartable sequence* may be aborted behind each of its steps; it is, when another thread runs on its
+//! CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by whoever finds it free.
+//!
+//! What is left out: the counts of statistics, pages that go back, memory that is refused, several nodes, and memory orderings: all
+//! is sequentially consistent here. The models under loom have these.
+//!
+//! Two programs compile this file: the target `protocol` explores it, and the unit test `in_step` of `uslab-magazine` holds it
+//! beside the code. It uses nothing but `core`.
+
+/// CPUs.
+pub(crate) const CPUS: usize = 3;
+/// The most places of a stack.
+pub(crate) const PLACES: usize = 4;
+/// The most rounds of a magazine.
+pub(crate) const BATCH: usize = 2;
+/// The most magazines of a depot.
+pub(crate) const DEPOT: usize = 2;
+/// The most threads.
+pub(crate) const THREADS: usize = 4;
+/// The most rounds that a thread holds.
+pub(crate) const HELD: usize = 3;
+/// Where a CPU's word leads while a drain has its region.
+const EMPTY: u8 = CPUS as u8;
+
+/// A round's number; 0 is none.
+pub(crate) type Round = u8;
+
+/// Who sees to it that nobody else writes to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mechanism {
+    /// Restartable sequences.
+    Rseq,
+    /// A claim beside the region.
+    Claimed,
+}
+use Mechanism::{Claimed, Rseq};
+
+/// What a thread does, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// Allocates and frees.
+    User,
+    /// Drains all CPUs.
+    Drainer,
+    /// Sweeps idle stacks, collects, and gives back the depot's surplus.
+    Reaper,
+    /// Closes the class and purges it, once.
+    Closer,
+    /// Gives the number back when nobody uses the class, once; another owner gets it.
+    Successor,
+    /// Forks, once. In the child it allocates and frees.
+    Forker,
+    /// Makes stacks smaller, and larger again.
+    Resizer,
+}
+
+/// A line of the protocol that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bug {
+    /// A drain does not wait for those who are in a section.
+    NoFence,
+    /// A drain of several CPUs fences one.
+    FencesOne,
+    /// A drain takes what lies there, and fences then.
+    TakesBeforeFence,
+    /// A word is put back before the drain is done with its region.
+    PutBackEarly,
+    /// The empty region has a place.
+    EmptyHasPlaces,
+    /// A section uses the region that the word led to before it began.
+    StaleRegion,
+    /// A batch is committed before its rounds are written.
+    BatchCommittedEarly,
+    /// A batch writes beyond the limit.
+    WidensBeyondLimit,
+    /// Drains do not take their lock.
+    DrainsWithoutLock,
+    /// The first of two drains opens the class.
+    FirstDrainOpens,
+    /// A drain gives away what another one took.
+    GivesAwayOthers,
+    /// A drain leaves the stacks open that it took.
+    StaysOpen,
+    /// A miss opens a class that a drain has closed.
+    OpensBesideDrain,
+    /// A drain does not take over what a sweep took.
+    SweepForgotten,
+    /// A drain does not open the class again.
+    NeverReopens,
+    /// A drain of a closed class leaves empty stacks open.
+    ClosedStaysOpen,
+    /// A depot that is closed takes magazines.
+    ClosedDepotTakes,
+    /// A number is given back when one CPU was looked at.
+    RetiresOneCpu,
+    /// The depot counts a magazine that was taken from it.
+    DepotKeeps,
+    /// A fork does not wait for the depot's lock.
+    ForkSkipsDepot,
+    /// A fork does not wait for the lock of drains.
+    ForkSkipsDrains,
+    /// The child keeps claims of threads that it does not have.
+    ClaimsOutlive,
+    /// The child waits for drains of threads that it does not have.
+    DrainsOutlive,
+    /// The child forgets what drains had taken.
+    ChildLosesTaken,
+    /// An allocation that found no stack tries again.
+    TriesAgain,
+    /// A miss waits for the lock of drains under the depot's.
+    LocksOutOfOrder,
+}
+
+/// What must not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fault {
+    /// A store to a region that a drain has to itself.
+    WrittenBehindFence,
+    /// A store to the empty region.
+    EmptyWritten,
+    /// A store to a region by somebody without its claim.
+    WrittenUnclaimed,
+    /// More places than a stack has.
+    BeyondReach,
+    /// A place below the length holds no round.
+    NoRound,
+    /// A drain finds on a stack what another one took.
+    TakenTwice,
+    /// A round comes to the supplier twice.
+    BackTwice,
+    /// A round of the owner before.
+    OldRound,
+    /// A drain that is over ends again.
+    EndedTwice,
+    /// A child would have no region of a CPU.
+    AwayInChild,
+    /// A class that is closed and purged keeps rounds, with nobody at work.
+    ClosedKeeps,
+}
+
+impl Fault {
+    /// In words.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::WrittenBehindFence => "a region was written that a drain has to itself",
+            Self::EmptyWritten => "the empty region was written",
+            Self::WrittenUnclaimed => "a region was written without its claim",
+            Self::BeyondReach => "a place beyond the stack's reach was used",
+            Self::NoRound => "a place below the stack's length holds no round",
+            Self::TakenTwice => "a drain found a stack that another one had taken",
+            Self::BackTwice => "a round came to the supplier twice",
+            Self::OldRound => "a round of the number's owner before was handed out",
+            Self::EndedTwice => "a drain ended that was not at work",
+            Self::AwayInChild => "a child has no region of a CPU",
+            Self::ClosedKeeps => "a class that is closed and purged keeps rounds",
+        }
+    }
+}
+
+/// A region: one CPU's stack of the class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Region {
+    /// Whether it may be written to.
+    pub(crate) committed: bool,
+    pub(crate) len: u8,
+    pub(crate) cap: u8,
+    /// 0: the stack is closed.
+    pub(crate) limit: u8,
+    /// Whether a pop or a push came since the head was last seen,
+    served: bool,
+    /// and the length that it had then.
+    seen: u8,
+    /// Rounds that a drain took and has not begun to give away,
+    pub(crate) taken: u8,
+    /// and which drain.
+    taken_by: u8,
+    /// Who claimed it, counted from 1; 0 is nobody.
+    claim: u8,
+    pub(crate) places: [Round; PLACES],
+}
+
+impl Region {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.len > 0 && !self.served && self.seen == self.len
+    }
+    /// Who claimed it, counted from 1; 0 is nobody.
+    pub(crate) fn claim_of(&self) -> u8 {
+        self.claim
+    }
+    fn see(&mut self) {
+        (self.served, self.seen) = (false, self.len);
+    }
+}
+
+/// What the table knows of the class. The lock of drains protects it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Number {
+    /// The limit when no drain is at work; 0: closed for good.
+    pub(crate) open: u8,
+    /// The limit now.
+    pub(crate) limit: u8,
+    /// Drains at work.
+    pub(crate) drains: u8,
+    /// The drain whose rounds wait to be given away; 0 is none.
+    pub(crate) waiting: u8,
+}
+
+/// What CPUs share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Depot {
+    pub(crate) open: bool,
+    pub(crate) len: u8,
+    /// The shortest length of the interval.
+    pub(crate) min: u8,
+    pub(crate) full: [[Round; BATCH]; DEPOT],
+}
+
+/// A section, and where in its operation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// The fast path of an allocation.
+    Pop,
+    /// What is left of its magazine goes on the stack,
+    Rest,
+    /// once more behind the stack's opening.
+    RestAgain,
+    /// The fast path of a free.
+    Push,
+    /// The stack gets more places,
+    Widen,
+    /// once more behind its opening.
+    WidenAgain,
+    /// A magazine leaves the stack.
+    Overflow,
+    /// The round goes where it was.
+    PushAgain,
+}
+
+/// What a thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Pc {
+    /// Nothing.
+    Idle,
+    /// It is not there: in the child of a fork.
+    Gone,
+    /// Begins the section on some CPU.
+    Enter(Stage),
+    Read(Stage),
+    Store(Stage),
+    Write(Stage),
+    Commit(Stage),
+    /// Gives the claim back.
+    Leave(Stage, bool),
+    // An allocation behind its miss.
+    Look,
+    Fill,
+    Flush,
+    // The opening of a stack.
+    IsOpen(Stage),
+    TryDrains(Stage),
+    Open(Stage),
+    // A visit to the depot: what comes next is `Then`'s.
+    Hint,
+    LockDepot,
+    Take,
+    LockDepotToPut,
+    Put,
+    Bypass,
+    // A drain.
+    LockDrains,
+    Close,
+    Want,
+    Own,
+    Fence,
+    TakeStack,
+    PutBack,
+    Claim,
+    LockToClaim,
+    GiveStack,
+    ForgetTaken,
+    GiveRound,
+    LockToReopen,
+    Reopen,
+    LockForSurplus,
+    Surplus,
+    // A class is closed for good, or gets another owner.
+    LockToLimit,
+    Limit,
+    LockToCloseDepot,
+    CloseDepot,
+    Retire,
+    Forget,
+    // A fork.
+    LockDepotToFork,
+    Fork,
+}
+
+/// The operation that a thread is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Op {
+    Alloc,
+    Free,
+    Drain,
+    Reap,
+    Close,
+    Retire,
+    Fork,
+    Resize,
+}
+
+/// A thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Thread {
+    pub(crate) pc: Pc,
+    pub(crate) op: Op,
+    /// Whether an operation of its own that is done once was.
+    pub(crate) done: bool,
+    /// The CPU of its section, or the one that its drain is at.
+    at: u8,
+    /// The region that its section found.
+    region: u8,
+    /// The length that its section read, and the `cap` that it stores.
+    len: u8,
+    cap: u8,
+    /// What its section read of rounds, or what is left of a stack that it gives away.
+    read: [Round; BATCH],
+    left: u8,
+    /// Whether it found the class open.
+    open: bool,
+    /// The round that it allocates or frees.
+    pub(crate) mine: Round,
+    /// The magazine in its hands.
+    pub(crate) hand: [Round; BATCH],
+    pub(crate) hands: u8,
+    /// What it holds as a user.
+    pub(crate) held: [Round; HELD],
+    pub(crate) holds: u8,
+    /// CPUs that its drain has to look at, and those that it took away.
+    todo: u8,
+    away: u8,
+    /// The drain that it gives away for.
+    number: u8,
+    /// Magazines that a reap still takes.
+    surplus: u8,
+}
+
+impl Thread {
+    /// Rounds that are left of the stack that it has begun to give away.
+    fn begun(&self) -> u8 {
+        if self.pc == Pc::GiveRound { self.left } else { 0 }
+    }
+    /// The CPU that its step is about.
+    pub(crate) fn cpu(&self) -> u8 {
+        self.at
+    }
+}
+
+const NOBODY: Thread = Thread {
+    pc: Pc::Idle,
+    op: Op::Alloc,
+    done: false,
+    at: 0,
+    region: 0,
+    len: 0,
+    cap: 0,
+    read: [0; BATCH],
+    left: 0,
+    open: false,
+    mine: 0,
+    hand: [0; BATCH],
+    hands: 0,
+    held: [0; HELD],
+    holds: 0,
+    todo: 0,
+    away: 0,
+    number: 0,
+    surplus: 0,
+};
+
+/// All of it, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) regions: [Region; CPUS],
+    /// CPUs without their region, and regions that a drain has to itself.
+    pub(crate) away: u8,
+    owned: u8,
+    pub(crate) number: Number,
+    pub(crate) depot: Depot,
+    /// Who holds the lock of drains, and the depot's, counted from 1.
+    pub(crate) drains: u8,
+    pub(crate) depot_lock: u8,
+    /// Rounds by bit: what the supplier has, what is lost with threads that a child does not have, what the number's owner
+    /// before had.
+    pub(crate) supplier: u16,
+    pub(crate) lost: u16,
+    pub(crate) dead: u16,
+    pub(crate) child: bool,
+    pub(crate) closed: bool,
+    pub(crate) threads: [Thread; THREADS],
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Act {
+    /// The thread begins an operation.
+    Begin(Op),
+    /// It takes the next step of it,
+    Step,
+    /// which begins a section, or asks for its CPU's number, on this CPU; or, of a drain, which is about this CPU.
+    On(u8),
+    /// It is interrupted inside its section, which will begin again.
+    Abort,
+    /// It goes on as the child.
+    Child,
+}
+
+/// An action of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Action {
+    pub(crate) thread: u8,
+    pub(crate) act: Act,
+}
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub(crate) struct Protocol {
+    pub(crate) mechanism: Mechanism,
+    /// CPUs that are used, up to [`CPUS`].
+    pub(crate) cpus: u8,
+    /// Rounds of a magazine.
+    pub(crate) capacity: u8,
+    /// Places of a stack.
+    pub(crate) reach: u8,
+    pub(crate) depot_limit: u8,
+    /// Rounds of an owner of the number.
+    pub(crate) rounds: u8,
+    /// How many a user holds at most.
+    pub(crate) holds: u8,
+    pub(crate) roles: Vec<Role>,
+    pub(crate) bug: Option<Bug>,
+    /// Whether a section may be aborted.
+    pub(crate) aborts: bool,
+}
+
+fn bit(i: impl Into<usize>) -> u16 {
+    1 << i.into()
+}
+fn bit8(i: u8) -> u8 {
+    1 << i
+}
+fn each(mask: u8) -> impl Iterator<Item = u8> {
+    (0..8).filter(move |i| mask & bit8(*i) != 0)
+}
+
+impl Protocol {
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Nothing was used yet; the supplier has all rounds.
+    pub(crate) fn start(&self) -> State {
+        assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
+        assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
+        let limit = self.reach;
+        let mut threads = [Thread { pc: Pc::Gone, ..NOBODY }; THREADS];
+        threads[..self.roles.len()].fill(NOBODY);
+        State {
+            regions: [Region::default(); CPUS],
+            away: 0,
+            owned: 0,
+            number: Number { open: limit, limit, drains: 0, waiting: 0 },
+            depot: Depot { open: true, ..Depot::default() },
+            drains: 0,
+            depot_lock: 0,
+            supplier: self.fresh(0),
+            lost: 0,
+            dead: 0,
+            child: false,
+            closed: false,
+            threads,
+            fault: None,
+        }
+    }
+    /// The rounds of the number's first owner, or of its second.
+    fn fresh(&self, owner: u8) -> u16 {
+        (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
+    }
+    fn role(&self, s: &State, thread: usize) -> Role {
+        if s.child { Role::User } else { self.roles[thread] }
+    }
+
+    /// What may happen next. A step that has to wait is not among it.
+    pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
+        if s.fault.is_some() {
+            return;
+        }
+        for thread in 0..self.roles.len() as u8 {
+            let t = &s.threads[usize::from(thread)];
+            let mut add = |act| into.push(Action { thread, act });
+            match t.pc {
+                Pc::Gone => {}
+                Pc::Idle => self
+                    .begins(s, usize::from(thread))
+                    .into_iter()
+                    .flatten()
+                    .for_each(|op| add(Act::Begin(op))),
+                Pc::Enter(_) | Pc::IsOpen(_) => (0..self.cpus).for_each(|cpu| add(Act::On(cpu))),
+                Pc::Want | Pc::Fence | Pc::TakeStack => each(t.todo).for_each(|cpu| add(Act::On(cpu))),
+                Pc::GiveStack => each(self.to_give(s, t)).for_each(|cpu| add(Act::On(cpu))),
+                pc => {
+                    if self.may_step(s, t) {
+                        add(Act::Step);
+                    }
+                    if pc == Pc::Fork && !s.child {
+                        add(Act::Child);
+                    }
+                }
+            }
+            if self.mechanism == Rseq && self.aborts && inside(t.pc).is_some() {
+                add(Act::Abort);
+            }
+        }
+    }
+    fn begins(&self, s: &State, thread: usize) -> [Option<Op>; 2] {
+        let t = &s.threads[thread];
+        let one = |op, ready: bool| [ready.then_some(op), None];
+        let quiet = |at: usize| {
+            let u = &s.threads[at];
+            let sweeps = u.op == Op::Reap
+                && matches!(
+                    u.pc,
+                    Pc::LockDrains
+                        | Pc::Close
+                        | Pc::Want
+                        | Pc::Own
+                        | Pc::Fence
+                        | Pc::TakeStack
+                        | Pc::PutBack
+                        | Pc::Claim
+                        | Pc::LockToClaim
+                );
+            at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.holds == 0 || sweeps
+        };
+        match self.role(s, thread) {
+            // Who gives a number back is its owner's last user.
+            Role::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
+            Role::User => {
+                let frees = (t.holds > 0).then_some(Op::Free);
+                // What is closed is for late frees.
+                let allocates = t.holds < self.holds && s.number.open > 0;
+                [allocates.then_some(Op::Alloc), frees]
+            }
+            Role::Drainer => one(Op::Drain, true),
+            Role::Reaper => one(Op::Reap, true),
+            Role::Closer => one(Op::Close, !t.done),
+            Role::Successor => one(Op::Retire, !t.done && (0..self.roles.len()).all(quiet)),
+            Role::Forker => one(Op::Fork, !t.done),
+            Role::Resizer => one(Op::Resize, s.number.open > 0),
+        }
+    }
+    /// Whether what the thread wants is free.
+    fn may_step(&self, s: &State, t: &Thread) -> bool {
+        match t.pc {
+            Pc::LockDepot | Pc::LockDepotToPut | Pc::LockToCloseDepot | Pc::LockForSurplus => {
+                s.depot_lock == 0
+            }
+            Pc::LockDepotToFork => s.depot_lock == 0 || self.has(Bug::ForkSkipsDepot),
+            Pc::LockDrains if t.op == Op::Fork && self.has(Bug::ForkSkipsDrains) => true,
+            Pc::LockDrains | Pc::LockToClaim | Pc::LockToReopen | Pc::LockToLimit => {
+                s.drains == 0 || self.has(Bug::DrainsWithoutLock)
+            }
+            Pc::Own if self.mechanism == Claimed => {
+                s.regions[usize::from(t.at)].claim == 0 || self.has(Bug::NoFence)
+            }
+            Pc::Put if self.has(Bug::LocksOutOfOrder) => s.drains == 0,
+            Pc::Limit if self.has(Bug::LocksOutOfOrder) => s.depot_lock == 0,
+            _ => true,
+        }
+    }
+    /// Whether it waits for a lock or a claim: then it gets it some time, if that is free again and again.
+    pub(crate) fn waits(pc: Pc) -> bool {
+        matches!(
+            pc,
+            Pc::LockDepot
+                | Pc::LockDepotToPut
+                | Pc::LockToCloseDepot
+                | Pc::LockForSurplus
+                | Pc::LockDepotToFork
+                | Pc::LockDrains
+                | Pc::LockToClaim
+                | Pc::LockToReopen
+                | Pc::LockToLimit
+                | Pc::Own
+        )
+    }
+    fn to_give(&self, s: &State, t: &Thread) -> u8 {
+        let mine = |cpu: &u8| {
+            let region = &s.regions[usize::from(*cpu)];
+            region.taken > 0 && (region.taken_by == t.number || self.has(Bug::GivesAwayOthers))
+        };
+        (0..self.cpus).filter(mine).map(bit8).sum()
+    }
+
+    /// What is then.
+    pub(crate) fn next(&self, before: &State, action: Action) -> State {
+        let mut s = *before;
+        let me = usize::from(action.thread);
+        match action.act {
+            Act::Begin(op) => self.begin(&mut s, me, op),
+            Act::Abort => abort(&mut s.threads[me]),
+            Act::Child => self.child(&mut s, me),
+            Act::On(cpu) => self.step(&mut s, me, cpu),
+            Act::Step => self.step(&mut s, me, before.threads[me].at),
+        }
+        // That a drain has looked at all CPUs is seen by nobody else.
+        while s.fault.is_none() && self.has_looked(&s, &s.threads[me]) {
+            self.step(&mut s, me, 0);
+        }
+        if s.fault.is_none() && s.closed && !s.child {
+            let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
+            let kept = s.depot.len > 0 || s.regions.iter().any(|region| region.len > 0);
+            s.fault = (kept && !at_work).then_some(Fault::ClosedKeeps);
+        }
+        s
+    }
+
+    fn has_looked(&self, s: &State, t: &Thread) -> bool {
+        match t.pc {
+            Pc::Want | Pc::Fence | Pc::TakeStack => t.todo == 0,
+            Pc::GiveStack => self.to_give(s, t) == 0,
+            _ => false,
+        }
+    }
+
+    fn begin(&self, s: &mut State, me: usize, op: Op) {
+        let all = (1 << self.cpus) - 1;
+        let t = &mut s.threads[me];
+        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..NOBODY };
+        if !matches!(op, Op::Alloc | Op::Free) {
+            (t.number, t.todo) = (me as u8 + 1, all);
+        }
+        t.pc = match op {
+            Op::Alloc => Pc::Enter(Stage::Pop),
+            Op::Free => {
+                t.holds -= 1;
+                t.mine = core::mem::take(&mut t.held[usize::from(t.holds)]);
+                Pc::Enter(Stage::Push)
+            }
+            Op::Drain | Op::Reap | Op::Fork => Pc::LockDrains,
+            Op::Close | Op::Retire | Op::Resize => Pc::LockToLimit,
+        };
+    }
+    /// The operation is over.
+    fn end(s: &mut State, me: usize) {
+        let t = &mut s.threads[me];
+        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..NOBODY };
+        if t.op == Op::Alloc && t.mine > 0 {
+            if s.dead & bit(t.mine) != 0 {
+                s.fault = Some(Fault::OldRound);
+            }
+            over.held[usize::from(over.holds)] = t.mine;
+            over.holds += 1;
+        }
+        if t.op == Op::Close {
+            s.closed = true;
+        }
+        *t = over;
+    }
+
+    // ---- sections ----
+
+    /// The kernel runs another thread on the CPU, or a fence has come: what runs there begins again.
+    fn interrupt(s: &mut State, cpu: u8, but: usize) {
+        for (i, t) in s.threads.iter_mut().enumerate() {
+            if i != but && inside(t.pc).is_some() && t.at == cpu {
+                abort(t);
+            }
+        }
+    }
+    /// Whether the thread may write to that region now; what is wrong otherwise.
+    fn writes(&self, s: &mut State, me: usize, region: u8) -> bool {
+        let fault = if region == EMPTY {
+            Some(Fault::EmptyWritten)
+        } else if s.owned & bit8(region) != 0 {
+            Some(Fault::WrittenBehindFence)
+        } else if self.mechanism == Claimed && usize::from(s.regions[usize::from(region)].claim) != me + 1 {
+            Some(Fault::WrittenUnclaimed)
+        } else {
+            None
+        };
+        s.fault = s.fault.or(fault);
+        fault.is_none()
+    }
+    /// The rounds that a section puts on the stack.
+    fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
+        match stage {
+            Stage::Rest | Stage::RestAgain => (t.hand, t.hands),
+            _ => ([t.mine, 0], 1),
+        }
+    }
+    fn missed(&self, s: &mut State, me: usize, stage: Stage) {
+        match self.mechanism {
+            Rseq => self.after(s, me, stage, false),
+            Claimed => s.threads[me].pc = Pc::Leave(stage, false),
+        }
+    }
+
+    fn section(&self, s: &mut State, me: usize, cpu: u8) {
+        let t = s.threads[me];
+        let empty = Region { cap: self.has(Bug::EmptyHasPlaces).into(), ..Region::default() };
+        let region = s.regions.get(usize::from(t.region)).copied().unwrap_or(empty);
+        match t.pc {
+            Pc::Enter(stage) => {
+                let there = s.regions[usize::from(cpu)];
+                if self.mechanism == Claimed {
+                    if !there.committed || there.claim != 0 {
+                        return self.after(s, me, stage, false);
+                    }
+                    s.regions[usize::from(cpu)].claim = me as u8 + 1;
+                } else {
+                    Self::interrupt(s, cpu, me);
+                }
+                let away = self.mechanism == Rseq && s.away & bit8(cpu) != 0 && !self.has(Bug::StaleRegion);
+                let t = &mut s.threads[me];
+                (t.at, t.region) = (cpu, if away { EMPTY } else { cpu });
+                t.pc = Pc::Read(stage);
+            }
+            Pc::Read(stage) => self.read(s, me, stage, &region),
+            // The new cap, which stays if the section is aborted behind it.
+            Pc::Store(stage) => {
+                if self.writes(s, me, t.region) {
+                    s.regions[usize::from(t.region)].cap = t.cap;
+                    s.threads[me].pc = Pc::Write(stage);
+                }
+            }
+            Pc::Write(stage) => {
+                if self.writes(s, me, t.region) {
+                    let (rounds, n) = Self::pushed(&t, stage);
+                    let region = &mut s.regions[usize::from(t.region)];
+                    if usize::from(t.len + n) > PLACES || t.len + n > self.reach {
+                        s.fault = Some(Fault::BeyondReach);
+                        return;
+                    }
+                    if self.has(Bug::BatchCommittedEarly) && matches!(stage, Stage::Rest | Stage::RestAgain) {
+                        region.len = t.len + n;
+                    }
+                    for i in 0..n {
+                        region.places[usize::from(t.len + i)] = rounds[usize::from(i)];
+                    }
+                    s.threads[me].pc = Pc::Commit(stage);
+                }
+            }
+            Pc::Commit(stage) => {
+                if !self.writes(s, me, t.region) {
+                    return;
+                }
+                let (_, n) = Self::pushed(&t, stage);
+                let region = &mut s.regions[usize::from(t.region)];
+                let mine = &mut s.threads[me];
+                match stage {
+                    Stage::Pop => {
+                        (region.len, region.served) = (t.len - 1, true);
+                        mine.mine = t.read[0];
+                    }
+                    Stage::Overflow => {
+                        region.len = t.len - self.capacity;
+                        (mine.hand, mine.hands) = (t.read, self.capacity);
+                    }
+                    _ => {
+                        region.len = t.len + n;
+                        region.served |= matches!(stage, Stage::Push | Stage::PushAgain);
+                        match stage {
+                            Stage::Rest | Stage::RestAgain => (mine.hand, mine.hands) = ([0; BATCH], 0),
+                            _ => mine.mine = 0,
+                        }
+                    }
+                }
+                mine.read = [0; BATCH];
+                match self.mechanism {
+                    Rseq => self.after(s, me, stage, true),
+                    Claimed => mine.pc = Pc::Leave(stage, true),
+                }
+            }
+            Pc::Leave(stage, done) => {
+                s.regions[usize::from(t.region)].claim = 0;
+                self.after(s, me, stage, done);
+            }
+            _ => unreachable!("{:?} is no step of a section", t.pc),
+        }
+    }
+    /// What a section reads before it stores anything.
+    fn read(&self, s: &mut State, me: usize, stage: Stage, region: &Region) {
+        let (_, n) = Self::pushed(&s.threads[me], stage);
+        let t = &mut s.threads[me];
+        t.len = region.len;
+        match stage {
+            Stage::Pop | Stage::Overflow => {
+                let n = if stage == Stage::Pop { 1 } else { self.capacity };
+                if region.len < n {
+                    return self.missed(s, me, stage);
+                }
+                for i in 0..n {
+                    t.read[usize::from(i)] = region.places[usize::from(region.len - n + i)];
+                }
+                if t.read[..usize::from(n)].contains(&0) {
+                    s.fault = Some(Fault::NoRound);
+                }
+                t.pc = Pc::Commit(stage);
+            }
+            Stage::Push | Stage::PushAgain => {
+                if region.len >= region.cap {
+                    return self.missed(s, me, stage);
+                }
+                t.pc = Pc::Write(stage);
+            }
+            Stage::Rest | Stage::RestAgain | Stage::Widen | Stage::WidenAgain => {
+                let need = region.len + n;
+                t.pc = Pc::Write(stage);
+                if need > region.cap {
+                    let limit = if self.has(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
+                    let cap = (2 * region.cap).max(need).min(limit);
+                    if need > cap || !region.committed {
+                        return self.missed(s, me, stage);
+                    }
+                    t.cap = cap;
+                    t.pc = Pc::Store(stage);
+                }
+            }
+        }
+    }
+    /// What comes behind a section.
+    fn after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
+        let t = &mut s.threads[me];
+        (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
+        t.pc = match (stage, done) {
+            (Stage::Pop, false) => Pc::Look,
+            (Stage::Rest, false) => Pc::IsOpen(Stage::RestAgain),
+            (Stage::RestAgain, false) => {
+                if self.has(Bug::TriesAgain) {
+                    Pc::Enter(Stage::Rest)
+                } else {
+                    Pc::Flush
+                }
+            }
+            (Stage::Push, false) => Pc::Enter(Stage::Widen),
+            (Stage::Widen, false) => Pc::IsOpen(Stage::WidenAgain),
+            (Stage::WidenAgain, false) => Pc::Enter(Stage::Overflow),
+            (Stage::Overflow, true) => {
+                if self.depot_limit > 0 {
+                    Pc::LockDepotToPut
+                } else {
+                    Pc::Flush
+                }
+            }
+            (Stage::Overflow, false) | (Stage::PushAgain, false) => Pc::Bypass,
+            (_, true) => return Self::end(s, me),
+        };
+    }
+
+    // ---- the rest ----
+
+    fn back(s: &mut State, round: Round) {
+        if round == 0 {
+            s.fault = Some(Fault::NoRound);
+        } else if s.supplier & bit(round) != 0 {
+            s.fault = Some(Fault::BackTwice);
+        }
+        s.supplier |= bit(round);
+    }
+    fn set_limit(s: &mut State, limit: u8) {
+        s.number.open = limit;
+        if s.number.drains == 0 {
+            s.number.limit = limit;
+        }
+        if limit > 0 {
+            s.regions.iter_mut().filter(|region| region.limit > 0).for_each(|region| region.limit = limit);
+        }
+    }
+    fn reopen(&self, s: &mut State) {
+        match s.number.drains.checked_sub(1) {
+            None => s.fault = Some(Fault::EndedTwice),
+            Some(left) => {
+                s.number.drains = left;
+                if (left == 0 || self.has(Bug::FirstDrainOpens)) && !self.has(Bug::NeverReopens) {
+                    s.number.limit = s.number.open;
+                }
+            }
+        }
+    }
+    /// Where a visit to the depot that takes goes on.
+    fn taken(&self, s: &mut State, me: usize, got: bool) {
+        let t = &mut s.threads[me];
+        match (t.op, got) {
+            (Op::Alloc, false) if t.open => t.pc = Pc::Fill,
+            (Op::Alloc, false) => Self::end(s, me),
+            (Op::Alloc, true) => self.keep_one(s, me),
+            (_, true) => t.pc = Pc::Flush,
+            (_, false) => Self::end(s, me),
+        }
+    }
+    /// One of the magazine's rounds is the caller's, the others go on the stack.
+    fn keep_one(&self, s: &mut State, me: usize) {
+        let t = &mut s.threads[me];
+        t.open = false;
+        t.hands -= 1;
+        t.mine = core::mem::take(&mut t.hand[usize::from(t.hands)]);
+        if t.hands == 0 {
+            return Self::end(s, me);
+        }
+        t.pc = Pc::Enter(Stage::Rest);
+    }
+    /// Where a drain goes on that has nothing more to give away.
+    fn given(&self, s: &mut State, me: usize) {
+        let t = &mut s.threads[me];
+        match t.op {
+            Op::Drain => Self::end(s, me),
+            Op::Reap => t.pc = Pc::LockForSurplus,
+            _ => t.pc = Pc::Hint,
+        }
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one arm for each action")]
+    fn step(&self, s: &mut State, me: usize, cpu: u8) {
+        let who = me as u8 + 1;
+        let t = s.threads[me];
+        if inside(t.pc).is_some() || matches!(t.pc, Pc::Enter(_)) {
+            return self.section(s, me, cpu);
+        }
+        let at = usize::from(cpu);
+        let mut go = t.pc;
+        match t.pc {
+            Pc::Look => {
+                s.threads[me].open = s.number.limit > 0;
+                go = if s.number.limit > 0 { Pc::Hint } else { Pc::Fill };
+            }
+            Pc::Fill => {
+                let ask = if t.open { self.capacity } else { 1 };
+                let mine = &mut s.threads[me];
+                for _ in 0..ask {
+                    if s.supplier != 0 {
+                        let round = s.supplier.trailing_zeros() as u8;
+                        s.supplier &= !bit(round);
+                        mine.hand[usize::from(mine.hands)] = round;
+                        mine.hands += 1;
+                    }
+                }
+                match (mine.hands, t.open) {
+                    (0, true) => return Self::end(s, me),
+                    (0, false) => go = Pc::Hint,
+                    _ => return self.keep_one(s, me),
+                }
+            }
+            Pc::Flush => {
+                let mine = &mut s.threads[me];
+                let (hand, n) = (mine.hand, mine.hands);
+                (mine.hand, mine.hands) = ([0; BATCH], 0);
+                hand[..usize::from(n)].iter().for_each(|round| Self::back(s, *round));
+                match t.op {
+                    Op::Free => go = Pc::Enter(Stage::PushAgain),
+                    Op::Close => go = Pc::Hint,
+                    Op::Reap => {
+                        s.threads[me].surplus -= 1;
+                        if t.surplus == 1 {
+                            return Self::end(s, me);
+                        }
+                        go = Pc::Hint;
+                    }
+                    _ => return Self::end(s, me),
+                }
+            }
+            Pc::Bypass => {
+                Self::back(s, t.mine);
+                s.threads[me].mine = 0;
+                return Self::end(s, me);
+            }
+
+            // ---- the opening of a stack ----
+            Pc::IsOpen(stage) => {
+                s.threads[me].at = cpu;
+                if s.regions[at].limit > 0 {
+                    return self.after(s, me, stage, false);
+                }
+                go = Pc::TryDrains(stage);
+            }
+            Pc::TryDrains(stage) => {
+                if s.drains != 0 && !self.has(Bug::OpensBesideDrain) {
+                    return self.after(s, me, stage, false);
+                }
+                if s.drains == 0 {
+                    s.drains = who;
+                }
+                go = Pc::Open(stage);
+            }
+            Pc::Open(stage) => {
+                let limit = if self.has(Bug::OpensBesideDrain) { s.number.open } else { s.number.limit };
+                let region = &mut s.regions[at];
+                let more = !region.committed;
+                region.committed = true;
+                let opened = limit > 0 && region.limit == 0;
+                if opened {
+                    region.limit = limit;
+                }
+                if s.drains == who {
+                    s.drains = 0;
+                }
+                s.threads[me].at = 0;
+                if !(more || opened) {
+                    return self.after(s, me, stage, false);
+                }
+                go = Pc::Enter(stage);
+            }
+
+            // ---- the depot ----
+            Pc::Hint => {
+                if s.depot.len == 0 {
+                    return self.taken(s, me, false);
+                }
+                go = Pc::LockDepot;
+            }
+            Pc::LockDepot => {
+                s.depot_lock = who;
+                go = Pc::Take;
+            }
+            Pc::Take => {
+                s.depot_lock = 0;
+                let got = s.depot.len > 0;
+                if got {
+                    let at = usize::from(s.depot.len - 1);
+                    let mine = &mut s.threads[me];
+                    (mine.hand, mine.hands) = (s.depot.full[at], self.capacity);
+                    if !self.has(Bug::DepotKeeps) {
+                        s.depot.full[at] = [0; BATCH];
+                        s.depot.len -= 1;
+                    }
+                    s.depot.min = s.depot.min.min(s.depot.len);
+                }
+                return self.taken(s, me, got);
+            }
+            Pc::LockDepotToPut => {
+                s.depot_lock = who;
+                go = Pc::Put;
+            }
+            Pc::Put => {
+                s.depot_lock = 0;
+                let open = s.depot.open || self.has(Bug::ClosedDepotTakes);
+                if open && s.depot.len < self.depot_limit {
+                    let mine = &mut s.threads[me];
+                    s.depot.full[usize::from(s.depot.len)] = mine.hand;
+                    s.depot.len += 1;
+                    (mine.hand, mine.hands) = ([0; BATCH], 0);
+                    go = Pc::Enter(Stage::PushAgain);
+                } else {
+                    go = Pc::Flush;
+                }
+            }
+            Pc::LockForSurplus => {
+                s.depot_lock = who;
+                go = Pc::Surplus;
+            }
+            Pc::Surplus => {
+                s.depot_lock = 0;
+                let n = s.depot.min;
+                s.depot.min = s.depot.len - n;
+                s.threads[me].surplus = n;
+                if n == 0 {
+                    return Self::end(s, me);
+                }
+                go = Pc::Hint;
+            }
+
+            // ---- a drain ----
+            Pc::LockDrains => {
+                if s.drains == 0 {
+                    s.drains = who;
+                }
+                go = if t.op == Op::Fork { Pc::LockDepotToFork } else { Pc::Close };
+            }
+            Pc::Close => {
+                let idle = s.regions.iter().any(Region::is_idle);
+                if t.op == Op::Reap && !idle {
+                    s.regions.iter_mut().for_each(Region::see);
+                    s.threads[me].todo = 0;
+                } else {
+                    let before = core::mem::replace(&mut s.number.waiting, who);
+                    if before == 0 {
+                        s.number.drains += 1;
+                        s.number.limit = 0;
+                    } else if !self.has(Bug::SweepForgotten) {
+                        let theirs = s.regions.iter_mut().filter(|region| region.taken_by == before);
+                        theirs.for_each(|region| region.taken_by = who);
+                    }
+                }
+                go = Pc::Want;
+            }
+            Pc::Want if t.todo == 0 => {
+                s.threads[me].todo = t.away;
+                go = match (t.away, self.mechanism) {
+                    (0, _) | (_, Claimed) => self.owned_all(s, me),
+                    (_, Rseq) if self.has(Bug::TakesBeforeFence) => Pc::TakeStack,
+                    (_, Rseq) => Pc::Fence,
+                };
+            }
+            Pc::Want => {
+                let mine = &mut s.threads[me];
+                mine.todo &= !bit8(cpu);
+                let region = &mut s.regions[at];
+                let for_good = s.number.open == 0 && !self.has(Bug::ClosedStaysOpen);
+                let wanted = match t.op {
+                    Op::Retire => region.limit > 0 || region.len > 0,
+                    Op::Reap => region.is_idle(),
+                    _ => for_good && region.limit > 0 || region.len > 0,
+                };
+                let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && cpu > 0;
+                if wanted && region.committed && !left_out {
+                    mine.at = cpu;
+                    go = Pc::Own;
+                } else if t.op == Op::Reap {
+                    region.see();
+                }
+            }
+            Pc::Own => {
+                let mine = &mut s.threads[me];
+                mine.away |= bit8(cpu);
+                match self.mechanism {
+                    Rseq => {
+                        s.away |= bit8(cpu);
+                        mine.at = 0;
+                        go = Pc::Want;
+                    }
+                    Claimed => {
+                        s.owned |= bit8(cpu);
+                        if !self.has(Bug::NoFence) {
+                            s.regions[at].claim = who;
+                        }
+                        mine.at = cpu;
+                        self.take_stack(s, me, at);
+                        go = Pc::PutBack;
+                    }
+                }
+            }
+            Pc::Fence if t.todo == 0 => {
+                s.threads[me].todo = t.away;
+                go = Pc::TakeStack;
+            }
+            Pc::Fence => {
+                let first = t.todo == t.away;
+                if !self.has(Bug::NoFence) && (first || !self.has(Bug::FencesOne)) {
+                    Self::interrupt(s, cpu, me);
+                }
+                s.owned |= bit8(cpu);
+                s.threads[me].todo &= !bit8(cpu);
+            }
+            Pc::TakeStack if t.todo == 0 => go = self.owned_all(s, me),
+            Pc::TakeStack => {
+                s.owned |= bit8(cpu);
+                s.threads[me].todo &= !bit8(cpu);
+                s.threads[me].at = cpu;
+                if self.has(Bug::PutBackEarly) {
+                    s.away &= !bit8(cpu);
+                } else {
+                    self.take_stack(s, me, at);
+                }
+                go = Pc::PutBack;
+            }
+            Pc::PutBack => {
+                if self.has(Bug::TakesBeforeFence) {
+                    Self::interrupt(s, cpu, me);
+                }
+                if self.has(Bug::PutBackEarly) && self.mechanism == Rseq {
+                    self.take_stack(s, me, at);
+                }
+                s.away &= !bit8(cpu);
+                s.owned &= !bit8(cpu);
+                if self.mechanism == Claimed && !self.has(Bug::NoFence) {
+                    s.regions[at].claim = 0;
+                }
+                s.threads[me].at = 0;
+                go = if self.mechanism == Rseq { Pc::TakeStack } else { Pc::Want };
+            }
+            Pc::Claim => {
+                if t.op != Op::Reap {
+                    s.number.waiting = 0;
+                }
+                if s.drains == who {
+                    s.drains = 0;
+                }
+                s.threads[me].away = 0;
+                go = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
+            }
+            // What a sweep took is collected, unless a drain took it over.
+            // A layer that goes has nobody who collects from it.
+            Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => return Self::end(s, me),
+            Pc::LockToClaim => {
+                let number = core::mem::take(&mut s.number.waiting);
+                s.threads[me].number = number;
+                if number == 0 {
+                    self.given(s, me);
+                    return;
+                }
+                go = Pc::GiveStack;
+            }
+            Pc::GiveStack if self.to_give(s, &t) == 0 => go = Pc::LockToReopen,
+            Pc::GiveStack => {
+                let mine = &mut s.threads[me];
+                (mine.left, mine.at) = (s.regions[at].taken, cpu);
+                go = Pc::ForgetTaken;
+            }
+            Pc::ForgetTaken => {
+                (s.regions[at].taken, s.regions[at].taken_by) = (0, 0);
+                go = Pc::GiveRound;
+            }
+            Pc::GiveRound => {
+                let round = s.regions[at].places[usize::from(t.left - 1)];
+                let mine = &mut s.threads[me];
+                mine.left -= 1;
+                if mine.left == 0 {
+                    mine.at = 0;
+                    go = Pc::GiveStack;
+                }
+                Self::back(s, round);
+            }
+            Pc::LockToReopen => {
+                if s.drains == 0 {
+                    s.drains = who;
+                }
+                go = Pc::Reopen;
+            }
+            Pc::Reopen => {
+                self.reopen(s);
+                if s.drains == who {
+                    s.drains = 0;
+                }
+                return self.given(s, me);
+            }
+
+            // ---- closed for good; another owner ----
+            Pc::LockToLimit => {
+                s.drains = who;
+                go = if t.op == Op::Retire { Pc::Retire } else { Pc::Limit };
+            }
+            Pc::Limit => {
+                let smaller = if s.number.open == self.reach { self.capacity } else { self.reach };
+                // A class that is closed stays so.
+                let resized = if s.number.open == 0 { 0 } else { smaller };
+                Self::set_limit(s, if t.op == Op::Resize { resized } else { 0 });
+                s.drains = 0;
+                if t.op == Op::Resize {
+                    return Self::end(s, me);
+                }
+                go = Pc::LockToCloseDepot;
+            }
+            Pc::LockToCloseDepot => {
+                s.depot_lock = who;
+                go = Pc::CloseDepot;
+            }
+            Pc::CloseDepot => {
+                s.depot.open = false;
+                s.depot_lock = 0;
+                go = Pc::LockDrains;
+            }
+            Pc::Retire => {
+                Self::set_limit(s, 0);
+                if core::mem::take(&mut s.number.waiting) > 0 {
+                    self.reopen(s);
+                }
+                go = Pc::Want;
+            }
+            // Another owner gets the number, with rounds of its own.
+            Pc::Forget => {
+                for region in &mut s.regions {
+                    (region.taken, region.taken_by, region.seen) = (0, 0, 0);
+                    region.served = false;
+                }
+                s.dead = self.fresh(0);
+                s.supplier = self.fresh(1);
+                s.depot = Depot { open: true, ..Depot::default() };
+                Self::set_limit(s, self.reach);
+                s.drains = 0;
+                return Self::end(s, me);
+            }
+
+            // ---- a fork ----
+            Pc::LockDepotToFork => {
+                if s.depot_lock == 0 {
+                    s.depot_lock = who;
+                }
+                go = Pc::Fork;
+            }
+            Pc::Fork => {
+                if s.drains == who {
+                    s.drains = 0;
+                }
+                if s.depot_lock == who {
+                    s.depot_lock = 0;
+                }
+                return Self::end(s, me);
+            }
+            pc => unreachable!("{pc:?} is no step"),
+        }
+        s.threads[me].pc = go;
+    }
+    /// Where a drain goes on that has taken what it wanted.
+    fn owned_all(&self, s: &mut State, me: usize) -> Pc {
+        (s.threads[me].todo, s.threads[me].away) = (0, 0);
+        if s.threads[me].op == Op::Retire { Pc::Forget } else { Pc::Claim }
+    }
+    fn take_stack(&self, s: &mut State, me: usize, at: usize) {
+        let (op, number) = (s.threads[me].op, me as u8 + 1);
+        let region = &mut s.regions[at];
+        if op != Op::Reap || region.is_idle() {
+            if region.len > 0 {
+                if region.taken > 0 {
+                    s.fault = Some(Fault::TakenTwice);
+                }
+                let number = if op == Op::Retire { 0 } else { number };
+                (region.taken, region.taken_by, region.len) = (region.len, number, 0);
+            }
+            if region.limit > 0 && !self.has(Bug::StaysOpen) {
+                (region.cap, region.limit) = (0, 0);
+            }
+        }
+        region.see();
+    }
+
+    /// The process forks, and this is the child: what other threads had in hand is lost.
+    fn child(&self, s: &mut State, me: usize) {
+        if s.away != 0 {
+            s.fault = Some(Fault::AwayInChild);
+            return;
+        }
+        let who = me as u8 + 1;
+        for other in 0..THREADS {
+            let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..NOBODY });
+            let left = &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())];
+            let had = t.hand.iter().chain(&t.held).chain([&t.mine]).chain(left);
+            s.lost |= had.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);
+        }
+        s.threads[me].pc = Pc::Idle;
+        s.owned = 0;
+        for region in s.regions.iter_mut().filter(|region| region.committed) {
+            if !self.has(Bug::ClaimsOutlive) {
+                region.claim = 0;
+            }
+        }
+        let drains = s.number.drains;
+        if !self.has(Bug::DrainsOutlive) {
+            (s.number.drains, s.number.waiting) = (0, 0);
+            if drains > 0 {
+                for region in &mut s.regions {
+                    if region.taken > 0 && !self.has(Bug::ChildLosesTaken) {
+                        region.len = region.taken;
+                    }
+                    (region.taken, region.taken_by) = (0, 0);
+                }
+                s.number.limit = s.number.open;
+            }
+        }
+        if s.drains == who {
+            s.drains = 0;
+        }
+        if s.depot_lock == who {
+            s.depot_lock = 0;
+        }
+        s.child = true;
+    }
+
+    // ---- what must hold ----
+
+    /// How often each round is somewhere.
+    fn places(&self, s: &State) -> [u8; 16] {
+        let mut times = [0; 16];
+        let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
+        for region in &s.regions {
+            count(&region.places[..usize::from(region.len.max(region.taken))]);
+        }
+        (0..usize::from(s.depot.len)).for_each(|i| count(&s.depot.full[i][..usize::from(self.capacity)]));
+        for t in &s.threads {
+            count(&t.hand[..usize::from(t.hands)]);
+            count(&t.held[..usize::from(t.holds)]);
+            if t.mine > 0 {
+                count(&[t.mine]);
+            }
+            count(&s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())]);
+        }
+        for (round, times) in times.iter_mut().enumerate() {
+            *times += u8::from((s.supplier | s.lost) & bit(round) != 0);
+        }
+        times
+    }
+    /// Each round is in one place.
+    pub(crate) fn each_in_one_place(&self, s: &State) -> bool {
+        let times = self.places(s);
+        let living = (self.fresh(0) | self.fresh(1) & if s.dead == 0 { 0 } else { !0 }) & !s.dead;
+        (1..16).all(|round: usize| living & bit(round) == 0 || times[round] == 1) && times[0] == 0
+    }
+    /// No stack holds more than it has places for, nor has more than its reach.
+    pub(crate) fn within_reach(&self, s: &State) -> bool {
+        // In a child, what a drain had taken lies again where it lay, on a stack without places until the next push.
+        let most = |region: &Region| if s.child { self.reach } else { region.cap };
+        let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
+        s.regions.iter().all(fits)
+    }
+    /// With nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be.
+    pub(crate) fn at_rest(&self, s: &State) -> bool {
+        let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
+        let number = &s.number;
+        at_work
+            || (s.away | s.owned | s.drains | s.depot_lock | number.drains | number.waiting) == 0
+                && number.limit == number.open
+                && s.regions.iter().all(|region| (region.claim | region.taken) == 0)
+    }
+
+    // ---- states that are alike ----
+
+    /// The same state, for whom all CPUs and all rounds are alike: CPUs are sorted by what can be told of them, rounds are named in
+    /// the order of their places.
+    pub(crate) fn canonical(&self, before: &State) -> State {
+        let mut s = self.without_garbage(before);
+        self.sort_cpus(&mut s);
+        self.name_rounds(&mut s);
+        s
+    }
+    /// Whether a state is that canonical one but for names. (CPUs of which the same can be told are in any order in it.)
+    pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
+        let state = self.without_garbage(state);
+        let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        all.iter().any(|order| {
+            let mut renamed = state;
+            self.order_cpus(&mut renamed, *order);
+            self.name_rounds(&mut renamed);
+            renamed == *canonical
+        })
+    }
+    /// The same state without what nobody will read.
+    pub(crate) fn without_garbage(&self, state: &State) -> State {
+        let mut s = *state;
+        self.forget_garbage(&mut s);
+        s
+    }
+    fn forget_garbage(&self, s: &mut State) {
+        for cpu in 0..CPUS {
+            let mut used = s.regions[cpu].len.max(s.regions[cpu].taken);
+            for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {
+                used = used.max(t.left);
+                if let Pc::Commit(stage) = t.pc {
+                    used = used.max(t.len + Self::pushed(t, stage).1);
+                }
+            }
+            s.regions[cpu].places[PLACES.min(usize::from(used))..].fill(0);
+        }
+        if !self.roles.contains(&Role::Reaper) {
+            s.regions.iter_mut().for_each(|region| (region.served, region.seen) = (false, 0));
+            s.depot.min = 0;
+        }
+        for (t, role) in s.threads.iter_mut().zip(&self.roles) {
+            t.done &= matches!(role, Role::Closer | Role::Successor | Role::Forker);
+        }
+    }
+    fn sort_cpus(&self, s: &mut State) {
+        let key = |cpu: usize| {
+            let region = Region { places: [0; PLACES], ..s.regions[cpu] };
+            let mut there = 0_u64;
+            for t in &s.threads {
+                let at = usize::from(t.at) == cpu && (inside(t.pc).is_some() || uses_at(t.pc));
+                let bits =
+                    u64::from(at) | u64::from(t.todo >> cpu & 1) << 1 | u64::from(t.away >> cpu & 1) << 2;
+                there = there << 3 | bits;
+            }
+            (region, s.away >> cpu & 1, s.owned >> cpu & 1, there)
+        };
+        let used = usize::from(self.cpus);
+        let mut order: [usize; CPUS] = core::array::from_fn(|i| i);
+        order[..used].sort_by_cached_key(|cpu| key(*cpu));
+        if !order.is_sorted() {
+            self.order_cpus(s, order);
+        }
+    }
+    fn order_cpus(&self, s: &mut State, order: [usize; CPUS]) {
+        let mut names = [0, 0, 0, EMPTY];
+        for (to, from) in order.iter().enumerate() {
+            names[*from] = to as u8;
+        }
+        let mask = |mask: &mut u8| *mask = (0..CPUS).map(|cpu| (*mask >> cpu & 1) << names[cpu]).sum();
+        let regions = s.regions;
+        order.iter().enumerate().for_each(|(to, from)| s.regions[to] = regions[*from]);
+        mask(&mut s.away);
+        mask(&mut s.owned);
+        for t in &mut s.threads {
+            if inside(t.pc).is_some() || uses_at(t.pc) {
+                t.at = names[usize::from(t.at)];
+            }
+            if inside(t.pc).is_some() {
+                t.region = names[usize::from(t.region)];
+            }
+            mask(&mut t.todo);
+            mask(&mut t.away);
+        }
+    }
+    fn name_rounds(&self, s: &mut State) {
+        let (mut names, mut next) = ([0_u8; 16], 1);
+        // Those of the second owner are told from the first one's.
+        let old = s.dead;
+        let mut name = |round: &mut Round| {
+            if *round > 0 && old & bit(*round) == 0 {
+                if names[usize::from(*round)] == 0 {
+                    names[usize::from(*round)] = next + if old == 0 { 0 } else { self.rounds };
+                    next += 1;
+                }
+                *round = names[usize::from(*round)];
+            }
+        };
+        s.regions.iter_mut().flat_map(|region| &mut region.places).for_each(&mut name);
+        s.depot.full.iter_mut().flatten().for_each(&mut name);
+        for t in &mut s.threads {
+            t.read.iter_mut().chain(&mut t.hand).chain(&mut t.held).for_each(&mut name);
+            name(&mut t.mine);
+        }
+        for set in [&mut s.supplier, &mut s.lost] {
+            let mut named = 0;
+            for i in (0..16_u8).filter(|i| *set & bit(*i) != 0) {
+                let mut round = i;
+                name(&mut round);
+                named |= bit(round);
+            }
+            *set = named;
+        }
+    }
+}
+
+/// The stage of the section that a thread is inside of.
+pub(crate) fn inside(pc: Pc) -> Option<Stage> {
+    match pc {
+        Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
+            Some(stage)
+        }
+        _ => None,
+    }
+}
+/// Whether `at` means something.
+fn uses_at(pc: Pc) -> bool {
+    matches!(pc, Pc::TryDrains(_) | Pc::Open(_) | Pc::Own | Pc::PutBack | Pc::ForgetTaken | Pc::GiveRound)
+}
+fn abort(t: &mut Thread) {
+    if let Some(stage) = inside(t.pc) {
+        t.pc = Pc::Enter(stage);
+        (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
+    }
+}

@@ -1,0 +1,193 @@
+//! A counter-example as a story: the form that models under loom write, which `uslab story FILE --html` makes a page of.
+
+use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
+use std::collections::BTreeMap;
+use uslab_sim::story::{Change, Step, Story, VERSION};
+
+type Parts = BTreeMap<String, String>;
+
+fn rounds(rounds: &[u8]) -> String {
+    if rounds.is_empty() { "nothing".to_owned() } else { format!("{rounds:?}") }
+}
+fn set(rounds_in: u16) -> String {
+    rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
+}
+
+/// What is worth showing of a state.
+fn parts(protocol: &Protocol, s: &State) -> Parts {
+    let mut parts = Parts::new();
+    let mut put = |name: String, value: String| _ = parts.insert(name, value);
+    for cpu in 0..usize::from(protocol.cpus) {
+        let region = &s.regions[cpu];
+        let stack = rounds(&region.places[..usize::from(region.len)]);
+        let taken = rounds(&region.places[..usize::from(region.taken)]);
+        put(
+            format!("CPU {cpu} stack"),
+            if region.taken > 0 { format!("{stack}, taken: {taken}") } else { stack },
+        );
+        put(format!("CPU {cpu} places"), format!("{} of {}", region.cap, region.limit));
+        if protocol.mechanism == Mechanism::Rseq {
+            put(
+                format!("CPU {cpu} region"),
+                if s.away >> cpu & 1 == 1 { "away" } else { "there" }.to_owned(),
+            );
+        }
+    }
+    let magazine = |full: &[u8; 2]| rounds(&full[..usize::from(protocol.capacity)]);
+    let depot = s.depot.full[..usize::from(s.depot.len)].iter().map(magazine).collect::<Vec<_>>().join(" ");
+    put("depot".to_owned(), if depot.is_empty() { "nothing".to_owned() } else { depot });
+    put("supplier".to_owned(), set(s.supplier));
+    let number = &s.number;
+    put("class".to_owned(), if number.limit > 0 { "open" } else { "closed" }.to_owned());
+    put("drains at work".to_owned(), number.drains.to_string());
+    for (name, lock) in [("lock of drains", s.drains), ("lock of the depot", s.depot_lock)] {
+        put(name.to_owned(), lock.checked_sub(1).map_or("free".to_owned(), |who| format!("thread {who}'s")));
+    }
+    for (thread, t) in s.threads.iter().enumerate().filter(|(thread, _)| *thread < protocol.roles.len()) {
+        let mut has = t.held[..usize::from(t.holds)].to_vec();
+        has.extend(&t.hand[..usize::from(t.hands)]);
+        has.extend((t.mine > 0).then_some(t.mine));
+        put(format!("thread {thread} has"), rounds(&has));
+    }
+    parts
+}
+
+fn section(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Pop => "a pop",
+        Stage::Rest | Stage::RestAgain => "a push of a batch",
+        Stage::Push | Stage::PushAgain => "a push",
+        Stage::Widen | Stage::WidenAgain => "a push that may get more places",
+        Stage::Overflow => "a pop of a magazine",
+    }
+}
+
+/// What the action is, in words.
+fn did(protocol: &Protocol, before: &State, action: Action) -> String {
+    let t = &before.threads[usize::from(action.thread)];
+    let cpu = match action.act {
+        Act::On(cpu) => cpu,
+        _ => t.cpu(),
+    };
+    let claims = protocol.mechanism == Mechanism::Claimed;
+    match (action.act, t.pc) {
+        (Act::Begin(op), _) => match op {
+            Op::Alloc => "begins an allocation",
+            Op::Free => "begins a free",
+            Op::Drain => "begins a drain",
+            Op::Reap => "begins a reap",
+            Op::Close => "closes the class",
+            Op::Retire => "gives the number back",
+            Op::Fork => "begins a fork",
+            Op::Resize => "changes the limit",
+        }
+        .to_owned(),
+        (Act::Abort, pc) => {
+            format!("is interrupted in {}, which begins again", inside(pc).map_or("it", section))
+        }
+        (Act::Child, _) => "goes on as the child".to_owned(),
+        (_, Pc::Enter(stage)) if claims && before.regions[usize::from(cpu)].claim_of() > 0 => {
+            format!("finds the region of CPU {cpu} claimed, for {}", section(stage))
+        }
+        (_, Pc::Enter(stage)) => {
+            let claim = if claims { "claims the region and " } else { "" };
+            format!("{claim}begins {} on CPU {cpu}", section(stage))
+        }
+        (_, Pc::Read(_)) => format!("reads the stack of CPU {cpu}"),
+        (_, Pc::Store(_)) => "lets the stack have more places".to_owned(),
+        (_, Pc::Write(_)) => "writes its rounds above the stack".to_owned(),
+        (_, Pc::Commit(stage)) => format!("commits {}", section(stage)),
+        (_, Pc::Leave(..)) => "gives its claim back".to_owned(),
+        (_, Pc::Look) => "missed, and looks whether the class is open".to_owned(),
+        (_, Pc::Fill) => "asks the supplier".to_owned(),
+        (_, Pc::Flush) => "gives its magazine to the supplier".to_owned(),
+        (_, Pc::Bypass) => "gives its round to the supplier".to_owned(),
+        (_, Pc::IsOpen(_)) => format!("looks whether the stack of CPU {cpu} is open"),
+        (_, Pc::TryDrains(_)) => "tries the lock of drains".to_owned(),
+        (_, Pc::Open(_)) => format!("opens the stack of CPU {cpu}, if it may"),
+        (_, Pc::Hint) => "looks whether the depot has a magazine".to_owned(),
+        (
+            _,
+            Pc::LockDepot
+            | Pc::LockDepotToPut
+            | Pc::LockToCloseDepot
+            | Pc::LockForSurplus
+            | Pc::LockDepotToFork,
+        ) => "locks the depot".to_owned(),
+        (_, Pc::Take) => "takes a magazine from the depot, if there is one".to_owned(),
+        (_, Pc::Put) => "puts a magazine into the depot, if there is room".to_owned(),
+        (_, Pc::LockDrains | Pc::LockToReopen | Pc::LockToLimit) => "locks the drains".to_owned(),
+        (_, Pc::Close) => "closes the class, for as long as this takes".to_owned(),
+        (_, Pc::Want) => format!("looks whether it wants the stack of CPU {cpu}"),
+        (_, Pc::Own) if claims => format!("claims the region of CPU {cpu} and takes its stack"),
+        (_, Pc::Own) => format!("takes the region of CPU {cpu} away"),
+        (_, Pc::Fence) => format!("fences CPU {cpu}"),
+        (_, Pc::TakeStack) => format!("takes the stack of CPU {cpu}"),
+        (_, Pc::PutBack) => format!("puts the region of CPU {cpu} back"),
+        (_, Pc::Claim) => "unlocks the drains".to_owned(),
+        (_, Pc::LockToClaim) => "collects what its sweep took, if that is still there".to_owned(),
+        (_, Pc::GiveStack) => format!("looks what is its own of CPU {cpu}"),
+        (_, Pc::ForgetTaken) => format!("begins to give away what it took from CPU {cpu}"),
+        (_, Pc::GiveRound) => format!("gives a round of CPU {cpu} to the supplier"),
+        (_, Pc::Reopen) => "ends its drain of the class".to_owned(),
+        (_, Pc::Surplus) => "asks how many magazines nobody needed".to_owned(),
+        (_, Pc::Limit) => "sets the limit".to_owned(),
+        (_, Pc::CloseDepot) => "closes the depot".to_owned(),
+        (_, Pc::Retire) => "closes the class for good".to_owned(),
+        (_, Pc::Forget) => "lets another owner have the number".to_owned(),
+        (_, Pc::Fork) => "has forked, and goes on as the parent".to_owned(),
+        (_, Pc::Idle | Pc::Gone) => "does nothing".to_owned(),
+    }
+}
+
+/// The story of a way through canonical states, in which CPUs and rounds change their names from one state to the next: here they
+/// keep them.
+pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
+    let mut state = protocol.start();
+    let mut known = Parts::new();
+    let mut steps = vec![];
+    for next in &way[1..] {
+        let mut actions = vec![];
+        protocol.actions(&state, &mut actions);
+        let mut ways = actions.iter().map(|action| (*action, protocol.next(&state, *action)));
+        let (action, after) =
+            ways.find(|(_, after)| protocol.is_like(after, next)).expect("the way is one of the protocol's");
+        let now = parts(protocol, &after);
+        if steps.is_empty() {
+            known = parts(protocol, &state);
+        }
+        let changed = now.iter().filter(|(part, value)| known.get(*part) != Some(value));
+        let change = |(part, after): (&String, &String)| Change {
+            thing: 1,
+            part: part.clone(),
+            before: known.get(part).cloned(),
+            after: after.clone(),
+        };
+        let thread = usize::from(action.thread);
+        let role = match if state.child { Role::User } else { protocol.roles[thread] } {
+            Role::User => "user",
+            Role::Drainer => "drain",
+            Role::Reaper => "reaper",
+            Role::Closer | Role::Successor => "owner",
+            Role::Forker => "fork",
+            Role::Resizer => "tuning",
+        };
+        steps.push(Step {
+            thread: action.thread.to_string(),
+            role: Some(role.to_owned()),
+            did: did(protocol, &state, action),
+            changes: changed.map(change).collect(),
+            at: None,
+        });
+        known = now;
+        state = protocol.without_garbage(&after);
+    }
+    Story {
+        version: VERSION,
+        title: title.to_owned(),
+        steps,
+        waiting: vec![],
+        end: end.to_owned(),
+        about: None,
+    }
+}

@@ -1,0 +1,378 @@
+//! What threads see of caches, pools with a reserve, handles and hives can be explained by one order of their operations.
+//!
+//! Real threads run, each call and its result are noted, and the history is checked. Each kind has a wrapper that is wrong on
+//! purpose: its history must be refused. Handle tables and hives are for one owner, so theirs are under a lock.
+
+use crate::linearizable::{Call, Recorder, Spec, check, check_each};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use uslab::handle::{Generations, Handle, HandleCache, HandleTable};
+use uslab::objects::Key;
+use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem};
+use uslab_magazine::sync::Mutex;
+
+const THREADS: u64 = 4;
+/// Rounds of a test, and operations of each thread in one.
+const ROUNDS: u64 = 20;
+const CALLS: u64 = 100;
+/// A wrapper that is wrong is caught in so many rounds, each of which may be lucky.
+const TRIES: u64 = 2000;
+
+/// Runs `body` on each thread, with a number that differs in every round, and returns what they did.
+fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut Dice) + Sync) -> Vec<Call<O>> {
+    let recorder = Recorder::new();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (recorder, body) = (&recorder, &body);
+            scope.spawn(move || body(recorder, &mut Dice(round * THREADS + thread + 1)));
+        }
+    });
+    recorder.history()
+}
+
+/// xorshift64 (Marsaglia 2003).
+struct Dice(u64);
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 8) % n
+    }
+}
+
+/// The history of some round is refused.
+fn is_caught(mut refused: impl FnMut(u64) -> bool) -> bool {
+    (0..TRIES).any(|round| refused(round))
+}
+fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
+    assert!(outcome.is_ok(), "no order explains round {round}: {outcome:?}");
+}
+
+// ---- objects of a cache ----
+
+/// One object.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Object {
+    owned: bool,
+}
+#[derive(Clone, Copy, Debug)]
+enum Owned {
+    Alloc(usize),
+    Free(usize),
+}
+impl Spec for Object {
+    type Op = Owned;
+    fn allows(&mut self, op: &Owned) -> bool {
+        let now = matches!(op, Owned::Alloc(_));
+        std::mem::replace(&mut self.owned, now) != now
+    }
+}
+fn object(op: &Owned) -> usize {
+    match op {
+        Owned::Alloc(object) | Owned::Free(object) => *object,
+    }
+}
+/// Allocates and frees; objects travel between threads.
+fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<Owned>> {
+    let shared = Mutex::new(vec![]);
+    record(round, |recorder, dice| {
+        for _ in 0..CALLS {
+            if dice.below(2) == 0 {
+                let object = recorder.call(&alloc, |object| Owned::Alloc(*object));
+                shared.lock().push(object);
+            } else {
+                let mut objects = shared.lock();
+                let n = objects.len() as u64;
+                let object = (n > 0).then(|| objects.swap_remove(dice.below(n) as usize));
+                drop(objects);
+                if let Some(object) = object {
+                    recorder.call(|| free(object), |()| Owned::Free(object));
+                }
+            }
+        }
+    })
+}
+
+#[test]
+fn no_object_has_two_owners() {
+    for round in 0..ROUNDS {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("linear", 64).build_in(&subsystem).unwrap();
+        let alloc = || cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get();
+        let free = |object: usize| {
+            let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
+            // SAFETY: allocated from this cache; who took it from the list frees it once.
+            unsafe { cache.free(object) };
+        };
+        let history = exchange(round, alloc, free);
+        explained(round, check_each(&Object { owned: false }, &history, object));
+    }
+}
+
+#[test]
+fn a_pool_that_looks_and_takes_in_two_lock_holds_is_caught() {
+    let wrong = |round| {
+        let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
+        let alloc = || {
+            let last = *objects.lock().last().expect("there are more than are used");
+            std::thread::yield_now();
+            objects.lock().pop();
+            last
+        };
+        let history = exchange(round, alloc, |object| objects.lock().push(object));
+        check_each(&Object { owned: false }, &history, object).is_err()
+    };
+    assert!(is_caught(wrong));
+}
+
+// ---- a reserve ----
+
+/// A pool that keeps objects back.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Reserved {
+    least: usize,
+    out: BTreeSet<usize>,
+}
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    /// `None`: refused.
+    Alloc(Option<usize>),
+    Free(usize),
+}
+impl Spec for Reserved {
+    type Op = Taken;
+    fn allows(&mut self, op: &Taken) -> bool {
+        match op {
+            // As long as fewer are out than it was made for, the next one succeeds.
+            Taken::Alloc(None) => self.out.len() >= self.least,
+            Taken::Alloc(Some(object)) => self.out.insert(*object),
+            Taken::Free(object) => self.out.remove(object),
+        }
+    }
+}
+fn take_turns(
+    round: u64,
+    alloc: impl Fn() -> Option<usize> + Sync,
+    free: impl Fn(usize) + Sync,
+) -> Vec<Call<Taken>> {
+    record(round, |recorder, dice| {
+        let mut mine = vec![];
+        for _ in 0..CALLS {
+            if mine.len() < 2 && dice.below(2) == 0 {
+                mine.extend(recorder.call(&alloc, |object| Taken::Alloc(*object)));
+                std::thread::yield_now();
+            } else if let Some(object) = mine.pop() {
+                recorder.call(|| free(object), |()| Taken::Free(object));
+            }
+        }
+        for object in mine {
+            recorder.call(|| free(object), |()| Taken::Free(object));
+        }
+    })
+}
+
+#[test]
+fn a_pool_refuses_only_while_its_reserve_is_out() {
+    let mut refused = 0;
+    for round in 0..ROUNDS {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("linear", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let pool = Mempool::new(cache, 3).unwrap();
+        // Of the cache's own objects one is left.
+        let mut others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        drop(others.pop());
+        let alloc = || pool.alloc(Gfp::KERNEL).ok().map(|object| object.expose_provenance().get());
+        let free = |object: usize| {
+            let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
+            // SAFETY: allocated from this pool; its thread frees it once.
+            unsafe { pool.free(object) };
+        };
+        let history = take_turns(round, alloc, free);
+        refused += history.iter().filter(|call| matches!(call.op, Taken::Alloc(None))).count();
+        explained(round, check(&Reserved { least: 3, out: BTreeSet::new() }, &history));
+    }
+    assert!(refused > 0, "the reserve was never out");
+    println!("LINEARIZABLE | mempool | {ROUNDS} histories | {refused} refusals");
+}
+
+#[test]
+fn a_reserve_that_is_filled_later_is_caught() {
+    let wrong = |round| {
+        let (objects, later) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
+        // What is freed comes back at the second free.
+        let free = |object| {
+            let before = std::mem::replace(&mut *later.lock(), vec![object]);
+            objects.lock().extend(before);
+        };
+        let history = take_turns(round, || objects.lock().pop(), free);
+        check(&Reserved { least: 3, out: BTreeSet::new() }, &history).is_err()
+    };
+    assert!(is_caught(wrong));
+}
+
+// ---- handles ----
+
+/// One handle.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Life {
+    NotYet,
+    Live,
+    Over,
+}
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Insert(u64),
+    /// Whether it named something.
+    Get(u64, bool),
+    Remove(u64, bool),
+}
+impl Spec for Life {
+    type Op = Named;
+    fn allows(&mut self, op: &Named) -> bool {
+        let live = *self == Self::Live;
+        match op {
+            Named::Insert(_) => std::mem::replace(self, Self::Live) == Self::NotYet,
+            Named::Get(_, found) => live == *found,
+            Named::Remove(_, found) => {
+                if live {
+                    *self = Self::Over;
+                }
+                live == *found
+            }
+        }
+    }
+}
+fn handle(op: &Named) -> u64 {
+    match op {
+        Named::Insert(handle) | Named::Get(handle, _) | Named::Remove(handle, _) => *handle,
+    }
+}
+/// Threads name what others insert, stale handles among it.
+fn name_each_other(
+    round: u64,
+    insert: impl Fn() -> Handle + Sync,
+    get: impl Fn(Handle) -> bool + Sync,
+    remove: impl Fn(Handle) -> bool + Sync,
+) -> Vec<Call<Named>> {
+    let known: Mutex<Vec<Handle>> = Mutex::new(vec![]);
+    record(round, |recorder, dice| {
+        for _ in 0..CALLS {
+            let (n, what) = (known.lock().len() as u64, dice.below(4));
+            if n == 0 || what == 0 {
+                let handle = recorder.call(&insert, |handle| Named::Insert(handle.to_bits()));
+                known.lock().push(handle);
+                continue;
+            }
+            // The newest ones: those that others name, too.
+            let at = n - 1 - dice.below(n.min(4));
+            let handle = known.lock()[at as usize];
+            if what < 3 {
+                recorder.call(|| get(handle), |found| Named::Get(handle.to_bits(), *found));
+            } else {
+                recorder.call(|| remove(handle), |found| Named::Remove(handle.to_bits(), *found));
+            }
+        }
+    })
+}
+
+#[test]
+fn a_handle_names_its_object_up_to_its_free() {
+    for round in 0..ROUNDS {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let builder = ObjectCache::builder("linear").ctor(|| 0_u64);
+        let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, Generations::default()).unwrap();
+        let (get, free) = (|handle| cache.get(handle).is_some(), |handle| cache.free(handle));
+        let history = name_each_other(round, || cache.alloc().unwrap(), get, free);
+        explained(round, check_each(&Life::NotYet, &history, handle));
+    }
+}
+
+#[test]
+fn a_table_under_a_lock_is_linearizable_and_one_that_looks_first_is_caught() {
+    let run = |round, two_holds: bool| {
+        let table = Mutex::new(HandleTable::<u32>::new());
+        let remove = |handle| {
+            if two_holds {
+                let found = table.lock().get(handle).is_some();
+                std::thread::yield_now();
+                let _ = table.lock().free(handle);
+                return found;
+            }
+            table.lock().free(handle).is_some()
+        };
+        let insert = || table.lock().alloc(1).unwrap();
+        let history = name_each_other(round, insert, |handle| table.lock().get(handle).is_some(), remove);
+        check_each(&Life::NotYet, &history, handle)
+    };
+    (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
+    assert!(is_caught(|round| run(round, true).is_err()));
+}
+
+// ---- a hive ----
+
+/// A value: the last one that was written to its place.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place(Option<u64>);
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Insert(usize, u64),
+    Get(usize, u64),
+    Remove(usize, u64),
+}
+impl Spec for Place {
+    type Op = Kept;
+    fn allows(&mut self, op: &Kept) -> bool {
+        match op {
+            Kept::Insert(_, value) => self.0.replace(*value).is_none(),
+            Kept::Get(_, value) => self.0 == Some(*value),
+            Kept::Remove(_, value) => self.0.take() == Some(*value),
+        }
+    }
+}
+fn place(op: &Kept) -> usize {
+    match op {
+        Kept::Insert(place, _) | Kept::Get(place, _) | Kept::Remove(place, _) => *place,
+    }
+}
+
+/// Places are addresses: a value is where it was inserted, and nothing else comes there until it is removed.
+#[test]
+fn a_value_of_a_hive_stays_until_it_is_removed_and_one_that_is_reported_late_is_caught() {
+    let run = |round, late: bool| {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let hive =
+            Mutex::new(Hive::<u64>::new_in("linear", &subsystem, uslab::Magazines::default()).unwrap());
+        let keys: Mutex<Vec<(usize, Key<u64>)>> = Mutex::new(vec![]);
+        let history = record(round, |recorder, dice| {
+            for _ in 0..CALLS {
+                let (value, what) = (dice.below(u64::MAX >> 8), dice.below(3));
+                let taken = if what == 0 { None } else { keys.lock().pop() };
+                let Some((at, key)) = taken else {
+                    let insert = || {
+                        let mut hive = hive.lock();
+                        let key = hive.insert(value).unwrap();
+                        (std::ptr::from_ref(hive.get(&key)).addr(), key)
+                    };
+                    let kept = recorder.call(insert, |(at, _)| Kept::Insert(*at, value));
+                    keys.lock().push(kept);
+                    continue;
+                };
+                if what == 1 {
+                    recorder.call(|| *hive.lock().get(&key), |value| Kept::Get(at, *value));
+                    keys.lock().push((at, key));
+                } else if late {
+                    // Removed before the call that says so begins.
+                    let value = hive.lock().remove(key);
+                    std::thread::yield_now();
+                    recorder.call(|| value, |value| Kept::Remove(at, *value));
+                } else {
+                    recorder.call(|| hive.lock().remove(key), |value| Kept::Remove(at, *value));
+                }
+            }
+        });
+        check_each(&Place(None), &history, place)
+    };
+    (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
+    assert!(is_caught(|round| run(round, true).is_err()));
+}
