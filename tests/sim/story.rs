@@ -34,13 +34,13 @@ fn a_counter_example_is_printed_as_the_tutorial_shows_it() {
 
 #[test]
 fn a_step_comes_with_what_is_known_after_it() {
-    let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "7"]));
-    let expected = "step 7 of 10\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
+    let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "10"]));
+    let expected = "step 10 of 15\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
                     previous: [3, 4] of 2 -> [1] of 2\n";
     assert_eq!((code, out.as_str()), (Some(0), expected));
-    let (_, out, _) = said(&uslab(&["story", &kept(), "--step", "8", "--json"]));
+    let (_, out, _) = said(&uslab(&["story", &kept(), "--step", "11", "--json"]));
     let moment: Value = serde_json::from_str(&out).expect("JSON and nothing else");
-    assert_eq!((&moment["number"], &moment["of"]), (&8.into(), &10.into()));
+    assert_eq!((&moment["number"], &moment["of"]), (&11.into(), &15.into()));
     assert_eq!(moment["state"][0]["after"], "[] of 2");
     assert_eq!(moment["state"][0]["before"], Value::Null, "the step changed nothing");
 }
@@ -98,8 +98,8 @@ fn what_is_no_story_is_refused_and_nothing_is_written() {
         assert_eq!(err.lines().count(), 1, "{err}");
     }
     let story = kept();
-    refused(&["story", &story, "--step", "0"], &["--step 0: expected 1 to 10"]);
-    refused(&["story", &story, "--step", "11"], &["--step 11: expected 1 to 10"]);
+    refused(&["story", &story, "--step", "0"], &["--step 0: expected 1 to 15"]);
+    refused(&["story", &story, "--step", "16"], &["--step 16: expected 1 to 15"]);
     refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
     refused(&["story", &story, "--html", "-", "--json", "-"], &["one file"]);
     refused(&["story", &story, "--html", &story], &["story.json", "no page"]);

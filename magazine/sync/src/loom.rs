@@ -89,19 +89,23 @@ impl<T> Mutex<T> {
     }
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let held = self.1.ask(nesting);
-        story::waits(Some(Location::caller()));
+        let (held, lock) = (self.1.ask(nesting), self.told());
+        lock.waits(Location::caller());
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        story::waits(None);
-        Locked::by(guard, held)
+        Locked::by(guard, held, lock.taken(Location::caller()))
     }
     /// The lock, or `None` if somebody holds it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let held = self.1.ask(Nesting::None);
-        let guard = self.0.try_lock().ok();
-        story::tries(Location::caller(), guard.is_some());
-        Some(Locked::by(guard?, held))
+        let (held, lock) = (self.1.ask(Nesting::None), self.told());
+        let Ok(guard) = self.0.try_lock() else {
+            lock.busy(Location::caller());
+            return None;
+        };
+        Some(Locked::by(guard, held, lock.taken(Location::caller())))
+    }
+    fn told(&self) -> story::Lock {
+        story::Lock::new(self, self.1.rank())
     }
     /// What the lock protects, without locking.
     pub fn get_mut(&mut self) -> &mut T {

@@ -218,6 +218,10 @@ impl LockRank {
             Some(rank),
         )
     }
+    #[cfg(loom)]
+    pub(crate) fn rank(self) -> Option<Rank> {
+        self.0
+    }
     /// To be called before the lock is waited for, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
@@ -268,14 +272,22 @@ impl Drop for Held {
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
+    // First, so that a lock is told to be released before anybody else has it.
+    #[cfg(loom)]
+    _told: crate::story::Taken,
     guard: G,
     _held: Held,
 }
 
 #[cfg(any(loom, shuttle))]
 impl<G> Locked<G> {
-    pub(crate) fn by(guard: G, held: Held) -> Self {
-        Self { guard, _held: held }
+    pub(crate) fn by(guard: G, held: Held, #[cfg(loom)] told: crate::story::Taken) -> Self {
+        Self {
+            #[cfg(loom)]
+            _told: told,
+            guard,
+            _held: held,
+        }
     }
 }
 #[cfg(any(loom, shuttle))]

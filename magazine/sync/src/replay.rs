@@ -222,7 +222,12 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let name = format!("{}, again", self.model);
         let run = std::thread::Builder::new().name(name).spawn(run).map(std::thread::JoinHandle::join);
         let Ok(Ok((story, Some(panic)))) = run else { return false };
-        let title = format!("{} | script {}: {:?}", self.model, self.index, self.script);
+        // A model without a script has nothing to say of it.
+        let script = format!("{:?}", self.script);
+        let title = match script.as_str() {
+            "()" => self.model.to_string(),
+            script => format!("{} | script {}: {script}", self.model, self.index),
+        };
         let end = text(&*panic);
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
         if asked.all() {

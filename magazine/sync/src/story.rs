@@ -4,9 +4,11 @@
 //! and what that changed. What may have changed is *peeked* at: a story takes no part in the model, so telling it changes no
 //! schedule. Steps are recorded only while an execution is listened to (see `replay`).
 //!
-//! A lock is a step, too, named by the place in the source that takes it; who still waits for one at the end is told there.
+//! A lock that is taken or released is a step, too. Locks are numbered as they come up, with their rank where they have one; who
+//! still waits for one at the end is told there.
 //! So is each access of an atomic, with what it read or wrote; `STORY=told` leaves these out.
 
+use crate::rank::Rank;
 use core::panic::Location;
 use core::ptr::NonNull;
 use serde_json::{Value, json};
@@ -51,8 +53,10 @@ pub(crate) struct Story {
     names: BTreeMap<usize, usize>,
     /// The numbers of the atomics that were accessed, and what was last written to them.
     atomics: BTreeMap<u64, (usize, Option<String>)>,
+    /// The numbers of locks, by their addresses.
+    locks: BTreeMap<usize, usize>,
     /// Who waits for a lock, and where.
-    waiting: BTreeMap<String, &'static Location<'static>>,
+    waiting: BTreeMap<String, (String, &'static Location<'static>)>,
 }
 
 std::thread_local! {
@@ -208,26 +212,57 @@ fn place(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
-/// The running thread is about to wait for a lock taken there, or now has it.
-pub(crate) fn waits(at: Option<&'static Location<'static>>) {
-    if !listens() {
-        return;
+/// A lock, as the story knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lock {
+    at: usize,
+    rank: Option<Rank>,
+}
+
+impl Lock {
+    /// The one at this address.
+    pub(crate) fn new<T>(at: &T, rank: Option<Rank>) -> Self {
+        Self { at: core::ptr::from_ref(at).addr(), rank }
     }
-    let thread = thread();
-    let got = STORY.with_borrow_mut(|story| match at {
-        Some(at) => story.waiting.insert(thread, at).and(None),
-        None => story.waiting.remove(&thread),
-    });
-    if let Some(at) = got {
-        step(format!("locks at {}", place(at)), None);
+    fn name(self) -> String {
+        let number = STORY.with_borrow_mut(|story| {
+            let next = story.locks.len() + 1;
+            *story.locks.entry(self.at).or_insert(next)
+        });
+        self.rank.map_or_else(|| format!("lock {number}"), |rank| format!("lock {number} ({rank})"))
+    }
+    /// The running thread is about to wait for it.
+    pub(crate) fn waits(self, at: &'static Location<'static>) {
+        if listens() {
+            let waits = (self.name(), at);
+            STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
+        }
+    }
+    /// The running thread has it now.
+    pub(crate) fn taken(self, at: &Location<'_>) -> Taken {
+        if listens() {
+            STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));
+            step(format!("takes {} at {}", self.name(), place(at)), None);
+        }
+        Taken(self)
+    }
+    /// The running thread tried to take it, and somebody else has it.
+    pub(crate) fn busy(self, at: &Location<'_>) {
+        if listens() {
+            step(format!("finds {} taken at {}", self.name(), place(at)), None);
+        }
     }
 }
 
-/// The running thread tried to lock.
-pub(crate) fn tries(at: &Location<'_>, got: bool) {
-    if listens() {
-        let did = if got { "locks" } else { "finds locked" };
-        step(format!("{did} at {}", place(at)), None);
+/// A lock that is released when this goes.
+#[derive(Debug)]
+pub(crate) struct Taken(Lock);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if listens() {
+            step(format!("releases {}", self.0.name()), None);
+        }
     }
 }
 
@@ -240,7 +275,10 @@ impl Story {
             let changes: Vec<_> = step.changes.iter().map(change).collect();
             json!({ "thread": step.thread, "role": step.role, "did": step.did, "changes": changes })
         });
-        let waiting = self.waiting.iter().map(|(thread, at)| json!({ "thread": thread, "at": place(at) }));
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": place(at) }));
         json!({
             "version": 1,
             "title": title,
@@ -275,8 +313,8 @@ impl fmt::Display for Story {
             }
             writeln!(f)?;
         }
-        for (thread, at) in &self.waiting {
-            writeln!(f, "       thread {thread}  waits for the lock at {}", place(at))?;
+        for (thread, (lock, at)) in &self.waiting {
+            writeln!(f, "       thread {thread}  waits for {lock} at {}", place(at))?;
         }
         Ok(())
     }

@@ -40,13 +40,11 @@ pub struct CacheCounts {
     pub capacity: u64,
     /// Objects with callers.
     pub used: u64,
-    /// Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back.
-    pub active_objs: u64,
-    /// Objects that CPUs hold outside of slabs.
+    /// Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself.
     pub in_magazines: u64,
     /// Objects that all CPUs share outside of slabs.
     pub in_depot: u64,
-    /// Objects free in slabs.
+    /// Objects free in slabs that no CPU has to itself.
     pub free_in_slabs: u64,
     /// Slabs without a free object,
     pub full: u64,
@@ -64,6 +62,10 @@ impl CacheCounts {
     /// All slabs.
     pub fn slabs(&self) -> u64 {
         self.full + self.partial + self.empty
+    }
+    /// Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back.
+    pub fn active_objs(&self) -> u64 {
+        self.used + self.in_magazines + self.in_depot
     }
 }
 

@@ -32,6 +32,28 @@ enum Kind {
     Own,
 }
 
+/// What can be set on a design: each knob by its name, and what it means in a line. Empty if there is no such design.
+pub fn knobs<P: Policy>(design: &str) -> &'static [(&'static str, &'static str)] {
+    match kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind) {
+        None => &[],
+        Some(Kind::Uslab) => &[
+            (
+                "capacity",
+                "objects of a magazine, 0 to 64; 0: no magazines. By the size of an object if it is not set",
+            ),
+            ("stock", "magazines that a CPU's stack has room for beyond two; 8 if it is not set"),
+            ("depot_limit", "full magazines that the depot keeps; 10 if it is not set"),
+        ],
+        Some(Kind::UslabModel) => Uslab::KNOBS,
+        Some(Kind::Slub) => Slub::KNOBS,
+        Some(Kind::Sheaves) => Sheaves::KNOBS,
+        Some(Kind::Slab) => Slab::KNOBS,
+        Some(Kind::Bonwick94) => Bonwick94::KNOBS,
+        Some(Kind::Magazines01) => Magazines01::KNOBS,
+        Some(Kind::Own) => P::KNOBS,
+    }
+}
+
 /// All designs that there are with the [`Policy`] `P` beside: names, and what they are in a line.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, about)| (name, about))
@@ -300,6 +322,17 @@ mod tests {
     fn a_design_is_a_name_and_its_knobs() {
         for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn every_knob_is_explained_and_no_other() {
+        for (design, _) in all::<NoPolicy>() {
+            let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
+            // `unknown field X, expected one of A, B`; quoted.
+            let there_are: Vec<_> = said.split('`').skip(3).step_by(2).collect();
+            let explained: Vec<_> = knobs::<NoPolicy>(design).iter().map(|(knob, _)| *knob).collect();
+            assert_eq!(explained, there_are, "{said}");
         }
     }
 

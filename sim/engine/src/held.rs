@@ -1,7 +1,7 @@
 //! What a policy holds outside of slabs.
 
 use crate::levels::{Level, Levels};
-use crate::slabs::Object;
+use crate::slabs::{Object, Slabs};
 
 /// Who holds objects outside of slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,20 @@ impl Held {
     }
 }
 
+/// Slabs that a CPU has to itself. What is free in them no other CPU can allocate, so it counts as held by that CPU.
+#[derive(Clone, Debug)]
+pub struct OwnSlabs {
+    /// Whose they are.
+    pub cpu: u32,
+    /// What they are called.
+    pub name: &'static str,
+    /// The slabs.
+    pub slabs: Vec<u32>,
+}
+
 impl Levels {
     /// Of a policy that holds these, on one node.
-    pub fn of(held: &[Held], cpus: u32) -> Self {
+    pub fn of(held: &[Held], own: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
         for Held { holder, name, room, objects } in held {
             let own = match *holder {
@@ -42,6 +53,14 @@ impl Levels {
                 Holder::Shared => &mut levels.shared[0],
             };
             own.push(Level::new(name, objects.len(), *room));
+        }
+        for OwnSlabs { cpu, name, slabs: own } in own {
+            let free = own.iter().map(|slab| usize::from(slabs.free_quietly(*slab))).sum();
+            let room = own.len() * usize::from(slabs.objects());
+            // A policy may have more CPUs than the stream: no operation comes from these.
+            if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
+                levels.push(Level::new(name, free, room));
+            }
         }
         levels
     }

@@ -4,7 +4,7 @@
 //! cache line would cost is what it [tells](Op::did).
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
-use crate::held::{Held, Holder};
+use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
@@ -29,6 +29,9 @@ pub trait Policy: Debug + Sized {
     const ABOUT: &'static str;
     /// What can be set, with the real system's names.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
+
+    /// The same by name, with what each means in a line.
+    const KNOBS: &'static [(&'static str, &'static str)] = &[];
 
     /// The lists that a slab can be on.
     const LISTS: &'static [&'static str];
@@ -70,10 +73,6 @@ pub trait Policy: Debug + Sized {
     /// Gives back what can be: how many objects layers held.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
-    /// Free objects that the real system's table does not count as active. By default all that are in slabs.
-    fn inactive(&self, slabs: &Slabs) -> u64 {
-        slabs.free_in_all()
-    }
     /// Objects of a magazine, a sheaf or an array, as large as they are now; 0: there are none.
     fn container(&self) -> u32 {
         0
@@ -86,9 +85,9 @@ pub trait Policy: Debug + Sized {
     fn held(&self) -> Vec<Held> {
         vec![]
     }
-    /// What lies between CPUs and the slabs' lists, for pictures. By default what it [holds](Self::held).
-    fn levels(&self, _: &Slabs, cpus: u32) -> Levels {
-        Levels::of(&self.held(), cpus)
+    /// Slabs that CPUs have to themselves, those that serve first before the others.
+    fn own_slabs(&self) -> Vec<OwnSlabs> {
+        vec![]
     }
 }
 
@@ -345,23 +344,23 @@ impl<P: Policy> Cache<P> {
         done
     }
     fn counts(&self) -> CacheCounts {
-        let (slabs, per_slab) = (self.slabs.count(), u64::from(self.slabs.objects()));
         let [full, partial, empty] = self.slabs.by_fullness();
         let (mut in_magazines, mut in_depot) = (0, 0);
         for held in self.policy.held() {
             let count = if held.holder == Holder::Shared { &mut in_depot } else { &mut in_magazines };
             *count += held.objects.len() as u64;
         }
+        let own = self.policy.own_slabs().into_iter().flat_map(|own| own.slabs);
+        let in_own_slabs: u64 = own.map(|slab| u64::from(self.slabs.free_quietly(slab))).sum();
         CacheCounts {
             size: self.slabs.geometry().object_size() as u64,
             order: self.slabs.geometry().order().get(),
-            per_slab,
+            per_slab: self.slabs.objects().into(),
             capacity: self.policy.container().into(),
             used: self.slabs.used(),
-            active_objs: slabs * per_slab - self.policy.inactive(&self.slabs),
-            in_magazines,
+            in_magazines: in_magazines + in_own_slabs,
             in_depot,
-            free_in_slabs: self.slabs.free_in_all(),
+            free_in_slabs: self.slabs.free_in_all() - in_own_slabs,
             full,
             partial,
             empty,
@@ -466,8 +465,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;
-        let levels = policy.levels(slabs, self.cpus.count());
-        Some(shown(number, slabs, P::LISTS, &policy.held(), levels))
+        let (held, own) = (policy.held(), policy.own_slabs());
+        let levels = Levels::of(&held, &own, slabs, self.cpus.count());
+        Some(shown(number, slabs, P::LISTS, &held, &own, levels))
     }
     fn pages(&self) -> &PageAllocator {
         self.slab_pages.pages().allocator()
@@ -508,20 +508,24 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
 }
 
-/// A cache of a model, with the objects that its layers hold.
+/// A cache of a model, with the objects that its layers hold, those that are free in slabs of CPUs among them.
 fn shown(
     cache: u32,
-    own: &Slabs,
+    all: &Slabs,
     lists: &[&'static str],
     held: &[Held],
+    own: &[OwnSlabs],
     Levels { cpus, shared }: Levels,
 ) -> ShownCache {
     let (mut slabs, mut at) = (Vec::new(), BTreeMap::new());
+    let owners = own.iter().flat_map(|own| own.slabs.iter().map(|slab| (*slab, letter(own.cpu as usize))));
+    let owners: BTreeMap<u32, u8> = owners.collect();
     for (list, name) in lists.iter().copied().enumerate() {
-        for slab in own.walk(list as u8).take(MOST_SLABS - slabs.len()) {
+        for slab in all.walk(list as u8).take(MOST_SLABS - slabs.len()) {
             at.insert(slab, slabs.len());
-            let objects = (0..own.objects()).map(|index| if own.is_out(slab, index) { b'u' } else { b'.' });
-            slabs.push((own.page(slab), name, objects.collect::<Vec<u8>>()));
+            let free = owners.get(&slab).copied().unwrap_or(b'.');
+            let objects = (0..all.objects()).map(|index| if all.is_out(slab, index) { b'u' } else { free });
+            slabs.push((all.page(slab), name, objects.collect::<Vec<u8>>()));
         }
     }
     for held in held {

@@ -116,7 +116,6 @@ impl<'m> Design for Shipping<'m> {
             per_slab: info.objs_per_slab,
             capacity: info.magazine_capacity,
             used: info.used,
-            active_objs: info.used + info.in_magazines + info.in_depot,
             in_magazines: info.in_magazines,
             in_depot: info.in_depot,
             free_in_slabs: info.free_in_slabs,

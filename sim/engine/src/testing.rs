@@ -82,7 +82,7 @@ impl<P: Policy> Script<'_, P> {
     /// Slabs, and objects that count as active.
     pub fn counts(&self) -> (u64, u64) {
         let counts = self.model.counts(0);
-        (counts.slabs(), counts.active_objs)
+        (counts.slabs(), counts.active_objs())
     }
     /// How many objects were allocated.
     pub fn numbers(&self) -> usize {

@@ -4,7 +4,7 @@
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Work};
 use crate::design::CacheCounts;
-use crate::designs::{NoPolicy, all};
+use crate::designs::{NoPolicy, all, knobs};
 use crate::step::{Step, What};
 use crate::stream::Mark;
 use crate::until::{Found, Until};
@@ -59,12 +59,14 @@ fn views() -> String {
     );
     let paths = Path::ALL.map(|path| format!("{:?}", path.name())).join(" | ");
     file.add(None, &format!("type Path = {paths};"));
-    let designs =
-        all::<NoPolicy>().map(|design| format!("  {design:?},\n").replace('(', "[").replace(')', "]"));
+    let designs = all::<NoPolicy>().map(|(name, about)| {
+        let knobs = knobs::<NoPolicy>(name).iter().map(|(knob, means)| format!("[{knob:?}, {means:?}]"));
+        format!("  [{name:?}, {about:?}, [{}]],\n", knobs.collect::<Vec<_>>().join(", "))
+    });
     file.add(
         None,
         &format!(
-            "const DESIGNS: readonly (readonly [name: string, about: string])[] = [\n{}];",
+            "const DESIGNS: readonly (readonly [name: string, about: string, knobs: readonly (readonly [name: string, means: string])[]])[] = [\n{}];",
             designs.collect::<String>()
         ),
     );

@@ -127,7 +127,7 @@ impl<D: Design> Engine<'_, D> {
                 let zones = self.design.pages().info().zones;
                 [zones.iter().map(|zone| u64::from(zone.uncommitted)).sum(), 0, 0]
             }
-            // What a CPU's own layer gives and takes leaves these as they are. Where nothing is cached nothing moves.
+            // What a CPU's own layer gives and takes leaves these as they are, and what moves others is slow. Where nothing is cached nothing moves.
             Until::Object { cache, .. } => {
                 let counts = self.design.counts(cache);
                 let slabs = 2 * counts.slabs_made - counts.slabs();
@@ -136,7 +136,7 @@ impl<D: Design> Engine<'_, D> {
                     _ => [
                         slabs,
                         counts.used + counts.in_magazines,
-                        counts.in_depot | counts.depot_exchanges << 32,
+                        counts.in_depot | slow(&self.design.paths()) << 32,
                     ],
                 }
             }

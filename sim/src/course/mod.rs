@@ -26,7 +26,8 @@ Examples:
   uslab course start merge
   uslab course grade merge.rs
   uslab course grade ann-merge.rs --seed 4711 --html failure.html
-  uslab course grade answers-ann.json")]
+  uslab course grade answers-ann.json
+  uslab course answers --seed 4711")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -36,6 +37,7 @@ pub(crate) struct Args {
 enum Verb {
     Start(Start),
     Grade(Grade),
+    Answers(Answers),
 }
 
 /// Write the file that an exercise begins with.
@@ -77,12 +79,25 @@ struct Grade {
     source: Option<PathBuf>,
 }
 
+/// Print the answers to all questions, with the numbers that a seed makes: for who teaches.
+#[derive(Debug, ClapArgs)]
+struct Answers {
+    /// What makes the numbers in the questions.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+}
+
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         match &self.verb {
             None => list(json),
             Some(Verb::Start(start)) => start.run(json),
             Some(Verb::Grade(grade)) => grade.run(json),
+            Some(Verb::Answers(Answers { seed })) => {
+                let (answers, said) = sheet::answers(*seed);
+                show(json, &answers, &said)?;
+                Ok(Outcome::Done)
+            }
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::output::{table, text};
 use anyhow::Context;
+use serde::Serialize;
+use std::fmt::Write as _;
 use std::path::Path;
-use uslab_engine::course::{Graded, Sheet};
+use uslab_engine::course::{Expects, Graded, Sheet, Work, answer, labs};
 
 /// Marks a sheet; in words, too.
 pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
@@ -18,4 +20,39 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)
     let who = if graded.name.is_empty() { "nobody's name" } else { &graded.name };
     let said = format!("{who}, seed {}: {} of {} right\n", graded.seed, graded.right, graded.of);
     Ok((graded, text(&rows) + &said))
+}
+
+/// A question and its answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Answered {
+    lab: &'static str,
+    /// From 1.
+    question: usize,
+    text: String,
+    /// The number, or the place of the choice from 0.
+    right: u64,
+    /// The same in words.
+    said: String,
+    why: String,
+}
+
+/// All that is asked with a seed, and what is right; in words, too.
+pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
+    let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
+    for lab in labs(seed) {
+        let Work::Questions(questions) = lab.work else { continue };
+        // A String takes it.
+        let _ = writeln!(words, "\n{}: {}", lab.name, lab.title);
+        for (at, question) in questions.into_iter().enumerate() {
+            let Some(answer) = answer(seed, lab.name, at) else { continue };
+            let said = match question.expects {
+                Expects::Number(of) => format!("{}: {of}", answer.right),
+                Expects::Choice(choices) => choices[answer.right as usize].clone(),
+            };
+            let _ = writeln!(words, "  {}. {}\n     = {said}. {}", at + 1, question.text, answer.why);
+            let (text, right, why) = (question.text, answer.right, answer.why);
+            all.push(Answered { lab: lab.name, question: at + 1, text, right, said, why });
+        }
+    }
+    (all, words)
 }

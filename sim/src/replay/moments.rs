@@ -442,7 +442,7 @@ impl Moment {
             let added = |now: u64, then: u64| now as i64 - then as i64;
             // What the trace showed since the boot has its slabs in the design. Only the rest has to be guessed.
             let (shown, inside) =
-                seen.and_then(|seen| seen.get(at)).map_or((0, 0), |seen| (seen.slabs(), seen.active_objs));
+                seen.and_then(|seen| seen.get(at)).map_or((0, 0), |seen| (seen.slabs(), seen.active_objs()));
             let unseen = slabs.saturating_sub(shown);
             let unseen =
                 with_slabs_of(now.per_slab, unseen, row.objects_per_slab, active.saturating_sub(inside));
@@ -450,7 +450,7 @@ impl Moment {
             let slabs = shown + unseen;
             let design = DesignAt {
                 slabs: slabs as i64 + added(now.slabs(), then.slabs()),
-                active_objs: active as i64 + added(now.active_objs, then.active_objs),
+                active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
                 used: now.used,
                 objects_per_slab: now.per_slab,
             };

@@ -58,7 +58,7 @@ impl Series {
             for (metric, value) in [
                 ("slabs", counts.slabs()),
                 ("used", counts.used),
-                ("active_objs", counts.active_objs),
+                ("active_objs", counts.active_objs()),
                 ("in_magazines", counts.in_magazines),
                 ("in_depot", counts.in_depot),
             ] {

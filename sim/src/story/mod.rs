@@ -79,6 +79,8 @@ pub struct Change {
 pub struct Waiting {
     /// Who.
     pub thread: String,
+    /// For which lock.
+    pub lock: String,
     /// Where in the source.
     pub at: String,
 }
@@ -196,8 +198,8 @@ impl fmt::Display for Story {
             }
             writeln!(f)?;
         }
-        for Waiting { thread, at } in &self.waiting {
-            writeln!(f, "       thread {thread}  waits for the lock at {at}")?;
+        for Waiting { thread, lock, at } in &self.waiting {
+            writeln!(f, "       thread {thread}  waits for {lock} at {at}")?;
         }
         writeln!(f, "       fails: {}", self.end)
     }
@@ -228,7 +230,11 @@ mod tests {
                 step("0", "pushes", vec![change(1, "top", None, "1"), change(2, "top", None, "5")]),
                 step("1", "pops", vec![change(1, "top", Some("1"), "2"), change(0, "atomic 1", None, "7")]),
             ],
-            waiting: vec![Waiting { thread: "0".to_owned(), at: "lib.rs:7".to_owned() }],
+            waiting: vec![Waiting {
+                thread: "0".to_owned(),
+                lock: "lock 1 (Depot)".to_owned(),
+                at: "lib.rs:7".to_owned(),
+            }],
             end: "lost".to_owned(),
             about: Some(1),
         }
@@ -260,7 +266,7 @@ mod tests {
         assert_eq!(
             story.to_string(),
             "STORY a </script><b> & a {story}\n    1  thread 0  pushes   | @1 top: 1; @2 top: 5\n    \
-             2  thread 1  pops   | @1 top: 1 -> 2\n       thread 0  waits for the lock at lib.rs:7\n       fails: lost\n"
+             2  thread 1  pops   | @1 top: 1 -> 2\n       thread 0  waits for lock 1 (Depot) at lib.rs:7\n       fails: lost\n"
         );
     }
 }

@@ -51,7 +51,9 @@ right: number,
 /** Why. */
 why: string,
 /** The operation of the script to look at. */
-at: number, };
+at: number,
+/** Memory to look at, where no script runs. */
+scenes: Array<Scene>, };
 
 /** What was answered to the labs that ask, as the page writes it. */
 export type Sheet = {

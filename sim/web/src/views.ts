@@ -53,13 +53,11 @@ per_slab: number,
 capacity: number,
 /** Objects with callers. */
 used: number,
-/** Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back. */
-active_objs: number,
-/** Objects that CPUs hold outside of slabs. */
+/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself. */
 in_magazines: number,
 /** Objects that all CPUs share outside of slabs. */
 in_depot: number,
-/** Objects free in slabs. */
+/** Objects free in slabs that no CPU has to itself. */
 free_in_slabs: number,
 /** Slabs without a free object, */
 full: number,
@@ -84,13 +82,11 @@ per_slab: number,
 capacity: number,
 /** Objects with callers. */
 used: number,
-/** Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back. */
-active_objs: number,
-/** Objects that CPUs hold outside of slabs. */
+/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU has to itself. */
 in_magazines: number,
 /** Objects that all CPUs share outside of slabs. */
 in_depot: number,
-/** Objects free in slabs. */
+/** Objects free in slabs that no CPU has to itself. */
 free_in_slabs: number,
 /** Slabs without a free object, */
 full: number,
@@ -239,12 +235,12 @@ holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";
 
-export const DESIGNS: readonly (readonly [name: string, about: string])[] = [
-  ["uslab", "the shipping allocator"],
-  ["uslab-model", "a model of the shipping allocator, for virtual time"],
-  ["slub", "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU"],
-  ["sheaves", "a model of SLUB in Linux 6.18: two sheaves for each CPU, and a barn"],
-  ["slab", "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one"],
-  ["bonwick94", "a model of the slab allocator of 1994: one list of slabs, nothing for CPUs"],
-  ["magazines01", "the magazine layer of 2001 over a model of the slabs of 1994"],
+export const DESIGNS: readonly (readonly [name: string, about: string, knobs: readonly (readonly [name: string, means: string])[]])[] = [
+  ["uslab", "the shipping allocator", [["capacity", "objects of a magazine, 0 to 64; 0: no magazines. By the size of an object if it is not set"], ["stock", "magazines that a CPU's stack has room for beyond two; 8 if it is not set"], ["depot_limit", "full magazines that the depot keeps; 10 if it is not set"]]],
+  ["uslab-model", "a model of the shipping allocator, for virtual time", [["capacity", "objects of a magazine, 1 to 64; by the size of an object if it is not set"], ["first_fill", "objects that a cache's first fill asks for; 1 if it is not set"], ["stock", "magazines that a CPU's stack has room for beyond two"], ["depot_limit", "full magazines that the depot keeps"]]],
+  ["slub", "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU", [["cpu_partial", "objects that a CPU's partial slabs are to have room for; 0: one such slab"], ["min_partial", "empty slabs that stay on the list of the node"], ["slab_min_objects", "objects that a slab is to hold, if its order allows it"], ["slab_min_order", "smallest order of a slab"], ["slab_max_order", "largest order of a slab that holds more than one object, 0 to 10"], ["cpus", "CPUs that the policy has, where these are not the stream's"]]],
+  ["sheaves", "a model of SLUB in Linux 6.18: two sheaves for each CPU, and a barn", [["sheaf_capacity", "objects of a sheaf, for all caches; as Linux 6.18 has it if it is not set"], ["cpu_partial", "as in slub"], ["min_partial", "as in slub"]]],
+  ["slab", "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one", [["limit", "objects of a CPU's array; by the size of an object if it is not set"], ["batchcount", "objects that move at once; half of limit if it is not set"], ["shared", "batches that the shared array has room for"]]],
+  ["bonwick94", "a model of the slab allocator of 1994: one list of slabs, nothing for CPUs", []],
+  ["magazines01", "the magazine layer of 2001 over a model of the slabs of 1994", [["magsize", "objects of a magazine at first; by the size of an object if it is not set"]]],
 ];

@@ -121,7 +121,7 @@ await drive('story', async (open) => {
 
   // --- atomics, threads that move, who waits, and a text that is no markup ---
   const made = {
-    version: 1, title: 'made </script><b>', end: 'a <i>deadlock</i>', waiting: [{ thread: '2', at: 'lib.rs:7' }],
+    version: 1, title: 'made </script><b>', end: 'a <i>deadlock</i>', waiting: [{ thread: '2', lock: 'lock 1 (Depot)', at: 'lib.rs:7' }],
     steps: [
       { thread: '0', role: 'CPU 0', did: 'stores 1 to atomic 1 (Release) at lib.rs:1', changes: [{ thing: 0, part: 'atomic 1', before: null, after: '1' }] },
       { thread: '1', role: 'CPU 0', did: 'changes atomic 1 from 1 to 2 by swap (AcqRel) at lib.rs:2', changes: [{ thing: 0, part: 'atomic 1', before: '1', after: '2' }] },
@@ -145,7 +145,7 @@ await drive('story', async (open) => {
     assert(await inView(), `${key}: the step is in view`);
   }
   await odd.keyboard.press('f');
-  assert.match(await text(odd, 'state'), /thread 2 waits for the lock at lib.rs:7/);
+  assert.match(await text(odd, 'state'), /thread 2 waits for lock 1 \(Depot\) at lib.rs:7/);
   assert.deepEqual((await view(odd)).state.map(({ part, after }) => [part, after]), [['atomic 1', '2'], ['top', '<i>'], ['top', '9']]);
   for (const name of ['@1 top', '@2 top']) assert((await text(odd, 'state')).includes(name), name);
   assert(await odd.locator('.step[data-step="3"] .who').isVisible(), 'who moves says where it is');

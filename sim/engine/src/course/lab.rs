@@ -1,6 +1,7 @@
 //! What a lab is.
 
 use serde::Serialize;
+use uslab_lab::demos::Scene;
 
 /// A lab of the course.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,4 +79,13 @@ pub struct Answer {
     pub why: String,
     /// The operation of the script to look at.
     pub at: u64,
+    /// Memory to look at, where no script runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scenes: Vec<Scene>,
+}
+
+impl Answer {
+    pub(super) fn new(right: u64, why: String, at: u64) -> Self {
+        Self { right, why, at, scenes: vec![] }
+    }
 }

@@ -77,6 +77,8 @@ impl Policy for Magazines01 {
     const NAME: &'static str = "magazines01";
     const ABOUT: &'static str = "the magazine layer of 2001 over a model of the slabs of 1994";
     type Knobs = Knobs;
+    const KNOBS: &'static [(&'static str, &'static str)] =
+        &[("magsize", "objects of a magazine at first; by the size of an object if it is not set")];
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(15_000_000_000);
     const LOCKED: bool = true;

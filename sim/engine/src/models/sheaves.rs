@@ -23,10 +23,9 @@
 
 use super::slub::{self, Slub};
 use crate::design::{NoMemory, Unable};
-use crate::held::{Held, Holder};
-use crate::levels::Levels;
+use crate::held::{Held, Holder, OwnSlabs};
 use crate::model::{Deed, Op, Policy};
-use crate::slabs::{Object, Slabs};
+use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use uslab::{Geometry, GeometryError};
@@ -77,6 +76,11 @@ impl Policy for Sheaves {
     const NAME: &'static str = "sheaves";
     const ABOUT: &'static str = "a model of SLUB in Linux 6.18: two sheaves for each CPU, and a barn";
     type Knobs = Knobs;
+    const KNOBS: &'static [(&'static str, &'static str)] = &[
+        ("sheaf_capacity", "objects of a sheaf, for all caches; as Linux 6.18 has it if it is not set"),
+        ("cpu_partial", "as in slub"),
+        ("min_partial", "as in slub"),
+    ];
     const LISTS: &'static [&'static str] = Slub::LISTS;
 
     fn accept(knobs: &Knobs) -> Result<(), Unable> {
@@ -132,9 +136,6 @@ impl Policy for Sheaves {
         held + self.slub.shrink(op)
     }
 
-    fn inactive(&self, slabs: &Slabs) -> u64 {
-        self.slub.inactive(slabs)
-    }
     fn container(&self) -> u32 {
         self.capacity as u32
     }
@@ -151,11 +152,8 @@ impl Policy for Sheaves {
         let cpus = self.cpus.iter().zip(0..).flat_map(of_cpu);
         cpus.chain(self.full.iter().map(|full| sheaf(Holder::Shared, "full sheaf", full))).collect()
     }
-    fn levels(&self, slabs: &Slabs, cpus: u32) -> Levels {
-        let mut levels = Levels::of(&self.held(), cpus);
-        let below = self.slub.levels(slabs, cpus).cpus;
-        levels.cpus.iter_mut().zip(below).for_each(|(cpu, below)| cpu.extend(below));
-        levels
+    fn own_slabs(&self) -> Vec<OwnSlabs> {
+        self.slub.own_slabs()
     }
 }
 

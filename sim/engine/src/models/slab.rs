@@ -80,6 +80,11 @@ impl Policy for Slab {
     const NAME: &'static str = "slab";
     const ABOUT: &'static str = "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one";
     type Knobs = Knobs;
+    const KNOBS: &'static [(&'static str, &'static str)] = &[
+        ("limit", "objects of a CPU's array; by the size of an object if it is not set"),
+        ("batchcount", "objects that move at once; half of limit if it is not set"),
+        ("shared", "batches that the shared array has room for"),
+    ];
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
     const TICK: Option<u64> = Some(2_000_000_000);
 

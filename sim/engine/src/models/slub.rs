@@ -29,9 +29,9 @@
 //! are what the model has of it.
 
 use crate::design::{NoMemory, Unable};
-use crate::levels::{Level, Levels};
+use crate::held::OwnSlabs;
 use crate::model::{Deed, Op, Policy};
-use crate::slabs::{End, Object, Slabs};
+use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use uslab::{Geometry, GeometryError, OrderRule};
@@ -108,6 +108,14 @@ impl Policy for Slub {
     const ABOUT: &'static str =
         "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU";
     type Knobs = Knobs;
+    const KNOBS: &'static [(&'static str, &'static str)] = &[
+        ("cpu_partial", "objects that a CPU's partial slabs are to have room for; 0: one such slab"),
+        ("min_partial", "empty slabs that stay on the list of the node"),
+        ("slab_min_objects", "objects that a slab is to hold, if its order allows it"),
+        ("slab_min_order", "smallest order of a slab"),
+        ("slab_max_order", "largest order of a slab that holds more than one object, 0 to 10"),
+        ("cpus", "CPUs that the policy has, where these are not the stream's"),
+    ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
 
     fn accept(knobs: &Knobs) -> Result<(), Unable> {
@@ -187,21 +195,14 @@ impl Policy for Slub {
         0
     }
 
-    fn inactive(&self, slabs: &Slabs) -> u64 {
-        slabs.free_on(PARTIAL)
-    }
-    /// Free objects of the slabs that a CPU has.
-    fn levels(&self, slabs: &Slabs, cpus: u32) -> Levels {
-        let level = |name, of: &[u32]| {
-            let free = of.iter().map(|slab| usize::from(slabs.free(*slab))).sum();
-            Level::new(name, free, of.len() * usize::from(slabs.objects()))
-        };
-        let mut levels = Levels::of(&[], cpus);
-        for (cpu, to) in self.cpus.iter().zip(&mut levels.cpus) {
-            to.push(level("current slab", cpu.current.as_slice()));
-            to.push(level("partial slabs", &cpu.partial));
-        }
-        levels
+    fn own_slabs(&self) -> Vec<OwnSlabs> {
+        let cpus = self.cpus.iter().zip(0..);
+        cpus.flat_map(|(own, cpu)| {
+            let current = own.current.into_iter().collect();
+            [("current slab", current), ("partial slabs", own.partial.clone())]
+                .map(|(name, slabs)| OwnSlabs { cpu, name, slabs })
+        })
+        .collect()
     }
 }
 

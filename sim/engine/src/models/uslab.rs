@@ -145,6 +145,12 @@ impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
     const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
+    const KNOBS: &'static [(&'static str, &'static str)] = &[
+        ("capacity", "objects of a magazine, 1 to 64; by the size of an object if it is not set"),
+        ("first_fill", "objects that a cache's first fill asks for; 1 if it is not set"),
+        ("stock", "magazines that a CPU's stack has room for beyond two"),
+        ("depot_limit", "full magazines that the depot keeps"),
+    ];
     const LINES: Lines = Lines { depot: 1, lists: 3, counts: 1, slabs: 1 };
     const LISTS: &'static [&'static str] = &[
         "empty",

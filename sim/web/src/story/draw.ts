@@ -74,7 +74,7 @@ export function state(model: Model, n: number, go: (n: number) => void): (Node |
       made('thead', {}, made('tr', {}, ...['part', 'value', 'changed'].map((text) => made('th', { scope: 'col' }, text)))),
       made('tbody', {}, ...rows))] : [made('p', { className: 'quiet' }, 'Nothing is known yet: no step has said what it changed.')]),
     ...(left > 0 ? [made('p', { className: 'quiet' }, `And ${left} others that did not change lately.`)] : []),
-    ...waiting.map(({ thread, at }) => made('p', { className: 'waits' }, `⏳ thread ${thread} waits for the lock at ${at}`)),
+    ...waiting.map(({ thread, lock, at }) => made('p', { className: 'waits' }, `⏳ thread ${thread} waits for ${lock} at ${at}`)),
   ];
 }
 

@@ -84,6 +84,10 @@ export type Waiting = {
  */
 thread: string,
 /**
+ * For which lock.
+ */
+lock: string,
+/**
  * Where in the source.
  */
 at: string, };

@@ -49,8 +49,8 @@ pub(in crate::course) const LABS: [Writing; 4] = [
         starter: include_str!("starters/partial.rs"),
         judged_by: &[
             "No object is handed out twice or lost.",
-            "The mean number of slabs is at most 3 % above that of a cache that sorts its slabs into eight lists.",
-            "An operation looks at 6 slabs at most, on average.",
+            "The mean number of slabs is at most 3 % above that of a good choice that costs few looks.",
+            "An operation looks at slabs and moves them to lists 6 times at most, on average: both count alike.",
             "When all objects are free, no slab is left.",
         ],
     },

@@ -46,7 +46,7 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let costs = vec![
         Check::new(format!("mean number of slabs: at most {bound:.1}"), format!("{mean:.1}"), mean <= bound),
         Check::new(
-            "slabs looked at in an operation: at most 6 on average",
+            "looks at slabs and moves to lists, an operation: at most 6 on average",
             format!("{looks:.1}"),
             looks <= 6.0,
         ),

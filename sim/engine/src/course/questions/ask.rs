@@ -130,6 +130,6 @@ impl Ran {
     }
     /// So many of these operations, and the first of them to look at.
     pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
-        Answer { right: of.len() as u64, why, at: of.first().copied().unwrap_or(self.mark + 1) }
+        Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
     }
 }

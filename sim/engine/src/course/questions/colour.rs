@@ -4,6 +4,7 @@ use super::ask::{Asked, Asking, Random, number};
 use crate::course::lab::Answer;
 use uslab::{Geometry, OrderRule};
 use uslab_buddy::{Order, PAGE_SIZE};
+use uslab_lab::demos::{Is, Part, Scene};
 
 pub(super) const LAB: Asking = Asking {
     name: "colour",
@@ -27,13 +28,40 @@ fn geometry(size: usize) -> Geometry {
     Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
 }
 
-/// Sets in which the first objects of so many slabs begin.
-fn sets(size: usize, slabs: usize, colours: usize) -> usize {
+/// How many of so many slabs begin with their first object in each set.
+fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
-    let mut seen = [false; SETS];
-    (0..slabs).for_each(|slab| seen[set(slab)] = true);
+    let mut seen = [0; SETS];
+    (0..slabs).for_each(|slab| seen[set(slab)] += 1);
     debug_assert!(colours <= geometry(size).waste() / LINE + 1);
-    seen.iter().filter(|seen| **seen).count()
+    seen
+}
+
+/// How many sets have some.
+fn used(sets: &[usize]) -> usize {
+    sets.iter().filter(|slabs| **slabs > 0).count()
+}
+
+/// A slab of a colour: what was left over lies in front of its objects and behind them.
+fn slab(size: usize, colour: usize) -> Scene {
+    let (objects, front) = (geometry(size).objects() as usize, colour * LINE);
+    let object = |n: usize| Part { at: front + n * size, bytes: size, is: Is::Used(format!("{n}")) };
+    let end = front + objects * size;
+    let parts = [Part::of(0..front, Is::Padding)].into_iter().chain((0..objects).map(object));
+    let parts = parts.chain([Part::of(end..PAGE_SIZE, Is::Untouched)]).filter(|part| part.bytes > 0);
+    Scene { said: format!("A slab of colour {colour}."), parts: parts.collect(), ..Scene::default() }
+}
+
+/// The cache's sets, each as wide as a line.
+fn cache(sets: &[usize]) -> Scene {
+    let set = |(at, slabs): (usize, &usize)| {
+        let is = if *slabs > 0 { Is::Used(slabs.to_string()) } else { Is::Free };
+        Part { at: at * LINE, bytes: LINE, is }
+    };
+    let said = format!(
+        "The {SETS} sets of the cache, by lines in a page. A number says how many slabs have their first object in that set."
+    );
+    Scene { said, parts: sets.iter().enumerate().map(set).collect(), ..Scene::default() }
 }
 
 fn ask(random: &mut Random) -> Vec<Asked> {
@@ -42,20 +70,24 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     let slabs = random.of(24, 60) as usize;
     let (objects, waste) = (geometry(size).objects(), geometry(size).waste());
     let colours = waste / LINE + 1;
-    let slab =
+    let holds =
         format!("A slab of one page ({} bytes) holds {objects} objects of {size} bytes", Order::ZERO.bytes());
-    let plain = |text: String, of: &str, right: usize, why: String| {
-        Asked::plain(text, number(of), move || Answer { right: right as u64, why: why.clone(), at: 0 })
+    let plain = |text: String, of: &str, right: usize, why: String, scenes: Vec<Scene>| {
+        Asked::plain(text, number(of), move || Answer {
+            scenes: scenes.clone(),
+            ..Answer::new(right as u64, why.clone(), 0)
+        })
     };
-    let (alone, spread) = (sets(size, slabs, 1), sets(size, slabs, colours));
+    let (same, spread) = (sets(size, slabs, 1), sets(size, slabs, colours));
     vec![
         plain(
             format!(
-                "{slab}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
+                "{holds}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
             ),
             "colours",
             colours,
             format!("{waste} bytes are left over, {} lines: that many colours, and colour 0.", waste / LINE),
+            (0..colours).map(|colour| slab(size, colour)).collect(),
         ),
         plain(
             format!(
@@ -63,16 +95,19 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                  objects of these slabs begin?"
             ),
             "sets",
-            alone,
+            used(&same),
             format!(
-                "A page has as many lines as the cache has sets, so every page begins in the same one: {alone}."
+                "A page has as many lines as the cache has sets, so every page begins in the same one: {}.",
+                used(&same)
             ),
+            vec![cache(&same)],
         ),
         plain(
             "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
             "sets",
-            spread,
-            format!("One for each colour that was given out: {spread}."),
+            used(&spread),
+            format!("One for each colour that was given out: {}.", used(&spread)),
+            vec![cache(&spread)],
         ),
     ]
 }

@@ -81,7 +81,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                          from the burst before, so it takes none of them.",
                         burst / m
                     );
-                    Answer { right, why, at: 0 }
+                    Answer::new(right, why, 0)
                 }
             },
         ),
@@ -93,7 +93,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 let why = format!(
                     "{right} bytes lie there. It has room for {limit} magazines of {m} objects of {SIZE} bytes."
                 );
-                Answer { right, why, at: 0 }
+                Answer::new(right, why, 0)
             },
         ),
     ]

@@ -43,7 +43,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                     "A batch: one is handed out, and CPU 0 keeps {}. The next requests need no lock.",
                     pages.per_cpu
                 );
-                Answer { right: pages.blocks + pages.per_cpu, why, at: ran.end.operation }
+                Answer::new(pages.blocks + pages.per_cpu, why, ran.end.operation)
             },
         ),
         Asked::run(
@@ -73,22 +73,18 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 // DMA32 lies below Normal.
                 let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
                 let Some((at, _)) = ran.after().find(|(_, steps)| steps.iter().any(low)) else {
-                    return Answer {
-                        right: 2,
-                        why: "No block of DMA32 came.".to_owned(),
-                        at: ran.end.operation,
-                    };
+                    return Answer::new(2, "No block of DMA32 came.".to_owned(), ran.end.operation);
                 };
                 let taken = (at - ran.mark - 1) * 8;
                 // What the CPU still keeps is no longer in the zone.
                 let left = normal - taken;
-                Answer {
-                    right: u64::from(left >= 64),
-                    why: format!(
+                Answer::new(
+                    u64::from(left >= 64),
+                    format!(
                         "It comes when {taken} pages of Normal are handed out: {left} are left, its reserve for requests that cannot wait."
                     ),
                     at,
-                }
+                )
             },
         ),
     ]

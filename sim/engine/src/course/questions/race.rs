@@ -72,7 +72,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
                     "Thread {} {}, and the previous magazine is neither full nor empty.",
                     step.thread, step.did
                 );
-                Answer { right: breaks as u64 + 1, why, at: breaks as u64 + 1 }
+                Answer::new(breaks as u64 + 1, why, breaks as u64 + 1)
             },
         ),
         Asked::plain(
@@ -83,7 +83,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
                 let step = &story.steps[stale];
                 let why =
                     format!("Thread {} {}: the loaded magazine is not full any more.", step.thread, step.did);
-                Answer { right: stale as u64 + 1, why, at: stale as u64 + 1 }
+                Answer::new(stale as u64 + 1, why, stale as u64 + 1)
             },
         ),
         Asked::plain(
@@ -95,13 +95,13 @@ fn ask(_: &mut Random) -> Vec<Asked> {
                 "a second lock around the whole free",
             ]),
             || {
-                Answer {
-                right: 2,
-                why: "The lock is given up while a magazine is made, and rightly so. What was seen before that must be looked at anew: so \
-                      does the code without the planted bug."
-                    .to_owned(),
-                at: 0,
-            }
+                Answer::new(
+                    2,
+                    "The lock is given up while a magazine is made, and rightly so. What was seen before that must be looked at anew: so \
+                     does the code without the planted bug."
+                        .to_owned(),
+                    0,
+                )
             },
         ),
     ]

@@ -82,7 +82,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                     "What CPU 1's stack holds ({} objects) is CPU 1's alone. The engine says: {why}",
                     ran.marked.caches[0].counts.in_magazines
                 );
-                Answer { right, why, at }
+                Answer::new(right, why, at)
             },
         ),
     ]

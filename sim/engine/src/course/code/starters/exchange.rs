@@ -5,6 +5,12 @@
 //! `free` so that two visits to the depot are as far apart as they can be.
 //!
 //! A CPU's lock first, then the depot's. Threads can be moved: several may be on one CPU at once.
+//!
+//! What there is to call:
+//!
+//! - `self.cpus[cpu].lock()`: waits for a CPU's lock and gives its magazines, until what it gave is dropped.
+//! - `self.depot.lock()`: the same for the depot. Each call counts as a visit.
+//! - `std::mem::swap(a, b)` exchanges two magazines of a CPU, `std::mem::take(a)` leaves an empty one behind.
 
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 

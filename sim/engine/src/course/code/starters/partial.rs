@@ -2,7 +2,18 @@
 //!
 //! There are no magazines here: each allocation takes an object from a slab, each free puts one back. A slab can only go back when all of
 //! its objects are free at once. So it matters which slab serves. What is here takes the slab that was touched last. Choose better,
-//! without a look at every slab: looks and moves are counted.
+//! without a look at every slab: looks and moves are counted, one like the other.
+//!
+//! What there is to call, and how often it counts:
+//!
+//! - `op.make(list)?`: a new slab of free objects, in front of a list. 0.
+//! - `op.release(slab)`: an empty slab goes back. 0.
+//! - `op.slabs.take(slab)`: a free object leaves its slab, `None` if there is none. `op.slabs.put(object)`: it comes back. 0.
+//! - `op.slabs.first(list)`, `last(list)`: a slab at that end of a list, `None` if there is none. `len(list)`, `list(slab)`. 0.
+//! - `op.slabs.objects()`: objects of a slab, free and in use. 0.
+//! - `op.slabs.free(slab)`: its free objects; `is_empty(slab)`: whether all are free. 1.
+//! - `op.slabs.relist(slab, list, End::Front)`, or `End::Back`: moves a slab. 1.
+//! - `op.slabs.walk(list)`: the slabs of a list in order. 1 for each that comes.
 
 use uslab_engine::policy::*;
 
