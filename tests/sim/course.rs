@@ -88,11 +88,31 @@ fn a_sheet_is_marked_question_by_question() {
     let all = sheet(answers.clone());
     assert_eq!((all.status.code(), &data(&all)["right"]), (Some(0), &json!(18)));
     answers["pages"][0] = json!(1);
-    answers["race"] = json!([7, null]);
+    answers["race"] = json!([10, null]);
     let some = sheet(answers);
     assert_eq!((some.status.code(), &data(&some)["right"]), (Some(1), &json!(15)));
     let text = stdout(&course(&["grade", "answers.json"], folder.path()));
     assert!(text.ends_with("Ann, seed 3: 15 of 18 right\n") && text.matches("wrong").count() == 3, "{text}");
+}
+
+#[test]
+fn answers_for_a_seed_are_those_that_marks_call_right() {
+    let folder = folder();
+    let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
+    fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
+    let marks = data(&course(&["grade", "answers.json", "--json"], folder.path()));
+    let answers = data(&course(&["answers", "--seed", "4711", "--json"], folder.path()));
+    let right = |all: &Value| -> Vec<_> {
+        let one = |mark: &Value| ["lab", "question", "right"].map(|key| mark[key].clone());
+        all.as_array().unwrap().iter().map(one).collect()
+    };
+    assert_eq!(right(&answers), right(&marks["marks"]));
+    let text = stdout(&course(&["answers", "--seed", "4711"], folder.path()));
+    assert!(text.starts_with("answers for seed 4711\n"), "{text}");
+    for answer in answers.as_array().unwrap() {
+        let (asked, said) = (answer["text"].as_str().unwrap(), answer["said"].as_str().unwrap());
+        assert!(text.contains(asked) && text.contains(&format!("= {said}. ")), "{asked}: {said}");
+    }
 }
 
 #[test]

@@ -154,7 +154,7 @@ impl Visitor for Hashes<'_> {
         let hashes = moments.map(|at| {
             let steps = engine.run_and_tell(at).unwrap();
             let view = engine.view(steps, shown);
-            levels_hold_what_is_active_and_not_in_use(&view);
+            what_is_held_is_counted_listed_and_drawn_alike(&view);
             (at, format!("{:016x}", hash(text(&view).as_bytes())))
         });
         let hashes = hashes.collect();
@@ -163,13 +163,22 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Whatever a design calls its levels.
-fn levels_hold_what_is_active_and_not_in_use(view: &View) {
+/// Whatever a design calls its levels: they have what is counted as held, and the slabs' pictures have it, too. Once they did not for a
+/// slab that a CPU has to itself.
+fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
         let levels = shown.cpus.iter().chain(&shown.shared).flatten();
         let held: u64 = levels.map(|level| u64::from(level.objects)).sum();
-        assert_eq!(held, counts.active_objs - counts.used, "{name} after operation {}", view.operation);
+        let cached = counts.in_magazines + counts.in_depot;
+        assert_eq!(held, cached, "{name} after operation {}: levels", view.operation);
+        if shown.slabs.len() as u64 == counts.slabs() {
+            let objects = shown.slabs.iter().flat_map(|slab| slab.objects.bytes());
+            let (used, free) = objects.fold((0, 0), |(used, free), object| {
+                (used + u64::from(object == b'u'), free + u64::from(object == b'.'))
+            });
+            assert_eq!((used, free), (counts.used, counts.free_in_slabs), "{name} after {}", view.operation);
+        }
     }
 }
 

@@ -211,8 +211,8 @@ pub struct Model<'p, P: Policy> {
     deeds: Vec<Deed>,
     paths: Paths,
     ticks: u64,
-    /// The first thing that must not be.
-    wrong: Option<String>,
+    /// The first thing that must not be, and the object that was handed out wrongly.
+    wrong: Option<(String, Object)>,
 }
 
 #[derive(Debug)]
@@ -259,6 +259,11 @@ impl<'p, P: Policy> Model<'p, P> {
     pub fn deeds(&self) -> &[Deed] {
         &self.deeds
     }
+    /// The object that was handed out though it was not to be had.
+    #[cfg(feature = "course")]
+    pub(crate) fn wrong_object(&self) -> Option<Object> {
+        self.wrong.as_ref().map(|(_, object)| *object)
+    }
     /// Pages whose frames the last operation on a cache touched.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
         self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
@@ -277,7 +282,7 @@ impl<'p, P: Policy> Model<'p, P> {
 
     /// The laws of the caches alone: objects in use, and pages of slabs.
     pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
-        self.wrong.clone().map_or(Ok(()), Err)?;
+        self.wrong.clone().map_or(Ok(()), |(wrong, _)| Err(wrong))?;
         let (mut used, mut pages) = (0, 0);
         for cache in self.caches.iter().flatten() {
             let held = cache.policy.held().into_iter().flat_map(|held| held.objects);
@@ -400,7 +405,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         };
         let object = cache.op(at, &mut self.slab_pages, &mut self.deeds, P::alloc)?;
         if let Err(wrong) = cache.slabs.hand_out(object) {
-            self.wrong.get_or_insert(format!("cache {}: {wrong}", cache.name));
+            self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
             return Err(NoMemory);
         }
         self.end();

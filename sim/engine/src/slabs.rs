@@ -66,6 +66,12 @@ const NONE: u32 = u32::MAX;
 /// The list of a slab that is gone.
 const GONE: u8 = u8::MAX;
 
+impl core::fmt::Display for Object {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "object {} of the slab at page {}", self.index, self.page)
+    }
+}
+
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -331,10 +337,10 @@ impl Slabs {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
         if own.list == GONE || own.out[word] & bit == 0 {
-            return Err(format!("{object:?} is handed out and free at once"));
+            return Err(format!("{object} is handed out and free at once"));
         }
         if own.used[word] & bit != 0 {
-            return Err(format!("{object:?} is handed out twice"));
+            return Err(format!("{object} is handed out twice"));
         }
         own.used[word] |= bit;
         self.used += 1;
@@ -374,9 +380,7 @@ impl Slabs {
             match outside.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
                 Some(bits) if *bits & bit != 0 => *bits &= !bit,
                 _ => {
-                    return Err(format!(
-                        "{object:?} is held, and is in its slab, with a caller or held twice"
-                    ));
+                    return Err(format!("{object} is held, and is in its slab, with a caller or held twice"));
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! of the course `sim/web/src/course.ts`, and of a run in virtual time `sim/web/src/scale/outcome.ts`.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
-use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Work};
+use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all, knobs};
 use crate::step::{Step, What};
@@ -82,7 +82,7 @@ fn scenes() -> String {
 fn course() -> String {
     let mut file = File::new();
     file.0 += "import type { Scene } from './scenes.ts';\nimport type { View } from './views.ts';\n\n";
-    types!(file; Lab, Work, Code, Question, Expects, Answer, Sheet, Failure);
+    types!(file; Lab, Work, Code, Question, Expects, Answer, Strip, Sheet, Failure);
     file.text()
 }
 
@@ -90,6 +90,13 @@ fn outcome() -> String {
     let mut file = File::new();
     file.0 += "import type { Path } from '../views.ts';\n\n";
     types!(file; Outcome, LockCounts, Profile, Price, clock::Level);
+    let workloads = clock::Workload::ALL.map(|(name, does)| format!("  [{name:?}, {does:?}],\n")).concat();
+    file.add(
+        Some(
+            "/** Workloads, and what each does; in brackets the N that is meant without one. */\n".to_owned(),
+        ),
+        &format!("const WORKLOADS: readonly (readonly [name: string, does: string])[] = [\n{workloads}];"),
+    );
     file.text()
 }
 

@@ -85,6 +85,8 @@ pub struct Pages {
     pub uncommitted: u64,
     /// Free blocks by order, of each migrate type.
     pub orders: Vec<[u32; 3]>,
+    /// How many of them are not committed, by order.
+    pub uncommitted_orders: Vec<u32>,
     /// Blocks in the per-CPU magazines of each CPU, by order.
     pub cpus: Vec<Vec<u32>>,
     /// Blocks in the magazines that all CPUs share, by order.
@@ -133,6 +135,16 @@ impl<D: Design> Engine<'_, D> {
         // SAFETY: the engine is the design's only user, and this thread has it.
         let per_cpu = unsafe { self.design.pages().per_cpu_view() };
         let uncommitted = info.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum();
+        // Memory is committed in the largest blocks that it has.
+        let mut uncommitted_orders = vec![0; usize::from(Order::MAX.get()) + 1];
+        for zone in &info.zones {
+            let mut left = zone.uncommitted;
+            for (order, blocks) in zone.blocks.iter().enumerate().rev() {
+                let n = (left >> order).min(blocks.iter().sum());
+                uncommitted_orders[order] += n;
+                left -= n << order;
+            }
+        }
         let orders = (0..=usize::from(Order::MAX.get())).map(|order| {
             let mut sum = [0; 3];
             for zone in &info.zones {
@@ -149,6 +161,7 @@ impl<D: Design> Engine<'_, D> {
             free: info.free() - uncommitted,
             uncommitted,
             orders: orders.collect(),
+            uncommitted_orders,
             cpus: per_cpu.cpus,
             depot: per_cpu.depot,
         }

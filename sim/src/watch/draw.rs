@@ -261,7 +261,7 @@ fn said(app: &App<'_>) -> Line<'static> {
 }
 
 fn pages(pages: &Pages) -> Vec<Line<'static>> {
-    let Pages { managed, slab, large, blocks, per_cpu, free, uncommitted, orders, cpus, depot } = pages;
+    let Pages { managed, slab, large, blocks, per_cpu, free, uncommitted, orders, cpus, depot, .. } = pages;
     let [managed, slab, large, blocks, per_cpu, free, uncommitted] =
         [managed, slab, large, blocks, per_cpu, free, uncommitted].map(|pages| grouped(*pages));
     let orders =

@@ -53,7 +53,14 @@ why: string,
 /** The operation of the script to look at. */
 at: number,
 /** Memory to look at, where no script runs. */
-scenes: Array<Scene>, };
+strips: Array<Strip>, };
+
+/** Memory as a strip, from its start to its end. */
+export type Strip = {
+/** What it is. */
+said: string,
+/** Its pieces without gaps: bytes, and what stands in them; `None`: nothing lies there. */
+pieces: Array<[number, string | null]>, };
 
 /** What was answered to the labs that ask, as the page writes it. */
 export type Sheet = {
@@ -76,6 +83,8 @@ title: string,
 wrong: string,
 /** The moment at which it is, from 0. */
 at: number,
+/** The object that it is about, where there is one: its slab's first page, and which one of the slab it is. */
+object: [number, number] | null,
 /** CPUs of the machine. */
 cpus: number,
 /** Names of its caches. */

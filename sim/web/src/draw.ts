@@ -116,7 +116,8 @@ export function column(
   g.strokeStyle = room ? colours.quiet : colours.line;
   if (width >= 4) g.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
   if (!room) return;
-  const fill = (height - 2) * Math.min(1, objects / room);
+  // One object is seen, and one free place, too.
+  const fill = Math.min(Math.max((height - 2) * objects / room, objects ? 3 : 0), height - (objects < room ? 5 : 2));
   const edge = width >= 4 ? 1 : 0;
   g.fillStyle = colour;
   g.fillRect(x + edge, y + height - 1 - fill, width - 2 * edge, fill);

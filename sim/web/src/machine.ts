@@ -48,7 +48,7 @@ export class Machine {
     const names = made('span', { className: 'cpu-names' });
     if (cpus <= 8) {
       names.style.gridTemplateColumns = `repeat(${cpus}, minmax(0, 1fr))`;
-      names.append(...Array.from({ length: cpus }, (_, cpu) => made('span', {}, `CPU ${cpu}`)));
+      names.append(...Array.from({ length: cpus }, (_, cpu) => made('span', {}, made('span', {}, 'CPU '), String(cpu))));
     } else names.append(`CPU 0 to ${cpus - 1}`);
     this.lanes.style.setProperty('--cpus', cpus <= 2 ? '1.6fr' : '3fr');
     this.lanes.append(
@@ -138,7 +138,7 @@ export class Machine {
 
 const countsSaid = (counts: SeenCache): string =>
   `${grouped(counts.used)} in use, ${grouped(counts.in_magazines)} held by CPUs, ${grouped(counts.in_depot)} shared by them, ` +
-  `${grouped(counts.free_in_slabs)} free in ${noun(counts.full + counts.partial + counts.empty, 'slab')}`;
+  `${grouped(counts.free_in_slabs)} free in slabs for all; ${noun(counts.full + counts.partial + counts.empty, 'slab')}`;
 
 function nearSaid(counts: SeenCache | undefined): string {
   if (!counts) return 'not used yet';
@@ -154,6 +154,11 @@ interface List {
   /** With those that are not shown one by one. */
   count: number;
 }
+
+/** What lists are called up close, where the word alone says too little. */
+const MEANS: Record<string, string> = {
+  full: 'full (nothing is free in them; what CPUs hold is out)', partial: 'partial (something is free in them)', empty: 'empty (all is free in them)',
+};
 
 const LAST = ['full', 'partial', 'empty'];
 
@@ -189,21 +194,28 @@ function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): v
   const wanted = lists.map(({ slabs }) => Math.max(sum(slabs.slice(0, 400).map(tile)) - least, 0));
   const got = shares(wanted, width - lists.length * (least + gap));
   const squares = new Squares(g);
+  const others: [string, number, number][] = [];
   let x = 0;
   const names = lists.map(({ list, slabs, count }, i): [string, number, number, number] => {
     const begin = x, end = x + least + got[i]!;
-    let left = x;
+    // As many as there is room for, with the number of the others behind them.
+    const all = count === slabs.length && sum(slabs.map(tile)) <= end - begin + 4;
+    const edge = all ? end + 4 : end - g.measureText(`+${grouped(count)}`).width;
+    let left = x, drawn = 0;
     for (const slab of slabs) {
-      if (left + tile(slab) > end + 4) break;
+      if (left + tile(slab) > edge) break;
       drawSlab(squares, slab, left, 15, dots);
       left += tile(slab);
+      drawn++;
     }
+    if (drawn < count) others.push([`+${grouped(count - drawn)}`, left + 1, 32]);
     x = end + gap;
     return [`${list} ${grouped(count)}`, begin, 10, end - begin];
   });
   squares.put();
   g.fillStyle = colours.quiet;
   for (const name of names) g.fillText(...name);
+  for (const other of others) g.fillText(...other);
 }
 
 /** All slabs of a cache, as large as they all fit. Returns what lies where. */
@@ -211,7 +223,7 @@ function drawSlabs(
   canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[], largest: number,
 ): (x: number, y: number) => { page: number; index: number } | null {
   const width = widthOf(canvas);
-  const most = 360, head = 18, foot = 8;
+  const most = 360, head = 24, foot = 6;
   const layout = (dots: Dots) => {
     const { rows, dot } = dots;
     let y = 0;
@@ -238,13 +250,18 @@ function drawSlabs(
     found = layout({ dot, rows });
   }
   const { placed, height, dots } = found;
-  const { g } = sheet(canvas, Math.min(Math.max(height, 80), 560));
+  const high = Math.min(Math.max(height, 80), 560);
+  const { g } = sheet(canvas, high);
   g.font = '12px system-ui, sans-serif';
   g.fillStyle = colours.quiet;
   const squares = new Squares(g);
   for (const { list, at } of placed) list.slabs.forEach((slab, i) => drawSlab(squares, slab, ...at[i]!, dots));
   squares.put();
-  for (const { list, top } of placed) g.fillText(`${list.list}: ${grouped(list.count)}`, 0, top - 5);
+  for (const { list: { list, slabs, count }, top, at } of placed) {
+    const low = at.findIndex(([, y]) => y + rows * dots.dot > high);
+    const drawn = low < 0 ? slabs.length : low;
+    g.fillText(`${grouped(count)} ${MEANS[list] ?? list}${drawn < count ? `, ${grouped(drawn)} of them drawn` : ''}`, 0, top - 9, width);
+  }
   for (const { page, index, colour } of rings) {
     for (const { list, at } of placed) {
       const place = at[list.slabs.findIndex((slab) => slab.page === page)];
@@ -313,6 +330,9 @@ function drawShared(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
   g.globalAlpha = 1;
 }
 
+/** Objects side by side in a box of these many columns, each at most so many pixels large. */
+const ACROSS = [4, 6, 8, 10, 14, 18, 24, 32, 40, 48, 56], MOST_DOT = 12;
+
 /** A CPU up close: each level object by object while that is possible. */
 function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = colours.cached): void {
   const { g, width } = sheet(canvas, 78);
@@ -323,18 +343,27 @@ function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = c
   levels.forEach((level, which) => {
     const { objects, room } = level;
     const x = which * (wide + gap);
-    const across = [4, 6, 8, 10, 14, 18, 24, 32].find((n) => Math.ceil(room / n) * ((wide - 5) / n) <= inner) ?? 0;
-    if (!room || !across || (wide - 5) / across < 2) {
+    const across = ACROSS.find((n) => Math.ceil(room / n) * Math.min((wide - 5) / n, MOST_DOT) <= inner) ?? 0;
+    if (!room) {
+      frames.push(() => {
+        g.strokeStyle = colours.line;
+        g.strokeRect(x + 0.5, high - 7.5, wide - 1, 7);
+      });
+      return;
+    }
+    if (!across || (wide - 5) / across < 2) {
       frames.push(() => column(g, x, 0, wide, high, level, colour));
       return;
     }
+    // The box is as large as its room, so that a full one looks full.
+    const dot = Math.min((wide - 5) / across, MOST_DOT), down = Math.ceil(room / across) * dot;
     frames.push(() => {
       g.strokeStyle = colours.quiet;
-      g.strokeRect(x + 0.5, 0.5, wide - 1, high - 1);
+      g.strokeRect(x + 0.5, high - down - 4.5, across * dot + 4, down + 4);
     });
-    const dot = Math.min((wide - 5) / across, inner / Math.ceil(room / across), 12);
+    const apart = dot > 4 ? 1 : 0.5;
     for (let i = 0; i < room; i++)
-      squares.add(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - 1, i < objects ? full : empty);
+      squares.add(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - apart, i < objects ? full : empty);
   });
   squares.put();
   for (const frame of frames) frame();

@@ -31,5 +31,5 @@ export const pagesTable = (pages: Pages): HTMLElement => table('Pages', ['what',
   (['managed', 'slab', 'large', 'blocks', 'per_cpu', 'free', 'uncommitted'] as const).map((what) => [what.replaceAll('_', ' '), grouped(pages[what])]));
 
 /** Free blocks in zones, with CPUs, and shared by them. */
-export const ordersTable = ({ orders, cpus, depot }: Pages): HTMLElement => table('Free blocks by order', ['where', ...orders.map((_, order) => String(order))],
-  [['zones', ...orders.map((types) => grouped(sum(types)))], ...cpus.map((own, cpu) => [`CPU ${cpu}`, ...own.map(grouped)]), ['shared', ...depot.map(grouped)]]);
+export const ordersTable = ({ orders, uncommitted_orders: uncommitted, cpus, depot }: Pages): HTMLElement => table('Free blocks by order', ['where', ...orders.map((_, order) => String(order))],
+  [['zones, committed', ...orders.map((types, order) => grouped(sum(types) - uncommitted[order]!))], ['zones, not committed', ...uncommitted.map(grouped)], ...cpus.map((own, cpu) => [`CPU ${cpu}`, ...own.map(grouped)]), ['shared', ...depot.map(grouped)]]);

@@ -117,6 +117,8 @@ free: number,
 uncommitted: number,
 /** Free blocks by order, of each migrate type. */
 orders: Array<[number, number, number]>,
+/** How many of them are not committed, by order. */
+uncommitted_orders: Array<number>,
 /** Blocks in the per-CPU magazines of each CPU, by order. */
 cpus: Array<Array<number>>,
 /** Blocks in the magazines that all CPUs share, by order. */

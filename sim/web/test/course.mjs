@@ -57,7 +57,7 @@ export async function course(open, file, folder) {
   assert.equal(await hash(page), `#course&seed=${SEED}`);
   assert.deepEqual(await page.locator('.card h3').allTextContents(), labs.map(({ title }) => title));
   assert.deepEqual(await page.locator('.card .count').allTextContents(),
-    labs.map(({ minutes, work }) => `${minutes} minutes · ${work.questions ? `0 of ${work.questions.length} answered` : 'an exercise'}`));
+    labs.map(({ minutes, work }) => `${minutes} minutes · ${work.questions ? `0 of ${work.questions.length} answered, 0 right` : 'an exercise'}`));
   await page.click(`.card >> nth=0`);
   await page.waitForFunction(() => window.uslab.view()?.lab);
   assert.equal(await hash(page), `#lab&name=${labs[0].name}&seed=${SEED}`);
@@ -70,7 +70,7 @@ export async function course(open, file, folder) {
 
   // --- each question, predicted rightly but for one ---
   const answers = {};
-  let asked = 0;
+  let asked = 0, drawn = 0;
   for (const { name, about, work: { questions } } of asking) {
     await go(page, `#lab&name=${name}&seed=${SEED}`);
     assert.equal(await page.locator('main .what').first().textContent(), about);
@@ -78,7 +78,7 @@ export async function course(open, file, folder) {
     answers[name] = [];
     for (const [n, { text, expects, design, script }] of questions.entries()) {
       const own = page.locator('.question').nth(n);
-      const { right, why, at } = engine.answer(SEED, name, n);
+      const { right, why, at, strips } = engine.answer(SEED, name, n);
       const wrong = asked === 4;
       const predicted = wrong ? right + 1 : right;
       assert.equal(await own.locator('.what').first().textContent(), text);
@@ -108,6 +108,8 @@ export async function course(open, file, folder) {
       assert.equal(await own.locator('.verdict p').first().textContent(),
         wrong ? `✗ Not right. You predicted ${said(predicted)}; it is ${said(right)}.` : `✓ Right: ${said(right)}.`, `${name} ${n}`);
       assert.equal(await own.locator('.verdict .what').textContent(), why);
+      assert.deepEqual(await own.locator('.strip h4').allTextContents(), (strips ?? []).map(({ said }) => said));
+      drawn += await own.locator('.strip .part.used').count();
       assert.equal(await own.locator('.problem').textContent(), '');
       assert.equal(await own.locator('fieldset :enabled, .main:visible:text("predict")').count(), 0, 'it is locked');
       assert(await page.evaluate(() => document.activeElement.textContent.startsWith('Question')), 'the focus stays with the question');
@@ -185,11 +187,13 @@ export async function course(open, file, folder) {
     }
   }
   await beside.close();
+  assert(drawn > 40, 'colours are drawn');
+  assert.equal(await page.locator('a[href*="lecturer"]').count(), 0, 'no page of a student leads to the lecturer’s');
 
   // --- the sheet: saved, kept, read back in elsewhere ---
   const sheet = { course: 1, name: 'Ada / Lovelace', seed: SEED, answers };
   await go(page, `#course&seed=${SEED}`);
-  assert((await state()).includes(`${of} of ${of} questions answered with seed ${SEED}.`));
+  assert((await state()).includes(`${of} of ${of} questions answered with seed ${SEED}, ${of - 1} of them right.`));
   assert((await state()).includes('uslab course grade answers-Ada-Lovelace.json'));
   const [saved] = await Promise.all([page.waitForEvent('download'), page.click('text=save the sheet')]);
   assert.equal(saved.suggestedFilename(), 'answers-Ada-Lovelace.json');

@@ -13,19 +13,19 @@ assert.equal(template.split('{failure}').length, 2);
 const moment = (operation, used) => ({
   operation, time_ns: 1000 * operation, failed: 0,
   steps: operation ? [{ cpu: 1, cache: 0, object: [64, used - 1], path: operation > 2 ? 'slab' : 'cpu', sentence: `CPU 1 allocates object ${used} <b>.`, did: [], what: 'alloc' }] : [],
-  caches: [{ name: 'node', served: operation, size: 512, order: 0, per_slab: 8, capacity: 4, used, active_objs: used, in_magazines: 2, in_depot: 0,
+  caches: [{ name: 'node', served: operation, size: 512, order: 0, per_slab: 8, capacity: 4, used, in_magazines: 2, in_depot: 0,
     free_in_slabs: 6 - used, full: 0, partial: 1, empty: 0, depot_exchanges: 0, slabs_made: 1 }],
   shown: [{ cache: 0, cpus: [[{ name: 'stack', objects: 2, room: 4 }], [{ name: 'stack', objects: 0, room: 4 }]], shared: [[]],
     slabs: [{ page: 64, list: 'partial', objects: `${'u'.repeat(used)}aa`.padEnd(8, '.') }] }],
-  pages: { managed: 1024, slab: 1, large: 0, blocks: 0, per_cpu: 3, free: 20, uncommitted: 1000, orders: [[1, 0, 0], [0, 0, 1]], cpus: [[1, 1], [0, 0]], depot: [0, 0] },
+  pages: { managed: 1024, slab: 1, large: 0, blocks: 0, per_cpu: 3, free: 20, uncommitted: 1000, orders: [[1, 0, 0], [0, 0, 1]], uncommitted_orders: [0, 0], cpus: [[1, 1], [0, 0]], depot: [0, 0] },
 });
 const scene = (said, ...sizes) => ({
   said, refused: said === 'No room.', facts: [['blocks', String(sizes.length)]], holes: { count: 1, largest: 512 - 64 * sizes.length, total: 512 - 64 * sizes.length },
   parts: [...sizes.map((block, i) => ({ at: 64 * i, bytes: 64, is: 'used', block })), { at: 64 * sizes.length, bytes: 512 - 64 * sizes.length, is: 'free' }],
 });
-const machine = { lab: 'depot-policy', title: 'a </script> of its own', wrong: 'object 3 of slab 64 has two owners', at: 2, cpus: 2, caches: ['node'],
+const machine = { lab: 'depot-policy', title: 'a </script> of its own', wrong: 'object 3 of slab 64 has two owners', at: 2, object: [64, 2], cpus: 2, caches: ['node'],
   views: [moment(7, 1), moment(8, 2), moment(9, 3), moment(10, 4)], scenes: [] };
-const memory = { lab: 'merge', title: 'merge.rs', wrong: 'two free neighbours were not merged', at: 2, cpus: 0, caches: [], views: [],
+const memory = { lab: 'merge', title: 'merge.rs', wrong: 'two free neighbours were not merged', at: 2, object: null, cpus: 0, caches: [], views: [],
   scenes: [scene(''), scene('Block a is 64 bytes.', 'a'), scene('Block b is 64 bytes.', 'a', 'b')] };
 const write = (name, failure) => {
   const file = join(folder, name);
@@ -49,11 +49,12 @@ await drive('failure', async (open) => {
     assert.deepEqual(await alerts(page), i === machine.at ? [`✗ Wrong here: ${machine.wrong}`] : []);
     assert((await text(page, '#picture')).includes(`${caches[0].used} in use`));
     assert.equal(await page.locator('.near-cpus > .acting h4').textContent(), 'CPU 1');
-    assert.equal(await page.evaluate(() => location.hash), `#at=${i}`);
+    assert.equal(await page.evaluate(() => location.hash), `#moment=${i + 1}`);
+    assert.equal(await text(page, '.of'), `moment ${i + 1} of 4`);
   }
   const row = (await page.locator('#tables tbody tr').first().locator('th, td').allTextContents()).slice(0, 5);
   assert.deepEqual(row, ['node', '512', '8', '10', '4']);
-  await page.click('text=failure at moment 2');
+  await page.click('text=failure at moment 3');
   assert.equal(await at(page), 2);
   await page.keyboard.press('End');
   assert.equal(await at(page), 3);
@@ -64,13 +65,13 @@ await drive('failure', async (open) => {
   await page.keyboard.press(' ');
   await page.waitForFunction(() => window.uslab.view().at === 3);
   await page.waitForSelector('button[aria-label^="Play"]');
-  const again = await open(write('failure-machine.html', machine), '#at=1');
+  const again = await open(write('failure-machine.html', machine), '#moment=2');
   assert.equal(await at(again), 1);
   await look(page, folder, 'failure-machine');
 
   const own = await open(write('failure-memory.html', memory));
   for (const [i, { said, parts, facts }] of memory.scenes.entries()) {
-    await own.evaluate((n) => (location.hash = `#at=${n}`), i);
+    await own.evaluate((n) => (location.hash = `#moment=${n + 1}`), i);
     await own.waitForFunction((n) => window.uslab.view().at === n, i);
     assert.equal(await text(own, '#said'), said || 'The beginning.');
     assert.equal(await own.locator('.part').count(), parts.length + parts.filter(({ at, bytes }) => at < 256 && at + bytes > 256).length);

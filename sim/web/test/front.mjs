@@ -25,22 +25,24 @@ await drive('front', async (openFile) => {
   await page.click('.card:has-text("Magazines on four CPUs")');
   await page.click('.took button:has-text("A depot visit")');
   await page.click('button[aria-label^="Play"]');
-  let seen = { filled: 0, depot: false, died: false };
+  const seen = { filled: 0, depot: false, died: false, paths: new Set() };
   for (let last = -1; !seen.died;) {
     const { at, view: moment } = await view(page);
     if (at === last) continue;
     last = at;
     const [cache] = moment.caches;
+    for (const { path } of moment.steps) seen.paths.add(path);
     seen.filled = Math.max(seen.filled, ...moment.shown[0].cpus.flat().map(({ objects }) => objects));
     seen.depot ||= moment.shown[0].shared.flat().some(({ objects }) => objects === 8);
     seen.died ||= cache.slabs_made > cache.full + cache.partial + cache.empty;
   }
   assert.equal(seen.filled, 16);
   assert(seen.depot);
+  assert(seen.paths.has('depot') && !seen.paths.has('commit'), 'a depot visit is of class depot: tables are made while it warms up');
   await page.waitForFunction(() => document.querySelector('button[aria-label^="Play"]'));
 
   // --- by hand, from a moment in the midst of a line on ---
-  await page.click('.took button >> nth=0');
+  await page.click('.took button >> nth=1');
   for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
   const before = await view(page);
   await page.click('text="alloc 10"');

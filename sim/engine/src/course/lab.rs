@@ -1,7 +1,6 @@
 //! What a lab is.
 
 use serde::Serialize;
-use uslab_lab::demos::Scene;
 
 /// A lab of the course.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -81,11 +80,21 @@ pub struct Answer {
     pub at: u64,
     /// Memory to look at, where no script runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub scenes: Vec<Scene>,
+    pub strips: Vec<Strip>,
+}
+
+/// Memory as a strip, from its start to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Strip {
+    /// What it is.
+    pub said: String,
+    /// Its pieces without gaps: bytes, and what stands in them; `None`: nothing lies there.
+    pub pieces: Vec<(u32, Option<String>)>,
 }
 
 impl Answer {
     pub(super) fn new(right: u64, why: String, at: u64) -> Self {
-        Self { right, why, at, scenes: vec![] }
+        Self { right, why, at, strips: vec![] }
     }
 }

@@ -27,5 +27,5 @@ mod sheet;
 pub(crate) use code::Failure;
 pub use code::*;
 pub use find::{answer, labs};
-pub use lab::{Answer, Code, Expects, Lab, Question, Work};
+pub use lab::{Answer, Code, Expects, Lab, Question, Strip, Work};
 pub use sheet::{Graded, Marks, Sheet, SheetError};

@@ -9,16 +9,17 @@ import { legend, Picture, told } from '../front/moments.ts';
 import { Stepper } from '../front/stepper.ts';
 import { cacheTables, pagesTable } from '../twin.ts';
 
-const { lab, title, wrong, at: fails, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
+const { lab, title, wrong, at: fails, object, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
 const last = Math.max(views.length, scenes.length) - 1;
 const picture = new Picture({ cpus, caches }, () => undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
-const stepper = new Stepper('Moments', last, draw);
+if (object) picture.marked = { cache: picture.chosen, page: object[0], index: object[1] };
+const stepper = new Stepper('Moments', last, draw, undefined, (at, last) => `moment ${at + 1} of ${last + 1}`);
 
 function draw(at: number): void {
   const view = views[at], scene = scenes[at];
   // Made anew, so that it is said again.
   $('wrong').replaceChildren(at === fails ? made('p', { className: 'failed', role: 'alert' }, made('b', {}, '✗ Wrong here: '), wrong)
-    : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, `✗ failure at moment ${fails}`)));
+    : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, `✗ failure at moment ${fails + 1}`)));
   if (view) {
     $('said').replaceChildren(made('b', {}, `Operation ${view.operation}. `), ...told(view, []));
     picture.draw(view);
@@ -29,12 +30,12 @@ function draw(at: number): void {
       made('dl', { className: 'facts' }, ...scene.facts.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]))));
     $('tables').replaceChildren(partsTable(scene.parts));
   }
-  history.replaceState(null, '', `#at=${at}`);
+  history.replaceState(null, '', `#moment=${at + 1}`);
 }
 
 function open(): void {
-  const asked = new URLSearchParams(location.hash.slice(1)).get('at');
-  stepper.go(asked === null ? fails : Number(asked) || 0);
+  const asked = new URLSearchParams(location.hash.slice(1)).get('moment');
+  stepper.go(asked === null ? fails : (Number(asked) || 1) - 1);
 }
 
 readColours();

@@ -19,6 +19,9 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
   const file = made('input', { type: 'file', accept: '.json' });
   const cards = made('div', { className: 'cards' }), state = made('p'), command = made('code');
 
+  const right = ({ name }: CourseLab): number =>
+    kept.of(name).filter((answer, at) => answer !== null && lab.answer(kept.seed, name, at).right === answer).length;
+
   function draw(): void {
     const labs = lab.course(kept.seed);
     name.value = kept.name;
@@ -26,10 +29,10 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
     cards.replaceChildren(...labs.map((own) => {
       const of = questionsOf(own);
       return made('a', { className: 'card', href: link('lab', { name: own.name, seed: String(kept.seed) }) }, made('h3', {}, own.title),
-        made('p', {}, own.about), made('p', { className: 'count' }, `${own.minutes} minutes · ${of ? `${answered(kept, own)} of ${of} answered` : 'an exercise'}`));
+        made('p', {}, own.about), made('p', { className: 'count' }, `${own.minutes} minutes · ${of ? `${answered(kept, own)} of ${of} answered, ${right(own)} right` : 'an exercise'}`));
     }));
     const [done, of] = [sum(labs.map((own) => answered(kept, own))), sum(labs.map(questionsOf))];
-    state.textContent = `${done} of ${noun(of, 'question')} answered with seed ${kept.seed}.` +
+    state.textContent = `${done} of ${noun(of, 'question')} answered with seed ${kept.seed}, ${sum(labs.map(right))} of them right.` +
       (kept.lasts ? '' : ' This browser keeps nothing for a page from disk: save the sheet before you close the page.');
     command.textContent = `uslab course grade ${kept.file}`;
     history.replaceState(null, '', link('course', { seed: String(kept.seed) }));
@@ -69,8 +72,7 @@ export function showCourse(root: HTMLElement, lab: Lab, kept: Kept, wrong: strin
       made('div', { className: 'bar' }, made('label', {}, 'your name ', name), made('label', {}, 'seed ', seed)), problem, cards),
     made('section', {}, made('h3', {}, 'Answer sheet'), state,
       made('div', { className: 'bar' }, made('button', { type: 'button', className: 'main', onclick: save }, 'save the sheet'), made('label', {}, 'read a sheet back in ', file)),
-      made('p', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), command)),
-    made('p', {}, made('a', { href: link('lecturer') }, 'For teachers')));
+      made('p', { className: 'copy' }, made('span', { className: 'quiet' }, 'to grade it: '), command)));
   draw();
   return { view: () => kept.sheet(), key: () => false, leave: () => undefined };
 }
@@ -81,7 +83,7 @@ export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): voi
     made('section', {}, made('h2', {}, 'For teachers'), made('p', { className: 'what' },
       `${noun(labs.length, 'lab')}, ${minutesOf(labs)} minutes in all. Each question is answered by the engine, which runs what the question is about; there is no list of answers. `,
       'Give each student a seed of their own: it makes the numbers in the questions, so that neighbours have different ones. ',
-      made('span', { className: 'screen' }, 'This page prints well. Students begin at ', made('a', { href: link('course') }, 'Course'), '.'))),
+      command('uslab course answers --seed N'), ' prints them for a seed. ', made('span', { className: 'screen' }, 'This page prints well, and no other page leads to it. Students begin at ', made('a', { href: link('course') }, 'Course'), '.'))),
     ...labs.map((lab) => {
       const of = questionsOf(lab);
       return made('section', { className: 'taught' }, made('h3', {}, lab.title, made('span', { className: 'quiet' }, `${lab.minutes} minutes, ${of ? noun(of, 'question') : 'an exercise'}`)),

@@ -6,6 +6,7 @@ import type { Lab } from '../engine.ts';
 import { DESIGNS } from '../views.ts';
 import type { Shown } from './demo.ts';
 import { type Kept, whole } from './kept.ts';
+import { memory } from './memory.ts';
 import { legend, moments, Picture, told } from './moments.ts';
 import { link } from './route.ts';
 import { download } from './save.ts';
@@ -43,7 +44,7 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
       field.show(predicted);
       problem.textContent = '';
       const answer = engine.answer(kept.seed, own.name, n);
-      verdict.replaceChildren(...verdictOn(question.expects, predicted, answer));
+      verdict.replaceChildren(...verdictOn(question.expects, predicted, answer), ...strips(answer));
       if (own.name === RACE && answer.at) verdict.append(made('p', {}, storyLink(`Step ${answer.at} of the story`, answer.at)));
       if (question.script) runOf(wasm, question, answer, `Operations of question ${n + 1}`).then((run) => {
         runs.push(run);
@@ -96,7 +97,7 @@ function answerField(expects: Expects, name: string) {
     const input = made('input', { inputMode: 'numeric', size: 9, autocomplete: 'off', ariaLabel: `${name}: ${expects.number}` });
     return {
       parts: [made('label', {}, `${expects.number} `, input)],
-      expected: 'Expected a whole number, such as 12.',
+      expected: 'Expected a whole number: digits, with or without commas between thousands.',
       value: () => whole(input.value),
       show: (value: number) => (input.value = String(value)),
     };
@@ -122,14 +123,27 @@ function verdictOn(expects: Expects, predicted: number, { right, why }: Answer):
     fine ? `: ${said(right)}.` : `. You predicted ${said(predicted)}; it is ${said(right)}.`), made('p', { className: 'what' }, why)];
 }
 
+/** Memory to look at, where no script runs. */
+function strips({ strips = [] }: Answer): HTMLElement[] {
+  return strips.map(({ said, pieces }) => {
+    let at = 0;
+    const parts = pieces.map(([bytes, block]) => ({ at: (at += bytes) - bytes, bytes, ...(block === null ? { is: 'padding' as const } : { is: 'used' as const, block }) }));
+    const nothing = { count: 0, largest: 0, total: 0 };
+    return made('div', { className: 'strip' }, made('h4', {}, said), memory({ said, refused: false, parts, holes: nothing, facts: [] }, 1));
+  });
+}
+
 const storyLink = (text: string, step: number): HTMLElement =>
   made('a', { href: `story.html${step ? `#step=${step}` : ''}`, target: '_blank' }, text);
 
 const hasCache = (script: string): boolean => /^cache /m.test(script);
 
 function scriptOf({ design, script }: Question): HTMLElement {
-  const about = DESIGNS.find(([name]) => name === design.split(':')[0])?.[1];
+  const [name, ...set] = design.split(':');
+  const [, about, knobs] = DESIGNS.find(([own]) => own === name) ?? [];
+  const means = (knob: string) => knobs?.find(([own]) => own === knob.split('=')[0])?.[1] ?? '';
   return made('div', { className: 'script' }, made('p', { className: 'quiet' }, 'What runs, on ', made('code', {}, design), about ? `, ${about}` : '', ':'),
+    ...(set.length ? [made('ul', { className: 'knobs quiet' }, ...set.map((knob) => made('li', {}, made('code', {}, knob), ` ${means(knob)}`)))] : []),
     made('pre', { tabIndex: 0, ariaLabel: 'The script' }, script));
 }
 

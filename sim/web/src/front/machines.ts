@@ -13,6 +13,8 @@ export interface Scripted {
   what: string;
   design: string;
   script: readonly string[];
+  /** The mark that it begins at: what is before it was done to warm up. */
+  begins?: string;
 }
 
 export const SCRIPTED: readonly Scripted[] = [
@@ -27,11 +29,12 @@ export const SCRIPTED: readonly Scripted[] = [
     ],
   },
   {
-    name: 'magazines', title: 'Magazines on four CPUs', design: 'uslab:capacity=8:stock=0',
+    name: 'magazines', title: 'Magazines on four CPUs', begins: 'CPU 0 allocates', design: 'uslab:capacity=8:stock=0',
     what: 'Four CPUs share one cache, of 256-byte objects. Each CPU has a stack of free objects and uses it without a lock; here it has room for two magazines of 8. ' +
       'When the stack is full, a magazine goes to the depot, which all CPUs share; when it is empty, one comes back. The slabs are the last resort.',
     script: [
-      'cpus 4', 'cache dentry 256', '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
+      'cpus 4', 'cache dentry 256', '# Warm-up: what is made once, such as the tables of CPUs and of the depot, is made', '0 alloc 17', '0 free 17', ...[1, 2, 3].flatMap((cpu) => [`${cpu} alloc`, `${cpu} free`]), '0 shrink',
+      '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
       '# A magazine fills: CPU 0 frees to its own stack', '0 free 16 newest',
       '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 1 newest',
       '# CPU 0 frees on: its stack has room again', '0 free 3 newest',
@@ -110,6 +113,9 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     history.replaceState(null, '', link('machine', { name: own.name, ...(design !== own.design && { design }), ...(changed && { do: script.join(';') }), at: String(stepper.at) }));
   }
 
+  function begin(): number {
+    return marks.find(({ text }) => own.begins && text.startsWith(own.begins))?.operation ?? 0;
+  }
   function drawControls(): void {
     controls.replaceChildren(...Array.from({ length: cpus }, (_, cpu) => {
       const group = made('div', { className: 'buttons', role: 'group' }, made('span', { className: 'verb' }, `CPU ${cpu}`),
@@ -138,7 +144,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   await attempt(() => run(script, design));
   if (!views.length) await run(script = [...own.script], design = own.design);
   drawControls();
-  requestAnimationFrame(() => stepper.set(views.length - 1, Number(values.get('at') ?? 0) || 0));
+  requestAnimationFrame(() => stepper.set(views.length - 1, Number(values.get('at') ?? begin()) || 0));
   const resized = () => draw();
   addEventListener('resize', resized);
   return {

@@ -77,10 +77,12 @@ function start(root: HTMLElement, lab: Lab): void {
   const cards = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what }) => card(link('demo', { name }), title, what));
   root.replaceChildren(
     made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' },
-      'uslab is a slab allocator in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
+      'A slab allocator hands out objects of one size each from slabs: blocks of pages that are cut into such objects. A freed object is the next to be handed out, without a search and nearly without waste. ',
+      'uslab is one in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
       'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' explains the words.'),
       made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
         card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads’ steps that breaks it, as the model checker loom found it: step by step.'),
+        card(link('course'), 'Course', `${lab.course(1).length} labs on this allocator, a quarter of an hour to an hour and a half each. Predict what it will do, and see what it did; or write a part of it yourself.`),
         card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux’s SLUB.'))),
     made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab’s own code on a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
@@ -93,9 +95,10 @@ function start(root: HTMLElement, lab: Lab): void {
 function designs(root: HTMLElement): void {
   root.replaceChildren(made('section', {}, made('h2', {}, 'Designs'),
     made('p', { className: 'what' }, 'These designs all serve the same operations. Only the first is an allocator; the others are models of policies, judged by the tables of the kernels that have them.'),
-    made('dl', { className: 'words' }, ...DESIGNS.flatMap(([name, about]) => [made('dt', {}, name), made('dd', {}, about[0]!.toUpperCase(), about.slice(1), '. ',
+    made('dl', { className: 'words' }, ...DESIGNS.flatMap(([name, about, knobs]) => [made('dt', {}, name), made('dd', {}, about[0]!.toUpperCase(), about.slice(1), '. ',
       made('a', { href: link('machine', { name: 'magazines', design: name }) }, 'See it on four CPUs'), ', or ',
-      made('a', { href: `replay.html#design=${name}` }, 'on a kernel’s trace'), '.')]))));
+      made('a', { href: `replay.html#design=${name}` }, 'on a kernel’s trace'), '.',
+      ...(knobs.length ? [made('ul', { className: 'knobs' }, ...knobs.map(([knob, means]) => made('li', {}, made('code', {}, `${name}:${knob}=N`), ` ${means}`)))] : []))]))));
 }
 
 function words(root: HTMLElement): void {

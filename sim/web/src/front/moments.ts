@@ -36,6 +36,8 @@ export class Picture {
   readonly root = made('div');
   private readonly machine: Machine | null;
   private last: View | null = null;
+  /** An object that has a ring. */
+  marked: Place | null = null;
 
   constructor(about: Pick<About, 'cpus' | 'caches'>, pick: (place: Place) => void, public chosen = 0) {
     const choose = (cache: number) => {
@@ -48,7 +50,7 @@ export class Picture {
 
   draw(view: View): void {
     this.last = view;
-    if (this.machine) this.machine.draw(view, this.chosen, null);
+    if (this.machine) this.machine.draw(view, this.chosen, this.marked);
     else this.root.replaceChildren(made('section', { className: 'tables', ariaLabel: 'Pages' }, pagesTable(view.pages), ordersTable(view.pages)));
   }
   redraw(): void {
@@ -60,6 +62,6 @@ export class Picture {
 export function legend(): HTMLElement {
   const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
   return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
-    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it; objects that CPUs hold count as taken. The tag before a sentence is the most expensive thing that the operation did: ',
+    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it: what CPUs hold of it is out. In some designs a CPU has slabs to itself; what is free in them it holds. The tag before a sentence is the most expensive thing that the operation did: ',
       'cpu (no lock), depot, slab, pages or commit (the system).'));
 }

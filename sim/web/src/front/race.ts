@@ -44,11 +44,12 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
   }
 
   function drawChart(): void {
-    const { g, width, height } = sheet(chart, 160);
-    const left = 40, bottom = height - 18, x = (at: number) => left + at / REQUESTS * (width - left - 90), y = (share: number) => 8 + (1 - share / 100) * (bottom - 8);
+    const narrow = chart.clientWidth < 500, names = narrow ? 0 : 90, top = narrow ? 44 : 8;
+    const { g, width, height } = sheet(chart, 160 + top - 8);
+    const left = 40, bottom = height - 18, x = (at: number) => left + at / REQUESTS * (width - left - names), y = (share: number) => top + (1 - share / 100) * (bottom - top);
     g.fillStyle = colours.quiet;
     for (const share of [0, 50, 100]) g.fillText(`${share} %`, 0, y(share) + 4);
-        race.scenes.forEach(([name, scenes], i) => {
+    race.scenes.forEach(([name, scenes], i) => {
       // Told apart by their dashes: colours mean something else here.
       g.strokeStyle = g.fillStyle = colours.ink;
       g.lineWidth = 1.5;
@@ -57,21 +58,23 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
       scenes.forEach((scene, at) => g.lineTo(x(at), y(scattered(scene))));
       g.stroke();
       g.beginPath();
-      g.moveTo(width - 84, 10 + i * 16);
-      g.lineTo(width - 60, 10 + i * 16);
+      // Their names: behind the curves, or above them in two columns.
+      const [across, down] = narrow ? [left + (i % 2) * (width - left) / 2, 10 + Math.floor(i / 2) * 16] : [width - 84, 10 + i * 16];
+      g.moveTo(across, down);
+      g.lineTo(across + 24, down);
       g.stroke();
       g.setLineDash([]);
-      g.fillText(name, width - 54, 14 + i * 16);
+      g.fillText(name, across + 30, down + 4);
     });
     g.strokeStyle = colours.now;
     g.lineWidth = 1;
     g.beginPath();
-    g.moveTo(x(stepper.at), 4);
+    g.moveTo(x(stepper.at), top - 4);
     g.lineTo(x(stepper.at), bottom);
     g.stroke();
     chart.setAttribute('aria-label', `Scattered free memory after ${stepper.at} requests: ${race.scenes.map(([name, scenes]) => `${name} ${Math.round(scattered(scenes[stepper.at]!))} %`).join(', ')}`);
   }
-  chart.onclick = ({ offsetX }) => stepper.go(Math.round((offsetX - 40) / (chart.clientWidth - 130) * REQUESTS));
+  chart.onclick = ({ offsetX }) => stepper.go(Math.round((offsetX - 40) / (chart.clientWidth - (chart.clientWidth < 500 ? 40 : 130)) * REQUESTS));
   seed.onchange = () => {
     race = lab.race(Number(seed.value) || 0, REQUESTS);
     stepper.go(0);

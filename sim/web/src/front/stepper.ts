@@ -17,7 +17,8 @@ export class Stepper {
   private readonly of: HTMLElement;
 
   /** `what` is stepped through; `went` hears where it is. */
-  constructor(what: string, private last: number, private readonly went: (at: number) => void, private readonly each = EACH) {
+  constructor(what: string, private last: number, private readonly went: (at: number) => void, private readonly each = EACH,
+    private readonly place = (at: number, last: number) => `${at} of ${last}`) {
     const button = (icon: keyof typeof ICONS, label: string, act: () => void) => {
       const own = made('button', { type: 'button', ariaLabel: label, title: label, onclick: act });
       own.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[icon]}"/></svg>`;
@@ -79,6 +80,7 @@ export class Stepper {
     this.toggle.querySelector('path')!.setAttribute('d', playing ? ICONS.pause : ICONS.play);
     this.slider.max = String(this.last);
     this.slider.value = String(this.at);
-    this.of.textContent = `${this.at} of ${this.last}`;
+    this.of.textContent = this.place(this.at, this.last);
+    this.slider.setAttribute('aria-valuetext', this.of.textContent);
   }
 }

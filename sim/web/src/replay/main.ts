@@ -74,6 +74,11 @@ class Page {
     });
     addEventListener('hashchange', () => void this.open(read(location.hash)).catch(problem));
     $('twin').addEventListener('toggle', () => this.draw());
+    // In a narrow window the picture comes first.
+    const narrow = matchMedia('(max-width: 700px)'), tools = $<HTMLDetailsElement>('tools');
+    const unfold = () => (tools.open = !narrow.matches);
+    narrow.addEventListener('change', unfold);
+    unfold();
     $('unfollow').onclick = () => this.follow(null);
   }
 

@@ -1,6 +1,6 @@
 // The pages below: free blocks by order, per-CPU pages, and a map of memory.
 
-import { $, colours, grouped, made, pixel, sheet, sum, widthOf } from '../draw.ts';
+import { $, colours, grouped, made, noun, pixel, sheet, sum, widthOf } from '../draw.ts';
 import type { Pages } from '../views.ts';
 
 const MOST_CPUS = 16;
@@ -16,7 +16,7 @@ const MORTON = Array.from({ length: SQUARE * SQUARE }, (_, page): [x: number, y:
   return [x, y];
 });
 
-const mib = (pages: number): string => `${(pages / 256).toFixed(pages < 25600 ? 1 : 0)} MiB`;
+const mib = (pages: number): string => (pages < 256 ? `${pages * 4} KiB` : `${(pages / 256).toFixed(pages < 25600 ? 1 : 0)} MiB`);
 
 export class PagesBelow {
   readonly root: HTMLElement;
@@ -34,9 +34,9 @@ export class PagesBelow {
   draw(pages: Pages, map: Uint8Array): void {
     const part = <E extends HTMLElement>(name: string) => this.root.querySelector<E>(`.${name}`)!;
     const said = `${mib(pages.slab)} in slabs, ${mib(pages.blocks + pages.large)} in other blocks, ` +
-      `${mib(pages.per_cpu)} in per-CPU pages, ${mib(pages.free)} free, ${mib(pages.uncommitted)} not committed`;
+      `${mib(pages.per_cpu)} in per-CPU pages, ${mib(pages.free)} free and committed, ${mib(pages.uncommitted)} not committed`;
     part('pages-sum').textContent = said;
-    drawOrders(part('orders'), pages.orders);
+    drawOrders(part('orders'), pages);
     const held = [pages.cpus, pages.depot].join();
     if (held !== this.held) part('percpu').replaceChildren(table(pages));
     this.held = held;
@@ -80,28 +80,30 @@ function table({ cpus, depot }: Pages): HTMLTableElement {
     ...cpus.slice(0, MOST_CPUS).map((blocks, cpu) => row(`CPU ${cpu}`, blocks)), row('shared', depot));
 }
 
-function drawOrders(canvas: HTMLCanvasElement, orders: Pages['orders']): void {
-  const row = 16;
+/** Committed free memory by order, to scale; blocks that are not committed are told in words. */
+function drawOrders(canvas: HTMLCanvasElement, { orders, uncommitted_orders: uncommitted }: Pages): void {
+  const row = 16, words = 150;
   const { g, width } = sheet(canvas, orders.length * row + 4);
-  const most = Math.log2(2 + Math.max(...orders.map(sum)));
+  const committed = orders.map((types, order) => sum(types) - uncommitted[order]!);
+  const most = Math.max(...committed.map((blocks, order) => blocks << order), 1);
   const shades = [colours.ink, colours.quiet, colours.block];
+  const said = committed.map((blocks, order) => `${noun(blocks, 'block')}${blocks ? `, ${mib(blocks << order)}` : ''}${uncommitted[order] ? `; ${grouped(uncommitted[order]!)} not committed` : ''}`);
   orders.forEach((types, order) => {
     const y = order * row, all = sum(types);
     g.fillStyle = colours.quiet;
     g.textAlign = 'right';
     g.fillText(String(order), 16, y + 12);
     g.textAlign = 'left';
-    // The length is a logarithm; its parts are in proportion.
-    const length = all ? Math.max(2, (width - 90) * Math.log2(1 + all) / most) : 0;
+    const length = committed[order] ? Math.max(2, (width - 24 - words) * (committed[order]! << order) / most) : 0;
     let x = 24;
     types.forEach((blocks, type) => {
-      const part = all ? length * blocks / all : 0;
+      const part = length * blocks / all || 0;
       g.fillStyle = shades[type]!;
       g.fillRect(x, y + 3, part, row - 5);
       x += part;
     });
-    g.fillStyle = colours.ink;
-    g.fillText(grouped(all), x + 6, y + 12);
+    g.fillStyle = committed[order] ? colours.ink : colours.quiet;
+    g.fillText(said[order]!, x + 6, y + 12, width - x - 6);
   });
-  canvas.setAttribute('aria-label', `Free blocks: ${orders.map((types, order) => `order ${order}: ${sum(types)}`).join(', ')}`);
+  canvas.setAttribute('aria-label', `Free memory: ${said.map((text, order) => `order ${order}: ${text}`).join(', ')}`);
 }

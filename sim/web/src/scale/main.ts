@@ -5,6 +5,7 @@ import './scale.css';
 import { $, grouped, made, noun } from '../draw.ts';
 import { MEASURES, said, type Measure } from './measures.ts';
 import { line, picture, sample, type Axis, type Shown } from './picture.ts';
+import { WORKLOADS, type Profile } from './outcome.ts';
 import type { Curve, ScaleReport } from './report.ts';
 
 const LINEAR = 'Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem” (USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.';
@@ -23,6 +24,7 @@ class Page {
 
   constructor() {
     const { profile, size, operations_per_cpu, seed } = this.report;
+    $('profile').textContent = profileSaid(profile);
     $('title').textContent = `predicted on profile ${profile.name}${size == null ? '' : `: ${grouped(operations_per_cpu ?? 0)} operations of each CPU on objects of ${size} bytes, seed ${seed}`}`;
     $<HTMLSelectElement>('measure').append(...MEASURES.map(({ key, name, unit }) => new Option(`${name} (${unit})`, key)));
     $<HTMLSelectElement>('workload').append(...this.workloads.map((name) => new Option(name, name)));
@@ -120,7 +122,7 @@ class Page {
     $<HTMLSelectElement>('workload').value = workload;
     for (const way of ['x', 'y'] as const) $<HTMLInputElement>(`${way}-log`).checked = log[way];
     this.designs.forEach((own, i) => { $('designs').querySelectorAll('input')[i]!.checked = !this.off.has(own); });
-    $('about').textContent = measure.about;
+    $('about').textContent = `${measure.about} ${workloadSaid(workload)}`;
     const layer = measure.key === 'speed' && workload === 'pairs' ? shown.find(({ name }) => name === 'magazines01')?.points[0] ?? null : null;
     const { svg, x } = picture(shown, { width: Math.max(280, $('chart').clientWidth), unit: measure.unit, log, validated, cpus, linear: layer });
     this.x = x;
@@ -164,6 +166,22 @@ class Page {
     const { measure, workload, log, cpus, shown, counts } = this;
     return { measure: measure.key, workload, log, cpus, counts, curves: shown };
   }
+}
+
+/** What CPUs do; nothing is known of a trace but its name. */
+function workloadSaid(text: string): string {
+  const [name, n] = text.split('=');
+  const does = WORKLOADS.find(([own]) => own.split('=')[0] === name)?.[1];
+  if (!does) return `Workload ${text}: a recorded trace; each CPU does its own operations on objects.`;
+  return `Workload ${text}: ${n ? does.replace(/ \(\d+\)$/, '').replace(/\bN\b/g, n) : does}.`;
+}
+
+const DISTANCES = ['the nearest CPU', 'a farther one', 'the farthest one'];
+
+function profileSaid({ name, own, lock, levels, validated_cpus: validated }: Profile): string {
+  const lines = levels.map(({ line }, i) => `${line.ns} ns from ${levels.length === 1 ? 'another CPU' : i === levels.length - 1 ? DISTANCES[2] : DISTANCES[i]}`);
+  return `Profile ${name}: what things cost on a machine. An operation that its CPU serves takes ${own.ns} ns, a free lock ${lock.ns} ns, and a cache line `
+    + `comes in ${lines.join(', ')}. ${validated ? `It was measured, and held against up to ${noun(validated, 'CPU')}.` : 'It is made of published numbers.'}`;
 }
 
 function problem(error: unknown): void {

@@ -1,9 +1,11 @@
 //! A policy on a stream, operation by operation.
 
 use super::verdict::{Check, Verdict};
+use crate::step::What;
 use crate::{Engine, Model, Pages, Policy, Stream, View};
 use serde::Serialize;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use uslab_lab::demos::Scene;
 
@@ -29,6 +31,8 @@ pub(crate) struct Failure {
     pub wrong: String,
     /// The moment at which it is, from 0.
     pub at: usize,
+    /// The object that it is about, where there is one: its slab's first page, and which one of the slab it is.
+    pub object: Option<(u32, u16)>,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Names of its caches.
@@ -78,20 +82,29 @@ pub(super) fn run<P: Policy>(
 /// The moments before an operation, and it, as far as they can be shown.
 pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong }: Broken) -> Failure {
     let pages = Pages::of(stream).expect("a machine of a few CPUs");
-    let mut views = vec![];
+    let (mut views, mut object, mut wrong) = (vec![], None, wrong);
     if let Ok(model) = Model::<P>::new(&pages, P::Knobs::default()) {
         let mut engine = Engine::new(model, stream);
         let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
         let first = at.saturating_sub(SHOWN);
-        for moment in first..=at {
+        // Who got each object last.
+        let mut owners = BTreeMap::new();
+        for moment in 0..=at {
             let view = catch_unwind(AssertUnwindSafe(|| {
                 let steps = engine.run_and_tell(moment).ok()?;
-                Some(engine.view(steps, &shown))
+                for step in steps.iter().filter(|step| matches!(step.what, What::Alloc)) {
+                    owners.insert(step.object, (moment, step.cpu));
+                }
+                Some((moment >= first).then(|| engine.view(steps, &shown)))
             }));
             match view {
-                Ok(Some(view)) => views.push(view),
+                Ok(Some(view)) => views.extend(view),
                 _ => break,
             }
+        }
+        object = engine.design().wrong_object().map(|object| (object.page, object.index));
+        if let Some((since, cpu)) = object.and_then(|_| owners.get(&object)) {
+            wrong += &format!(": CPU {cpu} has it since operation {since}");
         }
         std::mem::forget(engine);
     }
@@ -100,6 +113,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         title: format!("{lab}: operation {at}"),
         wrong,
         at: views.len().saturating_sub(1),
+        object,
         cpus: stream.cpus,
         caches: stream.caches.iter().map(|cache| cache.name.clone()).collect(),
         views,

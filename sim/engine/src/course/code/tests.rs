@@ -222,7 +222,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 
 #[test]
 fn a_cache_that_walks_loses_gives_twice_keeps_or_panics_is_seen() {
-    fails_with(&partial::<Walks>(1), "slabs looked at in an operation");
+    fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
     fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
     fails_with(&partial::<Wrong<1>>(1), "is handed out twice");
     fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");

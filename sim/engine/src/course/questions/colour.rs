@@ -1,10 +1,9 @@
 //! What colour does for a cache.
 
 use super::ask::{Asked, Asking, Random, number};
-use crate::course::lab::Answer;
+use crate::course::lab::{Answer, Strip};
 use uslab::{Geometry, OrderRule};
 use uslab_buddy::{Order, PAGE_SIZE};
-use uslab_lab::demos::{Is, Part, Scene};
 
 pub(super) const LAB: Asking = Asking {
     name: "colour",
@@ -42,26 +41,24 @@ fn used(sets: &[usize]) -> usize {
     sets.iter().filter(|slabs| **slabs > 0).count()
 }
 
-/// A slab of a colour: what was left over lies in front of its objects and behind them.
-fn slab(size: usize, colour: usize) -> Scene {
+/// A slab of a colour: what is left over lies in front of its objects and behind them.
+fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects() as usize, colour * LINE);
-    let object = |n: usize| Part { at: front + n * size, bytes: size, is: Is::Used(format!("{n}")) };
-    let end = front + objects * size;
-    let parts = [Part::of(0..front, Is::Padding)].into_iter().chain((0..objects).map(object));
-    let parts = parts.chain([Part::of(end..PAGE_SIZE, Is::Untouched)]).filter(|part| part.bytes > 0);
-    Scene { said: format!("A slab of colour {colour}."), parts: parts.collect(), ..Scene::default() }
+    let behind = PAGE_SIZE - front - objects * size;
+    let objects = (0..objects).map(|n| (size as u32, Some(n.to_string())));
+    let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(behind as u32, None)]);
+    Strip {
+        said: format!("A slab of colour {colour}: its objects by number."),
+        pieces: pieces.filter(|(bytes, _)| *bytes > 0).collect(),
+    }
 }
 
 /// The cache's sets, each as wide as a line.
-fn cache(sets: &[usize]) -> Scene {
-    let set = |(at, slabs): (usize, &usize)| {
-        let is = if *slabs > 0 { Is::Used(slabs.to_string()) } else { Is::Free };
-        Part { at: at * LINE, bytes: LINE, is }
-    };
-    let said = format!(
-        "The {SETS} sets of the cache, by lines in a page. A number says how many slabs have their first object in that set."
-    );
-    Scene { said, parts: sets.iter().enumerate().map(set).collect(), ..Scene::default() }
+fn cache(sets: &[usize]) -> Strip {
+    let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
+    let said =
+        format!("The {SETS} sets of the cache. A number says how many slabs have their first object there.");
+    Strip { said, pieces: sets.iter().map(set).collect() }
 }
 
 fn ask(random: &mut Random) -> Vec<Asked> {
@@ -72,9 +69,9 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     let colours = waste / LINE + 1;
     let holds =
         format!("A slab of one page ({} bytes) holds {objects} objects of {size} bytes", Order::ZERO.bytes());
-    let plain = |text: String, of: &str, right: usize, why: String, scenes: Vec<Scene>| {
+    let plain = |text: String, of: &str, right: usize, why: String, strips: Vec<Strip>| {
         Asked::plain(text, number(of), move || Answer {
-            scenes: scenes.clone(),
+            strips: strips.clone(),
             ..Answer::new(right as u64, why.clone(), 0)
         })
     };

@@ -81,7 +81,7 @@ fn colours_are_lines_of_what_is_left_over() {
 
 #[test]
 fn the_story_breaks_its_rule_where_the_new_magazine_is_loaded() {
-    assert_eq!(of(3, "race"), [7, 5, 2]);
+    assert_eq!(of(3, "race"), [10, 7, 2]);
 }
 
 #[test]
