@@ -157,7 +157,7 @@ interface List {
 
 /** What lists are called up close, where the word alone says too little. */
 const MEANS: Record<string, string> = {
-  full: 'full (nothing is free in them; what CPUs hold is out)', partial: 'partial (something is free in them)', empty: 'empty (all is free in them)',
+  full: 'full (nothing is free in them: what CPUs and the depot hold is out)', partial: 'partial (something is free in them)', empty: 'empty (all is free in them)',
 };
 
 const LAST = ['full', 'partial', 'empty'];

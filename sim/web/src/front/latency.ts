@@ -27,7 +27,7 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
   const y = (count: number) => HIGH * Math.log10(count + 1) / Math.log10(most + 1);
 
   const slider = made('input', { type: 'range', min: '0', max: '1000', value: values.get('at') ?? '700', ariaLabel: 'Slower than' });
-  const limit = made('output', { className: 'limit' }), pictures = made('div', { className: 'latency' }), table = made('table');
+  const limit = made('output', { className: 'limit' }), pictures = made('div', { className: 'latency' }), table = made('table', { className: 'times' });
 
   /** The lower end of a bin. */
   const at = (): number => {
@@ -59,7 +59,7 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
     root.setAttribute('aria-label', label);
     const width = (ns: number) => Math.max(x(ns + 2 ** Math.floor(Math.log2(ns)) / 4) - x(ns) - 1, 1);
     root.innerHTML = points.map(([ns, count]) => `<rect class="${ns >= from ? 'slow' : ''}" x="${x(ns).toFixed(1)}" y="${(HIGH - y(count)).toFixed(1)}" width="${width(ns).toFixed(1)}" height="${y(count).toFixed(1)}"><title>${said(ns)}: ${grouped(count)}</title></rect>`).join('') +
-      [10, 100, 1000, 1e4, 1e5, 1e6, 1e7].filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 0.5).map((ns) => `<text x="${x(ns).toFixed(1)}" y="${HIGH + 14}">${said(ns)}</text>`).join('') +
+      [10, 100, 1000, 1e4, 1e5, 1e6, 1e7].filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 1.5).map((ns) => `<text x="${x(ns).toFixed(1)}" y="${HIGH + 14}">${said(ns)}</text>`).join('') +
       [1, 1000, 1e6].filter((count) => count <= most).map((count) => `<text class="count" x="${LEFT - 6}" y="${Math.max(HIGH - y(count) + 5, 10).toFixed(1)}">${grouped(count)}</text><path d="M${LEFT} ${(HIGH - y(count)).toFixed(1)}H${WIDE}"/>`).join('');
     return root;
   }

@@ -33,7 +33,7 @@ export const SCRIPTED: readonly Scripted[] = [
     what: 'Four CPUs share one cache, of 256-byte objects. Each CPU has a stack of free objects and uses it without a lock; here it has room for two magazines of 8. ' +
       'When the stack is full, a magazine goes to the depot, which all CPUs share; when it is empty, one comes back. The slabs are the last resort.',
     script: [
-      'cpus 4', 'cache dentry 256', '# Warm-up: what is made once, such as the tables of CPUs and of the depot, is made', '0 alloc 17', '0 free 17', ...[1, 2, 3].flatMap((cpu) => [`${cpu} alloc`, `${cpu} free`]), '0 shrink',
+      'cpus 4', 'cache dentry 256', '# Warm-up: what is made once, is made, such as the tables of CPUs and of the depot', '0 alloc 17', '0 free 17', ...[1, 2, 3].flatMap((cpu) => [`${cpu} alloc`, `${cpu} free`]), '0 shrink',
       '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
       '# A magazine fills: CPU 0 frees to its own stack', '0 free 16 newest',
       '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 1 newest',

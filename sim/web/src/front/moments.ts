@@ -62,6 +62,6 @@ export class Picture {
 export function legend(): HTMLElement {
   const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
   return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
-    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it: what CPUs hold of it is out. In some designs a CPU has slabs to itself; what is free in them it holds. The tag before a sentence is the most expensive thing that the operation did: ',
+    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it: what CPUs and the depot hold of it is out. In some designs a CPU has slabs to itself; what is free in them it holds. The tag before a sentence is the most expensive thing that the operation did: ',
       'cpu (no lock), depot, slab, pages or commit (the system).'));
 }
