@@ -93,7 +93,7 @@ await drive('story', async (open) => {
 
   // --- the link ---
   await page.selectOption('#filter', 'actor:1');
-  await page.click('.step[data-step="5"]');
+  await page.click('.step[data-step="7"]');
   await page.keyboard.press('l');
   await page.click('button[data-key="l"]');
   const [link, again] = await page.evaluate(() => window.copied);
