@@ -641,7 +641,7 @@ impl ReplayArgs {
 }
 
 /// A word of a shell's command line.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -1011,7 +1011,7 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let mut text = report.page();
     let html = match (html, &report.story) {
-        (Some(place), Some(story)) => Some((place, story.page()?)),
+        (Some(place), Some(story)) => Some((place, story.page(None)?)),
         (Some(place), None) => {
             text += &format!("{}: not written: it would show the deeds before a violation\n", place.shown());
             None

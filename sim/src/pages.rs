@@ -60,7 +60,7 @@ impl Args {
         let pages = [
             ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
-            ("story.html", beside(story.page()?)),
+            ("story.html", beside(story.page(None)?)),
         ];
         drop(progress);
         fs::create_dir_all(&self.dir)

@@ -15,6 +15,11 @@ pub(crate) fn json(data: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string(data)?.replace('<', "\\u003c"))
 }
 
+/// A text for an attribute in double quotes.
+pub(crate) fn attribute(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+}
+
 /// What every page must be: whole, and without a request.
 #[cfg(test)]
 pub(crate) fn check(page: &str) {

@@ -98,7 +98,7 @@ pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Re
             if lab == "exchange" && verdict.holds() {
                 let _stage = progress.stage("checking with loom", 0);
                 let story = own.models(&mut verdict)?;
-                page = story.map(|story| story.page()).transpose()?;
+                page = story.map(|story| story.page(None)).transpose()?;
             }
         }
     }

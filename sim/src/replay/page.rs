@@ -32,7 +32,7 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     if let Err(violation) = engine.check() {
         bail!("--html: the page's machine breaks a conservation law: {violation}");
     }
-    let command = command.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    let command = web::attribute(command);
     let (engine, stream) = (packed(ENGINE)?, packed(&stream.write())?);
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }

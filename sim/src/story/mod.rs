@@ -123,8 +123,9 @@ impl Story {
     ///
     /// # Errors
     /// None: a story is JSON.
-    pub fn page(&self) -> anyhow::Result<String> {
-        Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?)]))
+    pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
+        let command = web::attribute(command.unwrap_or_default());
+        Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))
     }
 
     /// After the step of that number, from 1.
@@ -242,8 +243,9 @@ mod tests {
 
     #[test]
     fn a_page_holds_the_story_and_asks_for_nothing_but_itself() {
-        let page = story().page().unwrap();
+        let page = story().page(Some("uslab story \"a\".json")).unwrap();
         web::check(&page);
+        assert!(page.contains(r#"data-command="uslab story &quot;a&quot;.json""#));
         assert!(page.contains(r#""title":"a \u003c/script>\u003cb> & a {story}""#));
         let (_, rest) = page.split_once("<script type=\"application/json\" id=\"story\">").unwrap();
         let (json, _) = rest.split_once("</script>").unwrap();

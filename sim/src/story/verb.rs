@@ -49,7 +49,8 @@ pub fn run(args: &StoryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     };
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let json = json.map(|place| (place, data));
-    let html = html.map(|place| story.page().map(|page| (place, page))).transpose()?;
+    let command = format!("uslab story {}", crate::cli::quoted(&args.story.to_string_lossy()));
+    let html = html.map(|place| story.page(Some(&command)).map(|page| (place, page))).transpose()?;
     write_all(json.into_iter().chain(html))?;
     if !to_stdout {
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;

@@ -27,20 +27,24 @@ await drive('front', async (openFile) => {
   // Each moment that is drawn, however slow the machine is.
   await page.evaluate(() => {
     window.seen = { filled: 0, depot: false, died: false, paths: [] };
-    new MutationObserver(() => {
+    window.observer = new MutationObserver(() => {
       const { view: { caches: [cache], steps, shown: [shown] } } = window.uslab.view();
       const { seen } = window;
       seen.paths.push(...steps.map(({ path }) => path));
       seen.filled = Math.max(seen.filled, ...shown.cpus.flat().map(({ objects }) => objects));
       seen.depot ||= shown.shared.flat().some(({ objects }) => objects === 8);
       seen.died ||= cache.slabs_made > window.made + cache.full + cache.partial + cache.empty;
-    }).observe(document.querySelector('.said'), { childList: true });
+    });
+    window.observer.observe(document.querySelector('.said'), { childList: true });
     const [{ slabs_made, full, partial, empty }] = window.uslab.view().view.caches;
     window.made = slabs_made - full - partial - empty;
   });
   await page.click('button[aria-label^="Play"]');
   await page.waitForFunction(() => window.seen.died, null, { timeout: 120_000 });
-  const seen = await page.evaluate(() => window.seen);
+  const seen = await page.evaluate(() => {
+    window.observer.disconnect();
+    return window.seen;
+  });
   assert.equal(seen.filled, 16);
   assert(seen.depot);
   assert(seen.paths.includes('depot') && !seen.paths.includes('commit'), 'a depot visit is of class depot: tables are made while it warms up');

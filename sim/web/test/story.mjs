@@ -108,6 +108,16 @@ await drive('story', async (open) => {
     await odd.context().close();
   }
 
+  // --- the command line prints the step ---
+  await page.evaluate(() => window.uslab.step(10));
+  await page.keyboard.press('c');
+  await page.click('button[data-key="c"]');
+  const commands = await page.evaluate(() => window.copied.slice(-2));
+  assert.deepEqual(commands, [`uslab story ${kept} --step 10`, commands[0]]);
+  assert(execFileSync(uslab, commands[0].split(' ').slice(1)).toString().includes(story.steps[9].did));
+  await page.keyboard.press('f');
+  assert.equal(await text(page, 'command'), `uslab story ${kept}`);
+
   // --- the table ---
   await page.click('#twin summary');
   await page.waitForSelector('#twin tbody tr');

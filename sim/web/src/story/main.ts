@@ -56,6 +56,7 @@ class Page {
       End: () => this.go(this.next(this.model.last, -1)),
       f: () => this.go(this.model.last),
       l: () => this.copy(),
+      c: () => void (this.command && navigator.clipboard.writeText(this.command).catch(problem)),
     };
     for (const button of document.querySelectorAll<HTMLButtonElement>('button[data-key]')) button.onclick = () => keys[button.dataset['key']!]!();
     addEventListener('keydown', (event) => {
@@ -172,6 +173,8 @@ class Page {
       : made('p', { className: 'failed' }, made('b', {}, '✗ this check failed: '), `“${model.story.end}”`));
     const input = $<HTMLInputElement>('step');
     if (document.activeElement !== input) input.value = step ? String(at) : 'failure';
+    $('command').textContent = this.command;
+    $('in-terminal').hidden = !this.command;
     $('state-head').textContent = step ? `After step ${at}` : 'At the failure';
     $('state').replaceChildren(...state(model, at, (n) => this.go(n)));
     // The address follows, but not each step: browsers allow a few changes a second.
@@ -182,6 +185,11 @@ class Page {
   private link(): void {
     const { at, filter } = this;
     history.replaceState(null, '', `#${new URLSearchParams({ step: String(at), ...(filter !== 'all' && { show: filter }) })}`);
+  }
+  /** Which prints this step; what made the page knows of which file it is. */
+  private get command(): string {
+    const made = document.body.dataset['command'];
+    return made ? `${made}${this.model.step(this.at) ? ` --step ${this.at}` : ''}` : '';
   }
   private copy(): void {
     this.link();
