@@ -60,7 +60,7 @@ pub use view::View;
 /// What a [`Policy`] is written with.
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
-    pub use crate::held::{Held, Holder};
+    pub use crate::held::{Held, Holder, OwnSlabs};
     pub use crate::levels::{Level, Levels};
     pub use crate::model::{Deed, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};

@@ -43,7 +43,7 @@ fn used(sets: &[usize]) -> usize {
 
 /// A slab of a colour: what is left over lies in front of its objects and behind them.
 fn slab(size: usize, colour: usize) -> Strip {
-    let (objects, front) = (geometry(size).objects() as usize, colour * LINE);
+    let (objects, front) = (geometry(size).objects(), colour * LINE);
     let behind = PAGE_SIZE - front - objects * size;
     let objects = (0..objects).map(|n| (size as u32, Some(n.to_string())));
     let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(behind as u32, None)]);
