@@ -257,7 +257,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let mut parts: Vec<_> = std::mem::take(&mut tree.parts).into_iter().collect();
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
-        for (number, (part, _)) in parts.iter().enumerate().filter(|(number, _)| shard.has(*number as u64)) {
+        // The largest part of each model is another share's.
+        let first = Shard::number(&self.model);
+        let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
+        for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
             let (mut part, mut from, mut number) =
                 (part.clone(), tree.path(part), Some([number, parts.len()]));
             loop {
