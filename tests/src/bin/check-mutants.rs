@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use uslab_sync::shard::{Shard, Share};
 use uslab_tests::jobs::{run_within, side_by_side};
-use uslab_tests::models::{loom_flags, rows};
+use uslab_tests::models::{Subject, loom_flags, rows};
 use uslab_tests::mutate::{Mutant, Mutated, RULES, SWITCH, Switched};
 use uslab_tests::share::{ShareArgs, tracked};
 use uslab_tests::{cargo_in, workspace};
@@ -40,9 +40,13 @@ use uslab_tests::{cargo_in, workspace};
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
-    /// The files. Default: those that tests/mutants.toml names.
+    /// The files, relative to the workspace. Default: those that tests/mutants.toml names, or all of the libraries that are built by default
+    /// in another workspace without such a file.
     #[arg(value_name = "FILE")]
     files: Vec<String>,
+    /// The manifest of another workspace, which git knows. Its tests and models are those of its libraries.
+    #[arg(long, value_name = "FILE")]
+    manifest_path: Option<PathBuf>,
     /// Print one JSON object in place of the text.
     #[arg(long)]
     json: bool,
@@ -285,7 +289,10 @@ impl fmt::Display for Report {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let asked = config(&args).and_then(|config| Ok((sources(&args, &config.files)?, config)));
+    let asked = Subjects::find(&args).and_then(|subjects| {
+        let config = config(&args, &subjects)?;
+        Ok((sources(&args, subjects, &config.files)?, config))
+    });
     let (mut tree, config) = match asked {
         Ok(asked) => asked,
         Err(error) => {
@@ -331,11 +338,23 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn config(args: &Args) -> anyhow::Result<Config> {
-    let path = workspace().join("tests/mutants.toml");
+fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config> {
+    let path = subjects.root.join("tests/mutants.toml");
     let shown = || path.display().to_string();
-    let mut config: Config =
-        toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?;
+    let mut config: Config = if subjects.own || path.exists() {
+        toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?
+    } else {
+        let files = tracked(&subjects.root)?.into_iter();
+        let files =
+            files.filter(|file| file.ends_with(".rs") && subjects.packages.iter().any(|of| of.has(file)));
+        Config {
+            files: files.collect(),
+            rules: RULES.map(str::to_owned).into(),
+            most_live: 3.0,
+            most_by_floors: 0.0,
+            equivalent: vec![],
+        }
+    };
     for of in &config.equivalent {
         let place = format!("{} {}", of.file, of.function);
         ensure!(!of.reason.trim().is_empty(), "{}: {place}: no reason is given", shown());
@@ -353,46 +372,95 @@ fn config(args: &Args) -> anyhow::Result<Config> {
 }
 
 /// A package that is changed, and whose tests are run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Package {
-    name: &'static str,
+    name: String,
     /// Its root module.
-    lib: &'static str,
-    /// Where other crates lie that its models are of.
-    judges: &'static [&'static str],
+    lib: String,
+    /// Where another crate lies that its models are of.
+    judges: Option<&'static str>,
 }
-
-const PACKAGES: [Package; 4] = [
-    Package { name: "uslab-magazine", lib: "magazine/src/lib.rs", judges: &[] },
-    Package { name: "uslab-buddy", lib: "buddy/src/lib.rs", judges: &[] },
-    Package { name: "uslab-handle", lib: "slab/handle/src/lib.rs", judges: &[] },
-    Package { name: "uslab", lib: "slab/src/lib.rs", judges: &["slab/handle/src"] },
-];
 
 impl Package {
     fn has(&self, file: &str) -> bool {
-        Path::new(file).starts_with(Path::new(self.lib).parent().unwrap_or(Path::new("")))
+        Path::new(file).starts_with(Path::new(&self.lib).parent().unwrap_or(Path::new("")))
+    }
+}
+
+/// Whose packages are changed.
+struct Subjects {
+    /// The workspace's root.
+    root: PathBuf,
+    /// Of all that git knows there.
+    top: PathBuf,
+    packages: Vec<Package>,
+    /// Where its models are built.
+    target: PathBuf,
+    /// They are of this workspace.
+    own: bool,
+}
+
+/// Those of this workspace.
+const PACKAGES: [(&str, &str, Option<&str>); 4] = [
+    ("uslab-magazine", "magazine/src/lib.rs", None),
+    ("uslab-buddy", "buddy/src/lib.rs", None),
+    ("uslab-handle", "slab/handle/src/lib.rs", None),
+    ("uslab", "slab/src/lib.rs", Some("slab/handle/src")),
+];
+
+impl Subjects {
+    fn find(args: &Args) -> anyhow::Result<Self> {
+        let Some(manifest) = &args.manifest_path else {
+            let package = |(name, lib, judges): (&str, &str, _)| Package {
+                name: name.to_owned(),
+                lib: lib.to_owned(),
+                judges,
+            };
+            let packages = PACKAGES.map(package).into();
+            let (root, target) = (workspace().to_owned(), workspace().join("target/loom"));
+            return Ok(Self { top: root.clone(), root, packages, target, own: true });
+        };
+        let found = Subject::find(Some(manifest), &[], "loom")?;
+        let first = found.first().context("no package there has a library")?;
+        let package = |of: &Subject| Package {
+            name: of.package.clone(),
+            lib: of.lib.display().to_string(),
+            judges: None,
+        };
+        let top =
+            Command::new("git").args(["rev-parse", "--show-toplevel"]).current_dir(&first.root).output();
+        let top = top.context("git")?;
+        ensure!(top.status.success(), "{}: git knows nothing there", first.root.display());
+        let top = PathBuf::from(String::from_utf8_lossy(&top.stdout).trim_end());
+        let (root, target) = (first.root.clone(), first.target.clone());
+        Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
+    }
+
+    /// The path of the workspace below what git knows.
+    fn below(&self) -> &Path {
+        self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
     }
 }
 
 /// The mutated workspace.
 struct Tree {
-    root: PathBuf,
-    packages: Vec<Package>,
+    of: Subjects,
+    /// The copy of what git knows.
+    copy: PathBuf,
     files: BTreeMap<String, (Mutated, Switched)>,
     /// Mutants that do not compile.
     left_out: HashSet<u32>,
 }
 
 /// The mutants of all files.
-fn sources(args: &Args, files: &[String]) -> anyhow::Result<Tree> {
+fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow::Result<Tree> {
     let (mut mutated, mut first) = (BTreeMap::new(), 0);
     for file in files {
-        let text = fs::read_to_string(workspace().join(file)).with_context(|| file.clone())?;
+        let text = fs::read_to_string(of.root.join(file)).with_context(|| file.clone())?;
         ensure!(
-            PACKAGES.iter().any(|of| of.has(file)),
+            of.packages.iter().any(|of| of.has(file)),
             "{file}: expected a file of one of the crates {:?}",
-            PACKAGES.map(|of| of.name)
+            of.packages.iter().map(|of| &of.name).collect::<Vec<_>>()
         );
         let made = Mutated::new(file, &text, first, "crate::mutant_switch::on")?;
         first += u32::try_from(made.mutants.len())?;
@@ -400,17 +468,14 @@ fn sources(args: &Args, files: &[String]) -> anyhow::Result<Tree> {
         mutated.insert(file.clone(), (made, switched));
     }
     // Models of other packages see little of a file, and are not built where that would be most of the time.
-    let few = args.models && !args.files.is_empty();
-    let judges = |of: &Package| {
-        files.iter().any(|file| of.has(file) || of.judges.iter().any(|of| file.starts_with(of)))
-    };
-    let packages = PACKAGES.into_iter().filter(|of| !few || judges(of)).collect();
-    Ok(Tree {
-        root: workspace().join("target/mutants/tree"),
-        packages,
-        files: mutated,
-        left_out: HashSet::new(),
-    })
+    if args.models && !args.files.is_empty() {
+        of.packages.retain(|package| {
+            let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
+            files.iter().any(|file| package.has(file) || judged(file))
+        });
+    }
+    let copy = workspace().join(if of.own { "target/mutants/tree" } else { "target/mutants/others/tree" });
+    Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
 /// Writes a file, unless it is there already: what did not change is not built again.
@@ -428,45 +493,48 @@ impl Tree {
     /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
     fn write(&self) -> anyhow::Result<u64> {
         let mut hasher = DefaultHasher::new();
-        for name in tracked()? {
-            let name = name.as_str();
+        for path in tracked(&self.of.top)? {
             // What is deleted is listed still.
-            let Ok(text) = fs::read(workspace().join(name)) else { continue };
+            let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
+            // As cargo names it.
+            let name = Path::new(&path).strip_prefix(self.of.below()).ok().and_then(Path::to_str);
+            let name = name.unwrap_or_default();
             // What is changed, and the tests that judge: those of the same crates, and of the whole.
             let top = name.split('/').next();
             let judges = ["tests/fork/", "tests/slab/", "tests/kit/"].iter().any(|of| name.starts_with(of));
             if name == "Cargo.lock"
                 || judges
-                || self.packages.iter().any(|of| top == of.lib.split('/').next())
+                || self.of.packages.iter().any(|of| top == of.lib.split('/').next())
             {
                 (name, &text).hash(&mut hasher);
             }
-            let switch = self.packages.iter().any(|package| package.lib == name);
+            let switch = self.of.packages.iter().any(|package| package.lib == name);
             let mutated = self.files.get(name).map(|(_, switched)| switched.text.as_bytes().to_vec());
             let mut text = mutated.unwrap_or(text);
             if switch {
                 text.extend_from_slice(SWITCH.as_bytes());
             }
-            put(&self.root.join(name), &text)?;
+            put(&self.copy.join(&path), &text)?;
         }
         Ok(hasher.finish())
     }
 
     /// The libraries, as cargo is told them.
-    fn libraries(&self) -> Vec<&'static str> {
+    fn libraries(&self) -> Vec<&str> {
         let mut targets = vec!["--lib"];
-        self.packages.iter().for_each(|package| targets.extend(["-p", package.name]));
+        self.of.packages.iter().for_each(|package| targets.extend(["-p", &package.name]));
         targets
     }
 
     /// Leaves out what does not compile, until all else does.
     fn settle(&mut self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<String> {
         loop {
-            let mut cargo = cargo_in(&self.root);
+            let mut cargo = cargo_in(&self.copy.join(self.of.below()));
             // What the models depend on is built there already.
-            let target = if flags.is_empty() { "target/mutants/units" } else { "target/loom" };
+            let units = workspace().join("target/mutants/units");
+            let target = if flags.is_empty() { &units } else { &self.of.target };
             cargo.args(command).args(targets);
-            cargo.args(["--message-format=json", "--target-dir"]).arg(workspace().join(target));
+            cargo.args(["--message-format=json", "--target-dir"]).arg(target);
             cargo
                 .env("RUSTFLAGS", if flags.is_empty() { "--cap-lints allow" } else { flags })
                 .env("CARGO_PROFILE_DEV_DEBUG", "false")
@@ -752,7 +820,8 @@ fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
     let rows = [serde_json::to_string(&common)?].into_iter().chain(mutants).collect();
     let sample = args.sample.map(|sample| format!("sample {sample} of seed {}", args.seed));
     let models = args.models.then(|| "models".to_owned());
-    let words = args.files.iter().chain(&args.rule).cloned().chain(models).chain(sample);
+    let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
+    let words = args.files.iter().chain(&args.rule).cloned().chain(models).chain(sample).chain(manifest);
     let words: Vec<String> = words.collect();
     let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
     eprintln!("check-mutants: share {shard}: {}", path.display());
@@ -806,7 +875,8 @@ fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Repor
 fn check(args: &Args, config: &Config, tree: &mut Tree, shard: Option<Shard>) -> anyhow::Result<Report> {
     let begun = Instant::now();
     let sources = tree.write()?;
-    let libraries = tree.libraries();
+    let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
+    let libraries: Vec<&str> = libraries.iter().map(String::as_str).collect();
     let loom = loom_flags();
     if !args.models {
         tree.settle(&["check", "--profile", "dev"], &libraries, "")?;
@@ -816,7 +886,9 @@ fn check(args: &Args, config: &Config, tree: &mut Tree, shard: Option<Shard>) ->
     let mut built = vec![(models, true)];
     if !args.models {
         built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?, false));
-        built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
+        if tree.of.own {
+            built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
+        }
         // What is cheaper comes first.
         built.rotate_left(1);
     }
@@ -830,8 +902,9 @@ fn check(args: &Args, config: &Config, tree: &mut Tree, shard: Option<Shard>) ->
     );
 
     let programs: Vec<Program> = built.iter().flat_map(|(said, models)| programs(said, *models)).collect();
-    let whole = WHOLE.iter().filter(|word| **word == "--test").count();
-    let expected = if args.models { tree.packages.len() } else { 2 * tree.packages.len() + whole };
+    let whole = WHOLE.iter().filter(|word| **word == "--test" && tree.of.own).count();
+    let packages = tree.of.packages.len();
+    let expected = if args.models { packages } else { 2 * packages + whole };
     ensure!(programs.len() == expected, "cargo names {} test programs, and not {expected}", programs.len());
     let mut wrong = vec![];
     let tests = tests(&programs, &mut wrong)?;
@@ -882,5 +955,101 @@ impl Kept {
         // At once: it is one line of several threads.
         (&self.file).write_all(format!("{line}\n").as_bytes())?;
         Ok(verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(verdict: Verdict, equivalent: bool) -> Judged {
+        let mutant = Mutant {
+            number: 0,
+            file: "a.rs".to_owned(),
+            line: 1,
+            column: 1,
+            function: "f".to_owned(),
+            rule: "compare".to_owned(),
+            change: "a < b -> a <= b".to_owned(),
+        };
+        Judged { mutant, verdict, equivalent: equivalent.then(|| "it is".to_owned()) }
+    }
+
+    #[test]
+    fn what_is_explained_or_waits_is_not_judged() {
+        let floor = || Verdict::Floor { name: "m".to_owned() };
+        let mutants = vec![
+            judged(Verdict::Lives, false),
+            judged(Verdict::Lives, true),
+            judged(Verdict::Waits, false),
+            judged(Verdict::Unreached, false),
+            judged(floor(), false),
+            judged(Verdict::Time { name: "m".to_owned() }, true),
+        ];
+        let report = Report { mutants, ..Report::default() };
+        let living = report.living();
+        assert_eq!((living.of, living.all), (2, 4));
+        assert_eq!((report.by_floors().of, living.interval()), (1, [50.0; 2]));
+    }
+
+    #[test]
+    fn a_sample_says_more_the_larger_it_is() {
+        let rate = |of, all, sampled| Rate { of, all, sampled };
+        // As tables of Wilson's interval have them.
+        assert_eq!(
+            rate(1, 10, true).to_string(),
+            "1 of 10, 10.0 % (of all 1.8 to 40.4 % with a confidence of 95 %)"
+        );
+        assert_eq!(
+            rate(0, 100, true).to_string(),
+            "0 of 100, 0.0 % (of all 0.0 to 3.7 % with a confidence of 95 %)"
+        );
+        assert!(!rate(3, 20, true).exceeds(3.0) && rate(30, 200, true).exceeds(3.0));
+        assert!(rate(4, 100, false).exceeds(3.0) && !rate(3, 100, false).exceeds(3.0));
+        assert!(!rate(0, 0, true).exceeds(0.0));
+    }
+
+    #[test]
+    fn shares_of_mutants_are_put_together_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole: Vec<Judged> = (0..7)
+            .map(|number| {
+                let mut of =
+                    judged(Verdict::Model { name: "m".to_owned(), message: "it fails".to_owned() }, false);
+                of.mutant.number = number;
+                of
+            })
+            .collect();
+        let files: Vec<PathBuf> = (0..3)
+            .map(|index| {
+                let file = folder.path().join(format!("{index}"));
+                let args =
+                    ["check-mutants", "--shard", &format!("{index}/3"), "--rows", file.to_str().unwrap()];
+                let args = Args::parse_from(args);
+                let shard = args.share.asked().unwrap().unwrap();
+                let items = shard.items(7);
+                let mutants = whole[items.start as usize..items.end as usize].iter();
+                let mutants = mutants.map(|of| Judged {
+                    mutant: of.mutant.clone(),
+                    verdict: of.verdict.clone(),
+                    equivalent: None,
+                });
+                let report = Report { of: 7, left_out: 5, mutants: mutants.collect(), ..Report::default() };
+                leave(&args, shard, report).unwrap();
+                file
+            })
+            .collect();
+        let merged = |files: &[PathBuf]| {
+            let files = files.iter().map(|file| file.to_str().unwrap());
+            merge(&Args::parse_from(["check-mutants", "--merge"].into_iter().chain(files)))
+        };
+        let report = merged(&files).unwrap();
+        assert_eq!(
+            report.mutants.iter().map(|of| of.mutant.number).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6]
+        );
+        assert_eq!((report.of, report.left_out), (7, 5));
+        let error = merged(&files[..2]).unwrap_err().to_string();
+        assert!(error.contains("share 2/3 of check-mutants is missing"), "{error}");
     }
 }
