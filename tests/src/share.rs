@@ -5,7 +5,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_sync::shard::{Shard, Share};
 
@@ -54,14 +54,14 @@ impl ShareArgs {
     }
 }
 
-/// All files that git knows, or would if they were added, relative to the workspace's root.
+/// All files in a folder that git knows, or would if they were added, relative to the folder.
 ///
 /// # Errors
 /// There is no git.
-pub fn tracked() -> anyhow::Result<Vec<String>> {
+pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .current_dir(workspace())
+        .current_dir(folder)
         .output()
         .context("git")?;
     ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr).trim_end());
@@ -74,7 +74,7 @@ fn build() -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     let version = cargo().args(["version", "--verbose"]).output().context("cargo version")?;
     version.stdout.hash(&mut hasher);
-    let mut names = tracked()?;
+    let mut names = tracked(workspace())?;
     names.sort();
     let built = |name: &&String| ["rs", "toml", "lock"].iter().any(|end| name.ends_with(&format!(".{end}")));
     for name in names.iter().filter(built) {

@@ -49,9 +49,13 @@ impl Shard {
     }
     /// Whether it has what is called `name`: for work that has no number.
     pub fn has_named(self, name: &str) -> bool {
+        self.has(Self::number(name))
+    }
+    /// A number for what has none: the same for all shares.
+    pub fn number(name: &str) -> u64 {
         // FNV-1a: the same on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        self.has(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8)
+        name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
     /// The share that was asked for, or else what the engine says: see [`of_engine`](Self::of_engine). `None`: all of it.
