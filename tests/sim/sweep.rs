@@ -17,6 +17,11 @@ ops = 300
 capacity = [8, 64]
 ";
 
+/// What messages call the command.
+fn program() -> String {
+    uslab_tests::uslab().to_str().expect("UTF-8").to_owned()
+}
+
 /// The command, outside of any engine.
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
@@ -35,6 +40,8 @@ fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
 #[track_caller]
 fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
     let (code, out, err) = said(&with(args, variables));
+    // A machine may be so slow that a run says how far it is.
+    let err: String = err.lines().filter(|line| !line.contains(" items run in ")).collect();
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
     out
 }
@@ -59,11 +66,23 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Where results are that were written to `results`.
+    /// Where the result of an item is in `results`: where it is in a folder that has no other one.
     fn item(&self, results: &str, number: u64) -> PathBuf {
-        let hash = json(&["sweep", &self.file])["sweep"].as_str().expect("a hash")[..16].to_owned();
-        let folder = format!("{:06}", number / 1000);
-        Path::new(&self.path(results)).join(hash).join("items").join(folder).join(format!("{number}.json"))
+        let alone = format!("only-{number}");
+        self.run(&alone, &["--item", &number.to_string()], &[]);
+        let [(name, _)] = &self.files(&alone)[..] else { panic!("one result") };
+        Path::new(&self.path(results)).join("items").join(name)
+    }
+    /// All files in a folder of results, by name, with their bytes.
+    fn files(&self, results: &str) -> Vec<(PathBuf, Vec<u8>)> {
+        let items = Path::new(&self.path(results)).join("items");
+        let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+        let mut files: Vec<_> = files
+            .map(|file| (file.strip_prefix(&items).unwrap().to_owned(), std::fs::read(&file).unwrap()))
+            .collect();
+        files.sort();
+        files
     }
     fn run(&self, results: &str, more: &[&str], variables: &[(&str, &str)]) -> String {
         let results = self.path(results);
@@ -89,8 +108,26 @@ fn the_example_is_200_items_and_says_so_before_it_runs() {
     let report = json(&["sweep", &example()]);
     assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
     let text = well(&["sweep", &example()], &[]);
-    assert!(text.contains("200 items") && text.contains("uslab-model: 6, capacity: 2 values"), "{text}");
-    assert!(text.contains("`uslab sweep run "), "{text}");
+    assert!(
+        text.contains("200 items")
+            && text.contains("uslab-model: 6, capacity = 8, 64, depot_limit = 10, 40, 160"),
+        "{text}"
+    );
+    assert!(text.contains("size          1  64 bytes of an object"), "{text}");
+    assert!(text.contains(&format!("`{} sweep run ", program())), "{text}");
+}
+
+/// The book's page has the example, and what `merge` says of it.
+#[test]
+fn the_books_page_shows_what_merge_says() {
+    let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
+    let block = |kind: &str| page.split_once(&format!("```{kind}\n")).unwrap().1.split_once("```").unwrap().0;
+    let text = std::fs::read_to_string(example()).unwrap();
+    assert_eq!(text.split_once('\n').unwrap().1, block("toml"), "but for its first line, which is a comment");
+    let sweep = Sweep::new(block("toml"));
+    sweep.run("r", &[], &[]);
+    let said = well(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
+    assert!(said == block("text"), "expected on the page:\n{said}");
 }
 
 #[test]
@@ -142,7 +179,7 @@ fn what_is_missing_or_damaged_is_named_with_its_command_and_run_again() {
     for args in [&["sweep", "status"][..], &["sweep", "merge", "--csv", &csv]] {
         let (code, _, err) = said(&with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
         assert_eq!(code, Some(1), "{err}");
-        let run = format!("`uslab sweep run '{}' --results {results} --item ", sweep.file);
+        let run = format!("`{} sweep run '{}' --results {results} --item ", program(), sweep.file);
         assert!(err.contains(&format!("item 3: missing; {run}3` runs it\n")), "{err}");
         assert!(err.contains(&format!("item 17: damaged: {}: ", cut.display())), "{err}");
         assert!(err.contains(&format!("{run}17` runs it\n")) && err.lines().count() == 2, "{err}");
@@ -154,7 +191,7 @@ fn what_is_missing_or_damaged_is_named_with_its_command_and_run_again() {
     let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains(": 2 run in ") && out.contains("22 were there"), "{out}");
-    assert!(err.contains("17.json") && err.contains("it was run again"), "{err}");
+    assert!(err.contains(cut.to_str().unwrap()) && err.contains("it was run again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
 
@@ -244,11 +281,18 @@ fn a_page_and_a_report_say_which_setting_is_best_and_what_axes_explain() {
                 );
             }
         }
-        for design in report["sensitivity"].as_array().unwrap() {
-            for effect in design["effects"].as_array().unwrap() {
-                assert!((0.0..=1.0 + 1e-9).contains(&effect["share"].as_f64().unwrap()), "{effect}");
-            }
+        let [design] = &report["sensitivity"].as_array().unwrap()[..] else {
+            panic!("one has knobs: {report}")
+        };
+        assert_eq!((&design["design"], &design["method"]), (&"uslab-model".into(), &"grid".into()));
+        let knob = &design["knobs"][0];
+        assert_eq!((&knob["knob"], knob["places"].as_array().unwrap().len()), (&"capacity".into(), 4));
+        // It is the only one: what settings differ by is of it alone.
+        for index in ["first", "total"] {
+            let index = knob["index"][index].as_f64().unwrap();
+            assert!((index - 1.0).abs() < 1e-9 || index == 0.0, "{knob}");
         }
+        assert!((0.0..=1.0).contains(&design["chance"].as_f64().unwrap()), "{design}");
     }
 }
 
@@ -263,11 +307,20 @@ fn a_trace_runs_on_its_own_cpus_and_a_changed_one_is_another_sweep() {
     let record: Value = serde_json::from_slice(&std::fs::read(sweep.item("r", 0)).unwrap()).unwrap();
     let point = &json(&["scale", "--trace", &trace, "--design", "slub"])["curves"][0]["points"][0];
     assert_eq!(record["result"]["done"]["ns"], point["ns"]);
-    assert_eq!((&record["cpus"], &record["seed"]), (&point["cpus"], &Value::Null));
+    assert_eq!((&record["result"]["done"]["cpus"], &record["of"]["cpus"]), (&point["cpus"], &Value::Null));
     // The same files elsewhere are the same sweep.
     let elsewhere = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
     let inputs = sweep.folder.path().to_str().unwrap();
     assert_eq!(json(&["sweep", &elsewhere.file, "--inputs", inputs])["sweep"], before["sweep"]);
+    // A table that a replay reads is part of the trace, and another file beside it is not.
+    let table = |name: &str| {
+        std::fs::copy(workspace().join("sim/data/files-6.1.end.slabinfo"), sweep.path(name)).unwrap()
+    };
+    table("other.slabinfo");
+    assert_eq!(json(&["sweep", &sweep.file])["sweep"], before["sweep"]);
+    table("end.slabinfo");
+    assert_ne!(json(&["sweep", &sweep.file])["sweep"], before["sweep"]);
+    std::fs::remove_file(sweep.path("end.slabinfo")).unwrap();
     // Another trace under the same name is not.
     std::fs::copy(sample("ftrace-6.12-tgid-hashed.txt.zst"), &trace).unwrap();
     let after = json(&["sweep", &sweep.file]);
@@ -293,7 +346,7 @@ fn on_other_cpus_a_trace_is_replayed_on_so_many() {
     sweep.run("r", &[], &[]);
     let cpus = |number| {
         let record: Value = serde_json::from_slice(&std::fs::read(sweep.item("r", number)).unwrap()).unwrap();
-        record["cpus"].clone()
+        record["result"]["done"]["cpus"].clone()
     };
     assert_eq!([cpus(0), cpus(1)], [2, 8]);
 }
@@ -304,30 +357,33 @@ fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
         ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slob\"]\n",
-            &["design: no design `slob`", "magazines01"],
+            &[":3: design: no design `slob`", "magazines01"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"uslab\"]\n",
             &["design: uslab has no clock", "uslab-model"],
         ),
-        ("workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n", &["workload: no workload `churn`"]),
+        ("workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n", &[":1: workload: no workload `churn`"]),
         ("workload = [\"pairs\"]\ndesign = [\"slub\"]\n", &["cpus: expected numbers of CPUs"]),
-        ("workload = [\"pairs\"]\ncpus = 0\ndesign = [\"slub\"]\n", &["cpus: 0: expected 1 to 1024"]),
+        ("workload = [\"pairs\"]\ncpus = 0\ndesign = [\"slub\"]\n", &[":2: cpus: 0: expected 1 to 1024"]),
         (
             "workload = [\"pairs\"]\ncpus = 1\nsize = 9000\ndesign = [\"slub\"]\n",
-            &["size: 9000: expected 1 to 8192"],
+            &[":3: size: 9000: expected 1 to 8192"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[knobs.slub]\ncapacity = 8\n",
-            &["knobs.slub: slub: unknown field `capacity`"],
+            &[":5: knobs.slub.capacity: slub: unknown field `capacity`"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[knobs.slab]\nlimit = 8\n",
-            &["knobs.slab: no design of that name"],
+            &[":4: knobs.slab: no design of that name"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slab\"]\n[knobs.slab]\nlimit = [2, 8]\nbatchcount = [1, 4]\n",
-            &["knobs.slab: slab: batchcount=4: at most `limit`, 2", "(in slab:batchcount=4:limit=2)"],
+            &[
+                ":6: knobs.slab.batchcount: slab: batchcount=4: at most `limit`, 2",
+                "(in slab:batchcount=4:limit=2)",
+            ],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\nthreads = 3\ndesign = [\"slub\"]\n",
@@ -337,18 +393,30 @@ fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
         ("workload = pairs\n", &[":1: "]),
         (
             "workload = [\"pairs\"]\ncpus = 1\nprofile = \"none\"\ndesign = [\"slub\"]\n",
-            &["profile: none", "vm2"],
+            &[":3: profile: none", "vm2"],
         ),
-        ("trace = [\"none.zst\"]\ndesign = [\"slub\"]\n", &["trace: ", "none.zst", "No such file"]),
+        ("trace = [\"none.zst\"]\ndesign = [\"slub\"]\n", &[":1: trace: ", "none.zst", "No such file"]),
         ("trace = [\".\"]\ndesign = [\"slub\"]\n", &["trace: ", "directory"]),
-        ("trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n", &["seed: a trace has its own"]),
+        ("trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n", &[":2: seed: a trace has its own"]),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
-            &["design: slub is there twice"],
+            &[":3: design: slub is there twice"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = 1\ndesign = [\n\"slub:cpu_partial=3\",\n\"slub\",\n]\n[knobs.slub]\ncpu_partial = [3, 4]\n",
+            &[":8: knobs.slub.cpu_partial: `cpu_partial` of slub is set twice"],
+        ),
+        (
+            "workload = [\n  \"pairs\",\n  \"churn\",\n]\ncpus = 1\ndesign = [\"slub\"]\n",
+            &[":3: workload: no workload `churn`"],
+        ),
+        (
+            "workload = [\"pairs\"]\ncpus = [\n  1,\n  2000,\n]\ndesign = [\"slub\"]\n",
+            &[":4: cpus: 2000: expected 1 to 1024"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[sample]\npoints = 0\n",
-            &["sample: points 0: expected at least 1"],
+            &[":5: sample.points: 0: expected 1 to 1000000"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = { from = 1, to = 1000 }\nops = { from = 1, to = 99999 }\nthink = { from = 1, to = 99999 }\n\
@@ -396,19 +464,73 @@ fn what_cannot_be_swept_is_refused_in_a_line_by_name() {
 }
 
 #[test]
-fn a_result_of_another_sweep_is_refused_and_left() {
+fn a_result_of_another_item_is_refused_and_left() {
     let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
     other.run("r", &["--item", "5"], &[]);
-    std::fs::copy(other.item("r", 5), sweep.item("r", 5)).unwrap();
+    let file = sweep.item("r", 5);
+    std::fs::copy(other.item("r", 5), &file).unwrap();
     let results = sweep.path("r");
     for verb in ["run", "status", "merge"] {
         refused(
             &["sweep", verb, &sweep.file, "--results", &results],
-            &["5.json: a result of sweep ", "expected one of "],
+            &[file.to_str().unwrap(), ": a result of ", "ops 301", "expected one of ", "ops 300"],
         );
     }
-    assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(sweep.item("r", 5)).unwrap());
+    assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
+}
+
+/// More seeds, or another order of designs, was another sweep, and all of it was run anew without a word.
+#[test]
+fn a_sweep_that_is_changed_keeps_the_results_of_items_that_are_the_same() {
+    let sweep = Sweep::new(SMALL);
+    let ran = sweep.run("r", &[], &[]);
+    assert!(ran.starts_with("24 items: 24 run in "), "{ran}");
+    let change = |text: &str| std::fs::write(&sweep.file, text).unwrap();
+    let more = SMALL
+        .replace("to = 2", "to = 3")
+        .replace("\"bonwick94\", \"uslab-model\"", "\"uslab-model\", \"bonwick94\"");
+    change(&more);
+    let ran = sweep.run("r", &[], &[]);
+    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 were there"), "{ran}");
+    sweep.run("anew", &[], &[]);
+    assert!(sweep.merged("r") == sweep.merged("anew"));
+    // What nothing needs any more is left, and does no harm.
+    change(&SMALL.replace("[8, 64]", "[64]"));
+    let ran = sweep.run("r", &[], &[]);
+    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 were there"), "{ran}");
+    assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
+    // Another price is another item.
+    change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));
+    assert!(sweep.run("r", &[], &[]).starts_with("24 items: 24 run in "));
+}
+
+#[test]
+fn without_a_terminal_a_run_says_how_far_it_is() {
+    let sweep = Sweep::new(SMALL);
+    let results = sweep.path("r");
+    let run = ["sweep", "run", &sweep.file, "--results", &results, "--progress", "0", "--threads", "1"];
+    let (code, _, err) = said(&with(&run, &[]));
+    let lines: Vec<_> = err.lines().collect();
+    assert_eq!((code, lines.len()), (Some(0), 24), "{err}");
+    assert!(lines[11].starts_with("uslab: 12 of 24 items run in ") && lines[11].ends_with(" left"), "{err}");
+}
+
+#[test]
+fn a_sample_has_each_setting_once() {
+    let text = SMALL.replace(
+        "capacity = [8, 64]",
+        "capacity = [2, 8, 64]\ndepot_limit = [0, 1, 10, 100]\n[sample]\npoints = 8",
+    );
+    let sweep = Sweep::new(&text);
+    assert_eq!(json(&["sweep", &sweep.file])["settings"], 1 + 8);
+    sweep.run("r", &[], &[]);
+    assert_eq!(sweep.files("r").len(), 9 * 2 * 2 * 2);
+    // As many points as combinations, or more, are all of these.
+    let all = Sweep::new(&text.replace("points = 8", "points = 100"));
+    assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
+    let report = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")]);
+    assert!(report["sensitivity"][0]["method"]["fit"]["predicts"].is_f64(), "{report}");
 }
 
 #[test]
@@ -455,8 +577,7 @@ fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
         err.starts_with("uslab: item ") && err.contains("File too large") && err.lines().count() == 1,
         "{err}"
     );
-    let files = std::fs::read_dir(sweep.item("r", 0).parent().unwrap()).unwrap();
-    assert_eq!(files.count(), 12, "those of the share that was done, and no other");
+    assert_eq!(sweep.files("r").len(), 12, "those of the share that was done, and no other");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -471,17 +592,20 @@ fn a_process_that_is_killed_leaves_whole_results_and_another_one_goes_on() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let first = sweep.item("r", 1);
-    while !first.exists() && child.try_wait().unwrap().is_none() {
+    let results_of = |files: Vec<(PathBuf, Vec<u8>)>| {
+        files
+            .into_iter()
+            .filter(|(name, _)| name.extension().is_some_and(|end| end == "json"))
+            .collect::<Vec<_>>()
+    };
+    while results_of(sweep.files("r")).is_empty() && child.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    for number in 0..24 {
-        if let Ok(text) = std::fs::read(sweep.item("r", number)) {
-            assert_eq!(text, std::fs::read(sweep.item("whole", number)).unwrap(), "item {number} is whole");
-        }
-    }
+    let whole = sweep.files("whole");
+    let there = results_of(sweep.files("r"));
+    assert!(there.iter().all(|file| whole.contains(file)), "each one that is there is whole");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -520,6 +644,25 @@ fn the_script_for_slurm_runs_each_share_as_slurm_would() {
         assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
     }
     assert!(sweep.merged("it's results") == expected);
+    // What a node has not is named.
+    let script_without = |what: &str| script.replacen(what, "/nowhere", 1);
+    for what in [program(), sweep.file.clone()] {
+        let elsewhere = sweep.path("elsewhere.sbatch");
+        std::fs::write(&elsewhere, script_without(&what)).unwrap();
+        let shell = Command::new("bash").arg(&elsewhere).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap();
+        let (code, out, err) = said(&shell);
+        assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+        assert!(err.contains("/nowhere: no such ") && err.contains("a folder that all nodes share"), "{err}");
+    }
+    let gone = sweep.path("gone");
+    std::fs::rename(&results, &gone).unwrap();
+    let (code, _, err) =
+        said(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
+    assert!(
+        code == Some(2) && err.contains("it's results: no such folder that can be written on this node"),
+        "{err}"
+    );
+    std::fs::rename(&gone, &results).unwrap();
     // A sweep's file that is changed after the script was written is not run.
     std::fs::write(&sweep.file, SMALL.replace("ops = 300", "ops = 301")).unwrap();
     let (code, _, err) =
@@ -549,6 +692,10 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
         "4",
         "--memory",
         "2Gi",
+        "--time",
+        "600",
+        "--deadline",
+        "3600",
     ];
     let text = well(&args, &[]);
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -558,10 +705,21 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
     let spec = job.spec.unwrap();
     assert_eq!((spec.completions, spec.parallelism), (Some(200), Some(50)));
     assert_eq!((spec.completion_mode.as_deref(), spec.backoff_limit_per_index), (Some("Indexed"), Some(3)));
+    assert_eq!(spec.active_deadline_seconds, Some(3600));
     let name = job.metadata.name.unwrap();
-    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{name}");
+    let hash = json(&["sweep", &sweep.file])["sweep"].as_str().unwrap()[..10].to_owned();
+    assert!(
+        name == format!("uslab-a-sweep-{hash}")
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+        "{name}"
+    );
     let pod = spec.template.spec.unwrap();
-    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    assert_eq!((pod.restart_policy.as_deref(), pod.active_deadline_seconds), (Some("Never"), Some(600)));
+    let user = pod.security_context.unwrap();
+    assert_eq!(
+        (user.fs_group, user.run_as_user, user.run_as_non_root),
+        (Some(65534), Some(65534), Some(true))
+    );
     let container = &pod.containers[0];
     let mounted =
         |path: &str| container.volume_mounts.as_ref().unwrap().iter().find(|mount| mount.mount_path == path);
@@ -583,7 +741,22 @@ fn the_job_for_kubernetes_is_one_to_its_own_types() {
             well(&args, &[completions, ("JOB_COMPLETION_INDEX", &index)]);
         }
     }
-    assert!(sweep.item("results", 23).parent().unwrap().exists());
+    assert!(!sweep.files("results").is_empty());
+    // The Job that merges does so where all is there, and says what is missing where it is not.
+    let args = ["sweep", "k8s", &sweep.file, "--image", "i", "--claim", "shared", "--merge"];
+    let job: Job = serde_json::from_str(&well(&args, &[])).expect("a Job");
+    assert_eq!(job.metadata.name, Some(format!("uslab-a-sweep-{hash}-merge")));
+    let spec = job.spec.unwrap();
+    assert_eq!((spec.completions, spec.parallelism), (Some(1), Some(1)));
+    let args = spec.template.spec.unwrap().containers[0].args.clone().unwrap();
+    let args: Vec<_> = args.iter().map(local).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    assert!(matches!(said(&with(&args, &[])), (Some(1), _, err) if err.contains(" missing; ")));
+    sweep.run("results", &[], &[]);
+    assert!(well(&args, &[]).contains("24 of 24 items"));
+    for form in ["csv", "parquet", "html"] {
+        assert!(Path::new(&sweep.path(&format!("a sweep.{form}"))).exists(), "{form}");
+    }
 }
 
 #[test]
@@ -628,32 +801,70 @@ fn tuning_ends_with_the_setting_that_the_whole_sweep_says_is_best() {
     assert_eq!(sizes, [9, 3]);
     assert_eq!([&rounds[0]["seeds"], &rounds[1]["seeds"]], [2, 4]);
     assert_eq!([&rounds[0]["items"], &rounds[1]["items"]], [9 * 2 * 2 * 2, 3 * 2 * 2 * 4]);
-    let winner = whole["winner"]["setting"].as_str().unwrap().to_owned();
+    let winner = whole["winner"]["score"]["setting"].as_str().unwrap().to_owned();
+    assert_eq!(whole["winner"]["beside"], 9, "also those that were dropped");
+    let nearest = whole["winner"]["nearest"].as_array().unwrap();
+    let runs: Vec<_> = nearest.iter().map(|lead| lead["runs"].as_u64().unwrap()).collect();
+    assert!(nearest.len() == 8 && runs.iter().all(|runs| [8, 16].contains(runs)), "{nearest:?}");
     sweep.run("all", &[], &[]);
     let all = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("all")]);
     assert_eq!(all["settings"][0]["setting"].as_str(), Some(&*winner), "{}", all["settings"]);
     // A round a call, and then the end.
     let step = json(&["tune", &stepped.file, "--step"]);
     assert!(step["winner"].is_null() && step["rounds"].as_array().unwrap().len() == 1, "{step}");
-    assert!(step["next"][0].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");
-    assert_eq!(json(&["tune", &stepped.file, "--step"])["winner"]["setting"], winner);
+    assert!(step["next"]["file"].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");
+    assert_eq!(json(&["tune", &stepped.file, "--step"])["winner"]["score"]["setting"], winner);
     // Rounds that something else runs, in shares.
     let mut calls = 0;
     let end = loop {
         let report = json(&["tune", &engine.file, "--no-run"]);
         calls += 1;
-        let Some(file) = report["next"][0].as_str() else { break report };
+        let Some(file) = report["next"]["file"].as_str() else { break report };
         for shard in ["0/2", "1/2"] {
             well(&["sweep", "run", file, "--shard", shard], &[]);
         }
     };
-    assert_eq!((calls, &end["winner"]["setting"]), (3, &winner.clone().into()));
+    assert_eq!((calls, &end["winner"]["score"]["setting"]), (3, &winner.clone().into()));
     let text = well(&["tune", &engine.file], &[]);
-    assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("9 "), "{text}");
-    // The command that it names runs the setting.
+    assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("of 9 settings"), "{text}");
+    // The commands that it names run the last round anew, all of its seeds, and merge it.
     let command = end["winner"]["commands"][0].as_str().unwrap();
-    let args: Vec<_> = command.split(' ').skip(1).collect();
-    assert_eq!(json(&args)["curves"][0]["design"].as_str(), Some(&*winner), "{command}");
+    let again = Command::new("bash").args(["-c", command]).output().unwrap();
+    let (code, out, err) = said(&again);
+    assert!(
+        code == Some(0) && out.starts_with("48 items: 48 run in ") && out.contains(&*winner),
+        "{out}{err}"
+    );
+}
+
+/// Results of the whole sweep lay beside it, and all rounds ran their items anew.
+#[test]
+fn tuning_uses_results_that_are_there() {
+    let sweep = Sweep::new(TUNED);
+    well(&["sweep", "run", &sweep.file], &[]);
+    let report = json(&["tune", &sweep.file, "--no-run"]);
+    assert!(report["next"].is_null(), "{report}");
+    for round in report["rounds"].as_array().unwrap() {
+        assert_eq!(round["there"], round["items"]);
+    }
+    // All settings have run on everything: the winner is compared with all of them there.
+    for lead in report["winner"]["nearest"].as_array().unwrap() {
+        assert_eq!(lead["runs"], 2 * 2 * 4, "{lead}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_told_from_the_winner_are_marked() {
+    // Bursts of 2 never fill a magazine: what the depot keeps changes nothing.
+    let sweep = Sweep::new(
+        "workload = [\"bursts=2\"]\ndesign = [\"uslab-model\"]\ncpus = 2\nseed = [1, 2]\nops = 300\n[knobs.uslab-model]\n\
+         capacity = [8, 64]\ndepot_limit = [0, 10]\n",
+    );
+    let report = json(&["tune", &sweep.file, "--factor", "2"]);
+    let ties = report["winner"]["ties"].as_u64().unwrap();
+    assert!(ties >= 1, "{report}");
+    let text = well(&["tune", &sweep.file, "--factor", "2"], &[]);
+    assert_eq!(text.lines().filter(|line| line.contains("  =  ")).count() as u64, ties, "{text}");
 }
 
 #[test]

@@ -1,16 +1,14 @@
-//! What a sweep says: which settings are best, and how much of the difference is of which axis.
+//! What a sweep says: which settings are best, and which of them cannot be told apart.
 
-use super::record::{Metric, Numbers, Outcomes, Record};
+use super::record::{Metric, Row};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// An axis with more values than that is cut into as many groups of neighbours: with one run in each group, chance would look like
-/// an effect.
-const MOST_GROUPS: usize = 8;
-
 /// What runs are compared within: all but the setting.
-type Cell<'a> = (&'a str, Option<u32>, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
+type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
+/// A work on a number of CPUs.
+pub(super) type Place<'a> = (&'a str, u32);
 
 /// A setting, over all that it ran on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +20,8 @@ pub(super) struct Score {
     pub(super) worst: f64,
     pub(super) worst_at: String,
     pub(super) runs: u64,
+    /// It cannot be told from the first one. See [`Lead::is_tie`].
+    pub(super) ties: bool,
 }
 
 /// The best setting of a work on some CPUs.
@@ -29,6 +29,8 @@ pub(super) struct Score {
 pub(super) struct Best {
     pub(super) work: String,
     pub(super) cpus: u32,
+    /// Whether the profile was held against measurements on so many CPUs.
+    pub(super) validated: bool,
     pub(super) setting: String,
     /// The mean over seeds, sizes and the like.
     pub(super) mean: f64,
@@ -38,59 +40,53 @@ pub(super) struct Best {
     pub(super) second: Option<(String, f64)>,
 }
 
-/// How much of the variance an axis explains alone.
+/// What one setting is ahead of another one, where both have run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Effect {
-    /// `work`, `cpus` and so on, or a knob.
-    pub(super) axis: String,
-    /// The variance of the means over its values, as a part of the whole variance: the first-order index.
-    pub(super) share: f64,
-    /// Its values, or groups of them, with the mean of each.
-    pub(super) means: Vec<(String, f64)>,
-}
-
-/// The effects within a design.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Sensitivity {
-    /// The design's name.
-    pub(super) design: String,
+pub(super) struct Lead {
+    pub(super) setting: String,
+    /// The works, CPUs and seeds that both have run on.
     pub(super) runs: u64,
-    /// The largest share first.
-    pub(super) effects: Vec<Effect>,
+    /// What the other setting reaches of this one: the geometric mean.
+    pub(super) reaches: f64,
+    /// Its standard error as seeds have it, as a part: 0.01 is one per cent. `None`: a trace, or one seed.
+    pub(super) chance: Option<f64>,
 }
 
-/// The numbers of a run; `None`: it failed.
-pub(super) fn numbers(record: &Record) -> Option<&Numbers> {
-    match &record.result {
-        Outcomes::Done(numbers) => Some(numbers),
-        Outcomes::Failed(_) => None,
+impl Lead {
+    /// The difference is at most twice its standard error; without chance, there is none.
+    pub(super) fn is_tie(&self) -> bool {
+        self.reaches.ln().abs() <= (2.0 * self.chance.unwrap_or(0.0)).max(1e-9)
     }
 }
 
-fn cell(record: &Record) -> Cell<'_> {
-    let Record { work, cpus, size, ops, think, seed, .. } = record;
-    (work, *cpus, *size, *ops, *think, *seed)
+fn cell(row: &Row) -> Cell<'_> {
+    (&row.work, row.cpus, row.size, row.ops, row.think, row.seed)
 }
 
-fn values(records: &[Record], metric: Metric) -> impl Iterator<Item = (&Record, f64)> + Clone {
-    records.iter().filter_map(move |record| Some((record, numbers(record)?.get(metric))))
+pub(super) fn place(row: &Row) -> Place<'_> {
+    (&row.work, row.cpus)
+}
+
+/// Each row with what it reaches of the best setting under the same work, on the same CPUs, with the same seed and so on.
+pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
+    let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
+    for row in rows {
+        let value = row.numbers.get(metric);
+        best.entry(cell(row)).and_modify(|best| *best = metric.better(*best, value)).or_insert(value);
+    }
+    rows.iter().map(move |row| (row, metric.ratio(row.numbers.get(metric), best[&cell(row)])))
 }
 
 /// All settings, the best one first.
-pub(super) fn scores(records: &[Record], metric: Metric) -> Vec<Score> {
-    let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
-    for (record, value) in values(records, metric) {
-        best.entry(cell(record)).and_modify(|best| *best = metric.better(*best, value)).or_insert(value);
-    }
+pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     let mut settings: FxHashMap<&str, (f64, u64, f64, String)> = FxHashMap::default();
-    for (record, value) in values(records, metric) {
-        let ratio = metric.ratio(value, best[&cell(record)]);
+    for (row, ratio) in of_best(rows, metric) {
         let (logs, runs, worst, at) =
-            settings.entry(&record.setting).or_insert((0.0, 0, f64::MAX, String::new()));
+            settings.entry(&row.setting).or_insert((0.0, 0, f64::MAX, String::new()));
         *logs += ratio.ln();
         *runs += 1;
         if ratio < *worst {
-            (*worst, *at) = (ratio, place(record));
+            (*worst, *at) = (ratio, format!("{} on {}", row.work, row.cpus));
         }
     }
     let mut scores: Vec<_> = settings
@@ -101,32 +97,79 @@ pub(super) fn scores(records: &[Record], metric: Metric) -> Vec<Score> {
             worst,
             worst_at,
             runs,
+            ties: false,
         })
         .collect();
     scores.sort_by(|a, b| b.of_best.total_cmp(&a.of_best).then_with(|| a.setting.cmp(&b.setting)));
+    if let Some(first) = scores.first().map(|first| first.setting.clone()) {
+        let ties: FxHashMap<_, _> = leads(rows, metric, &first)
+            .into_iter()
+            .map(|lead| (lead.setting.clone(), lead.is_tie()))
+            .collect();
+        scores.iter_mut().for_each(|score| score.ties = ties.get(&score.setting) == Some(&true));
+    }
     scores
 }
 
-fn place(record: &Record) -> String {
-    match record.cpus {
-        Some(cpus) => format!("{} on {cpus}", record.work),
-        None => record.work.clone(),
+/// What a setting is ahead of all others, the nearest one first.
+pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
+    let own: FxHashMap<_, _> = rows
+        .iter()
+        .filter(|row| row.setting == setting)
+        .map(|row| (cell(row), row.numbers.get(metric)))
+        .collect();
+    // Of each other setting: all but the seed, with the logarithms of what it reaches, by seed.
+    type Logs<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
+    let mut others: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.setting != setting) {
+        let Some(own) = own.get(&cell(row)) else { continue };
+        let reaches = metric.ratio(row.numbers.get(metric), *own);
+        let (work, cpus, size, ops, think, _) = cell(row);
+        let but_seed = (work, cpus, size, ops, think, None);
+        // Where one of two is nothing, the other one is a thousand times as much.
+        let log = reaches.clamp(1e-3, 1e3).ln();
+        others.entry(&row.setting).or_default().entry(but_seed).or_default().push(log);
     }
+    let mut leads: Vec<_> = others
+        .into_iter()
+        .map(|(setting, logs)| {
+            let cells = logs.len() as f64;
+            let (mut log, mut variance, mut runs) = (0.0, None, 0);
+            for logs in logs.values() {
+                let (mean, of_mean) = mean(logs);
+                log += mean / cells;
+                if let Some(of_mean) = of_mean {
+                    *variance.get_or_insert(0.0) += of_mean / (cells * cells);
+                }
+                runs += logs.len() as u64;
+            }
+            Lead { setting: setting.to_owned(), runs, reaches: log.exp(), chance: variance.map(f64::sqrt) }
+        })
+        .collect();
+    leads.sort_by(|a, b| b.reaches.total_cmp(&a.reaches).then_with(|| a.setting.cmp(&b.setting)));
+    leads
+}
+
+/// The mean, and the variance of that mean, which one value does not tell.
+pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let of_mean = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0) / n;
+    (mean, (values.len() > 1).then_some(of_mean))
 }
 
 /// The best setting of each work on each number of CPUs.
-pub(super) fn best(records: &[Record], metric: Metric) -> Vec<Best> {
-    let mut places: BTreeMap<(&str, u32), BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
-    for (record, value) in values(records, metric) {
-        let place = places.entry((&record.work, record.cpus.unwrap_or(0))).or_default();
-        place.entry(&record.setting).or_default().push(value);
+pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
+    let mut places: BTreeMap<Place<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
+    for row in rows {
+        let (_, settings) = places.entry(place(row)).or_insert_with(|| (row.validated, BTreeMap::new()));
+        settings.entry(&row.setting).or_default().push(row.numbers.get(metric));
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     places
         .into_iter()
-        .filter_map(|((work, cpus), settings)| {
+        .filter_map(|((work, cpus), (validated, settings))| {
             let mut means: Vec<_> =
-                settings.iter().map(|(setting, values)| (*setting, mean(values))).collect();
+                settings.iter().map(|(setting, values)| (*setting, mean(values).0)).collect();
             means.sort_by(|a, b| if metric.more { b.1.total_cmp(&a.1) } else { a.1.total_cmp(&b.1) });
             let (setting, first) = *means.first()?;
             let values = &settings[setting];
@@ -138,6 +181,7 @@ pub(super) fn best(records: &[Record], metric: Metric) -> Vec<Best> {
             Some(Best {
                 work: work.to_owned(),
                 cpus,
+                validated,
                 setting: setting.to_owned(),
                 mean: first,
                 spread,
@@ -147,150 +191,81 @@ pub(super) fn best(records: &[Record], metric: Metric) -> Vec<Best> {
         .collect()
 }
 
-/// The effect of each axis within each design.
-pub(super) fn sensitivity(records: &[Record], metric: Metric) -> Vec<Sensitivity> {
-    let mut designs: BTreeMap<&str, Vec<(&Record, f64)>> = BTreeMap::new();
-    for (record, value) in values(records, metric) {
-        let name = record.setting.split(':').next().unwrap_or_default();
-        designs.entry(name).or_default().push((record, value));
-    }
-    designs.into_iter().map(|(design, runs)| of_design(design, &runs)).collect()
-}
-
-fn of_design(design: &str, runs: &[(&Record, f64)]) -> Sensitivity {
-    let mut axes: BTreeMap<String, Vec<(Value<'_>, f64)>> = BTreeMap::new();
-    for (record, value) in runs {
-        let number = |n: Option<u64>| n.map(Value::Number);
-        let plain = [
-            ("work", Some(Value::Name(&record.work))),
-            ("cpus", number(record.cpus.map(u64::from))),
-            ("size", number(record.size.map(u64::from))),
-            ("ops", number(record.ops)),
-            ("think", number(record.think.map(u64::from))),
-            ("seed", number(record.seed)),
-        ];
-        for (axis, at) in plain {
-            axes.entry(axis.to_owned()).or_default().extend(at.map(|at| (at, *value)));
-        }
-        for (knob, at) in knobs(&record.setting) {
-            axes.entry(knob.to_owned()).or_default().push((Value::Number(at), *value));
-        }
-    }
-    // A knob that some settings leave out says nothing of these.
-    let mut effects: Vec<_> = axes.into_iter().filter_map(|(axis, values)| effect(axis, values)).collect();
-    effects.sort_by(|a, b| b.share.total_cmp(&a.share));
-    Sensitivity { design: design.to_owned(), runs: runs.len() as u64, effects }
-}
-
-/// The knobs of a setting.
-pub(super) fn knobs(setting: &str) -> impl Iterator<Item = (&str, u64)> {
-    let parts = setting.split(':').skip(1).filter_map(|part| part.split_once('='));
-    parts.filter_map(|(key, value)| Some((key, value.parse().ok()?)))
-}
-
-/// Where a run is on an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Value<'a> {
-    Number(u64),
-    Name(&'a str),
-}
-
-impl std::fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Number(n) => n.fmt(f),
-            Self::Name(name) => name.fmt(f),
-        }
-    }
-}
-
-/// `None`: the axis has one value.
-fn effect(axis: String, runs: Vec<(Value<'_>, f64)>) -> Option<Effect> {
-    let mut distinct: Vec<_> = runs.iter().map(|(at, _)| *at).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    if distinct.len() < 2 {
-        return None;
-    }
-    // Names have no neighbours.
-    let is_grouped = distinct.len() > MOST_GROUPS && matches!(distinct[0], Value::Number(_));
-    let groups = if is_grouped { MOST_GROUPS } else { distinct.len() };
-    let group_of: FxHashMap<_, _> =
-        distinct.iter().enumerate().map(|(rank, at)| (*at, rank * groups / distinct.len())).collect();
-    let names = (0..groups).map(|group| {
-        let mut own = distinct.iter().filter(|at| group_of[at] == group);
-        match (own.next(), own.next_back()) {
-            (Some(first), Some(last)) => format!("{first} to {last}"),
-            (first, _) => first.map(ToString::to_string).unwrap_or_default(),
-        }
-    });
-    let grouped: Vec<_> = runs.iter().map(|(at, value)| (group_of[at], *value)).collect();
-    let (share, means) = first_order(&grouped, groups);
-    Some(Effect { axis, share, means: names.zip(means).collect() })
-}
-
-/// The first-order index by means of groups: the variance of these, each weighed with its runs, as a part of the whole variance; and the
-/// means. Where nothing varies it is 0.
-fn first_order(runs: &[(usize, f64)], groups: usize) -> (f64, Vec<f64>) {
-    let n = runs.len().max(1) as f64;
-    let mean = runs.iter().map(|(_, value)| value).sum::<f64>() / n;
-    let whole = runs.iter().map(|(_, value)| (value - mean).powi(2)).sum::<f64>() / n;
-    let mut sums = vec![(0.0, 0.0); groups];
-    for (group, value) in runs {
-        sums[*group].0 += value;
-        sums[*group].1 += 1.0;
-    }
-    let means: Vec<_> = sums.iter().map(|(sum, runs)| sum / f64::max(*runs, 1.0)).collect();
-    let between = sums.iter().zip(&means).map(|((_, runs), at)| runs * (at - mean).powi(2)).sum::<f64>() / n;
-    // Rounding alone makes a variance of equal values that is not 0.
-    let nothing = (mean * 1e-9).powi(2);
-    (if whole > nothing { between / whole } else { 0.0 }, means)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use proptest::prelude::*;
 
-    #[test]
-    fn the_index_of_a_sum_is_each_terms_part_of_the_variance() {
-        // y = 3a + b on a grid: the variances of the terms are as 9 to 1.
-        let grid = (0..4_usize).flat_map(|a| (0..4_usize).map(move |b| (a, b, (3 * a + b) as f64)));
-        let of_a: Vec<_> = grid.clone().map(|(a, _, y)| (a, y)).collect();
-        let of_b: Vec<_> = grid.map(|(_, b, y)| (b, y)).collect();
-        let (a, means) = first_order(&of_a, 4);
-        assert!((a - 0.9).abs() < 1e-12, "{a}");
-        assert_eq!(means, [1.5, 4.5, 7.5, 10.5]);
-        assert!((first_order(&of_b, 4).0 - 0.1).abs() < 1e-12);
-        // Of what acts only with another one, nothing is first order.
-        let product = [(0, 1.0), (0, -1.0), (1, -1.0), (1, 1.0)];
-        assert_eq!(first_order(&product, 2).0, 0.0);
-        assert_eq!(first_order(&[(0, 0.1), (1, 0.1), (0, 0.1)], 2).0, 0.0);
-    }
-
-    proptest! {
-        #[test]
-        fn an_index_is_from_0_to_1(runs in proptest::collection::vec((0..5_usize, -1e6..1e6_f64), 1..60)) {
-            let (share, _) = first_order(&runs, 5);
-            prop_assert!((0.0..=1.0 + 1e-9).contains(&share), "{}", share);
+    /// A row under one work, with so many operations a microsecond.
+    pub(in super::super) fn row(work: &str, cpus: u32, seed: u64, setting: &str, value: f64) -> Row {
+        let numbers = serde_json::json!({
+            "cpus": cpus, "operations": 1, "ns": 1.0, "operations_per_us": value, "waiting": 0.0, "lines_per_operation": 0.0,
+            "depot": { "taken": 0, "contended": 0, "waited_ns": 0.0 }, "lists": { "taken": 0, "contended": 0, "waited_ns": 0.0 },
+            "zone": { "taken": 0, "contended": 0, "waited_ns": 0.0 },
+            "cpu": 0, "depots": 0, "slab": 0, "pages": 0, "commit": 0, "slabs": 1, "container": 0
+        });
+        Row {
+            item: 0,
+            work: work.to_owned(),
+            setting: setting.to_owned(),
+            cpus,
+            validated: true,
+            size: Some(64),
+            ops: Some(1),
+            think: Some(0),
+            seed: Some(seed),
+            numbers: serde_json::from_value(numbers).unwrap(),
         }
     }
 
-    #[test]
-    fn many_values_are_groups_of_neighbours() {
-        let runs = (0..20).map(|n| (Value::Number(n), n as f64)).collect();
-        let effect = effect("k".to_owned(), runs).unwrap();
-        assert_eq!(effect.means.len(), MOST_GROUPS);
-        assert_eq!(effect.means[0], ("0 to 2".to_owned(), 1.0));
-        assert!(super::effect("k".to_owned(), vec![(Value::Number(1), 2.0)]).is_none());
+    fn metric() -> Metric {
+        "operations_per_us".parse().unwrap()
     }
 
     #[test]
-    fn knobs_are_read_off_a_setting() {
-        assert_eq!(
-            knobs("slub:cpu_partial=0:min_partial=10").collect::<Vec<_>>(),
-            [("cpu_partial", 0), ("min_partial", 10)]
-        );
-        assert_eq!(knobs("bonwick94").count(), 0);
+    fn what_differs_by_less_than_chance_is_a_tie() {
+        let of = |setting: &str, values: [f64; 3]| {
+            values
+                .into_iter()
+                .enumerate()
+                .map(|(seed, value)| row("w", 1, seed as u64, setting, value))
+                .collect::<Vec<_>>()
+        };
+        let rows = [
+            of("a", [10.0, 11.0, 12.0]),
+            of("same", [10.0, 11.0, 12.0]),
+            of("by-chance", [10.1, 10.9, 11.9]),
+            of("slower", [9.0, 9.9, 10.8]),
+        ]
+        .concat();
+        let leads = leads(&rows, metric(), "a");
+        let tie = |name: &str| leads.iter().find(|lead| lead.setting == name).unwrap();
+        assert!(tie("same").is_tie() && tie("same").chance == Some(0.0));
+        assert!(tie("by-chance").is_tie() && tie("by-chance").chance > Some(0.0));
+        // A tenth less under each seed: there is no chance in it.
+        assert!(!tie("slower").is_tie() && (tie("slower").reaches - 0.9).abs() < 1e-9);
+        let scores = scores(&rows, metric());
+        let ties: Vec<_> = scores.iter().filter(|score| score.ties).map(|score| &*score.setting).collect();
+        assert_eq!((&*scores[0].setting, ties), ("a", vec!["same", "by-chance"]));
+    }
+
+    /// Of a setting that was dropped early, only some seeds are there: only these are compared.
+    #[test]
+    fn settings_are_compared_where_both_have_run() {
+        let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();
+        rows.push(row("w", 1, 2, "b", 20.0));
+        let leads = leads(&rows, metric(), "a");
+        assert_eq!((leads[0].runs, leads[0].reaches.round(), leads[0].is_tie()), (1, 2.0, false));
+    }
+
+    #[test]
+    fn the_best_of_a_fast_and_of_a_slow_work_count_alike() {
+        let rows = [
+            row("fast", 1, 1, "a", 1000.0),
+            row("fast", 1, 1, "b", 500.0),
+            row("slow", 1, 1, "a", 1.0),
+            row("slow", 1, 1, "b", 2.0),
+        ];
+        let scores = scores(&rows, metric());
+        assert!((scores[0].of_best - scores[1].of_best).abs() < 1e-12);
     }
 }

@@ -8,14 +8,16 @@ use super::store::Store;
 use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::time::Duration;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
 /// Run many points of `uslab scale`: traces or workloads, designs, knobs, CPUs and seeds, on one machine or on many.
 ///
-/// FILE says what the sweep is of. Alone, the verb says how many items that is. Each item is a number. Its result is a function of the
-/// number and of the sweep's hash, which covers the file, the traces and the simulator's version. So shares can run anywhere, at any time
-/// and again: `sweep run` in an array of Slurm or an Indexed Job of Kubernetes takes its share from the engine's variables.
+/// FILE says what the sweep is of. Alone, the verb says how many items that is. An item's result is a function of what the item runs, of the
+/// prices and of the simulator's version, and its file is named by the hash of these. So shares can run anywhere, at any time and again,
+/// and a sweep finds the results of items that it has in common with another one. The sweep's own hash tells whether two machines mean
+/// the same sweep.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, arg_required_else_help = true, after_help = FILE_HELP)]
 pub(crate) struct SweepArgs {
@@ -31,19 +33,23 @@ A sweep's file is TOML. Its keys are the options of `uslab scale`:
   trace = [\"a.txt.zst\", \"b.ops\"]     # and, or in their place, workloads
   workload = [\"bursts\", \"server=1000\"]
   design = [\"slub\", \"uslab-model\"]
-  cpus = { from = 1, to = 64, factor = 2 }   # left out: each trace has its own
-  seed = { from = 1, to = 20 }             # of workloads; a trace has no chance
-  size = 64
-  ops = 20000
-  think = 0
-  profile = \"vm2\"
+  cpus = { from = 1, to = 64, factor = 2 }   # needed for workloads; left out, each trace has its own
+  seed = { from = 1, to = 20 }  # where chance begins (1); of workloads: a trace has no chance
+  size = 64                   # bytes of an object (64), of workloads
+  ops = 20000                 # operations of each CPU (20000), of workloads
+  think = 0                   # ns that a CPU spends on something else after each operation (0), of workloads
+  profile = \"vm2\"             # prices: a name, or a file in the folder of traces (vm2)
+  results = \"depot.results\"   # the folder of results, from the file's own (FILE with the ending .results)
   [knobs.uslab-model]
   capacity = [8, 16, 32, 64]
-  depot_limit = { from = 10, to = 1000, factor = 3.16 }
+  depot_limit = { from = 10, to = 1000, factor = 3.1623 }   # 10, 32, 100, 316, 1000
   [sample]        # a Latin hypercube of each design's knobs, in the place of all their combinations
   points = 32
+  seed = 0        # another sample (0)
 
-A number is an axis of one value; a list, { from, to, step } and { from, to, factor } have several. Traces lie in the file's folder.
+A number is an axis of one value; a list, { from, to, step } and { from, to, factor } have several, none above `to`. Traces lie in the
+file's folder. The kernel's tables beside a trace (before.slabinfo, end.zoneinfo, ...) are read as `uslab replay` reads them.
+`uslab scale --help` lists workloads and profiles, `uslab replay --help` designs with their knobs.
 
 Examples:
   uslab sweep depot.toml
@@ -54,6 +60,7 @@ Examples:
   uslab sweep merge depot.toml --csv depot.csv --parquet depot.parquet --html depot.html
   uslab sweep slurm depot.toml --shards 200 > depot.sbatch
   uslab sweep k8s depot.toml --shards 200 --image registry/uslab-sweep --claim shared > job.json
+  uslab sweep k8s depot.toml --image registry/uslab-sweep --claim shared --merge > merge.json
   uslab sweep container > Containerfile";
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +83,7 @@ pub(super) struct Of {
     /// The folder of the traces. Default: the file's.
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
-    /// The folder of the results. Default: FILE with the ending `.results`.
+    /// The folder of the results. Default: as FILE says, or FILE with the ending `.results`.
     #[arg(long, value_name = "FOLDER")]
     pub(super) results: Option<PathBuf>,
 }
@@ -89,13 +96,36 @@ impl Of {
     }
     /// A verb on the same files, as a user types it.
     pub(super) fn command(&self, verb: &str) -> String {
-        let mut command = format!("uslab sweep {verb} {}", quoted(&self.file.to_string_lossy()));
+        let mut command = format!("{} sweep {verb} {}", program(), quoted(&self.file.to_string_lossy()));
         for (option, path) in [("--inputs", &self.inputs), ("--results", &self.results)] {
             if let Some(path) = path {
                 command += &format!(" {option} {}", quoted(&path.to_string_lossy()));
             }
         }
         command
+    }
+}
+
+/// This program, as its user called it.
+pub(super) fn program() -> String {
+    // `cargo run` tells a program which package it is of. The alias of this workspace is shorter than what it stands for.
+    if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
+        return "cargo uslab-sweep".to_owned();
+    }
+    std::env::args().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name))
+}
+
+/// How often a run says how far it is.
+#[derive(Debug, Args)]
+pub(super) struct ProgressArgs {
+    /// Seconds between lines of progress, where standard error is no terminal. On a terminal there is a bar.
+    #[arg(long = "progress", value_name = "SECONDS", default_value_t = 30)]
+    seconds: u32,
+}
+
+impl ProgressArgs {
+    pub(super) fn every(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.seconds.into()))
     }
 }
 
@@ -123,6 +153,8 @@ pub(super) struct RunArgs {
     /// Threads. Default: one a CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(super) progress: ProgressArgs,
 }
 
 /// Say what is done, missing, failed or damaged, and what items took.
@@ -134,7 +166,7 @@ pub(super) struct StatusArgs {
     pub(super) of: Of,
 }
 
-/// Make one of all results: the best settings, what each axis explains, CSV, Parquet, a page.
+/// Make one of all results: the best settings, how much each knob matters, CSV, Parquet, a page.
 ///
 /// Items without a result are named with the command that runs them. Then nothing is written, and the exit code is 1.
 #[derive(Debug, Args)]
@@ -147,7 +179,7 @@ pub(super) struct MergeArgs {
     /// Merge what is there, though it is not all.
     #[arg(long)]
     pub(super) partial: bool,
-    /// Write a row an item as CSV: FILE, or `-` for standard output.
+    /// Write a row an item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in ten minutes".
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
     /// Write the same as Parquet.
@@ -159,6 +191,9 @@ pub(super) struct MergeArgs {
 }
 
 /// Write a script for `sbatch`: an array of shares, each of which can be requeued.
+///
+/// The program, FILE, its traces and the results have to be on folders that all nodes share. The folder of the results is made here. A
+/// task ends with exit code 2 on a node that has not all of them.
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
@@ -178,7 +213,7 @@ pub(super) struct SlurmArgs {
     /// The partition.
     #[arg(long, value_name = "NAME", value_parser = word)]
     pub(super) partition: Option<String>,
-    /// The command on the nodes. Default: this one.
+    /// The command on the nodes: a file on a shared folder. Default: this one.
     #[arg(long, value_name = "FILE")]
     pub(super) program: Option<PathBuf>,
 }
@@ -187,7 +222,8 @@ pub(super) struct SlurmArgs {
 ///
 /// The claim's volume is mounted at /sweep. FILE is expected at its top, and results go into its folder `results`. Traces lie there as they
 /// lie beside FILE; or, as an object store's folder would, on a volume of their own that is mounted read-only. Results need a volume
-/// that can rename files, which most mounts of object stores cannot.
+/// that can rename files, which most mounts of object stores cannot, and that several nodes may write to (ReadWriteMany). Pods run as
+/// user and group 65534, and the volume is made writable for that group, as far as its driver can do that.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
@@ -213,20 +249,31 @@ pub(super) struct KubernetesArgs {
     /// Memory of a pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
+    /// Seconds that a pod may take. It is ended then, and its share goes on in another one, three times at most.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) time: Option<u32>,
+    /// Seconds that all of the Job may take.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) deadline: Option<u32>,
+    /// Write the Job that merges: one pod, to be applied after the other Job is done. CSV, Parquet and page go to /sweep, the report to
+    /// its log.
+    #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
+    pub(super) merge: bool,
 }
 
 /// Find the best setting of a sweep's file with fewer runs: by rounds, of which each drops settings and adds seeds and traces.
 ///
 /// Successive halving. The first round has all settings on few traces and seeds, the last one the best few on all of them. Each
-/// round is a sweep's file of its own in the folder FILE with the ending `.tune`, so an engine can run it as an array. What an engine has
-/// run is not run again.
+/// round is a sweep's file of its own in the folder FILE with the ending `.tune`, so an engine can run it as an array. Results of all rounds
+/// lie with those of FILE, and what is there already, from whatever sweep, is not run again. At the end the setting is compared with
+/// all others where these have run, and those that cannot be told from it are marked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   uslab tune depot.toml
   uslab tune depot.toml --by slabs --step
   while uslab tune depot.toml --no-run --json tune.json; [ \"$(jq .winner tune.json)\" = null ]; do
-      uslab sweep slurm \"$(jq -r '.next[0]' tune.json)\" > round.sbatch && sbatch --wait round.sbatch
+      uslab sweep slurm \"$(jq -r .next.file tune.json)\" > round.sbatch && sbatch --wait round.sbatch
   done")]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
@@ -246,6 +293,8 @@ pub(crate) struct TuneArgs {
     /// Threads. Default: one a CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(super) progress: ProgressArgs,
 }
 
 /// A word of a script's line.

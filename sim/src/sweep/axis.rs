@@ -32,7 +32,8 @@ impl Axis {
 }
 
 impl Range {
-    /// Its values. Those of a factor are products, rounded: no function of a library is asked, so that every machine has the same ones.
+    /// Its values, up to `to`, which is one only where a step or a factor leads to it. Those of a factor are products, rounded: no
+    /// function of a library is asked, so that every machine has the same ones.
     fn values(&self) -> Result<Vec<u64>, String> {
         let &Self { from, to, step, factor } = self;
         if from > to {
@@ -62,15 +63,13 @@ impl Range {
                     return Err("from 0: a range by a factor begins at 1 or more".to_owned());
                 }
                 let mut next = from as f64;
-                while next.round() < to as f64 {
+                while next.round() <= to as f64 {
                     values.push(next.round() as u64);
                     next *= factor;
                     if values.len() > MOST * 10 {
                         return Err(many());
                     }
                 }
-                // The end is a value, too.
-                values.push(to);
                 values.dedup();
                 if values.len() > MOST {
                     return Err(many());
@@ -145,7 +144,8 @@ mod tests {
             ("{ from = 1, to = 8, step = 3 }", vec![1, 4, 7]),
             ("{ from = 1, to = 64, factor = 2 }", vec![1, 2, 4, 8, 16, 32, 64]),
             ("{ from = 1, to = 100, factor = 10.0 }", vec![1, 10, 100]),
-            ("{ from = 1, to = 6, factor = 2 }", vec![1, 2, 4, 6]),
+            ("{ from = 1, to = 6, factor = 2 }", vec![1, 2, 4]),
+            ("{ from = 10, to = 1000, factor = 3.16 }", vec![10, 32, 100, 316, 997]),
             ("{ from = 5, to = 5, factor = 2 }", vec![5]),
             ("{ from = 1, to = 4, factor = 1.1 }", vec![1, 2, 3, 4]),
         ] {

@@ -40,12 +40,13 @@ fn from_root(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A name for a job: small letters, digits and hyphens, as Kubernetes has them, at most 50.
+/// A name for a job: small letters, digits and hyphens, as Kubernetes has them, at most 63. Its end is the sweep's hash, so that a changed
+/// sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = format!("uslab-{stem}").chars().map(plain).take(50).collect();
-    name.trim_matches('-').to_owned()
+    let name: String = format!("uslab-{stem}").chars().map(plain).take(40).collect();
+    format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 
 /// The array of a sweep.
@@ -81,16 +82,23 @@ pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
     let inputs = inputs.map_or_else(String::new, |inputs| format!(" --inputs {}", path(&from_root(inputs))));
     let _ = write!(
         script,
-        "\
-set -euo pipefail
+        r#"set -euo pipefail
+# All of this has to be on folders that nodes share.
+program={program}
+sweep={file}
+results={results}
+not_here() {{ echo "$(hostname): $1: $2 on this node; expected a folder that all nodes share" >&2; exit 2; }}
+[ -x "$program" ] || not_here "$program" "no such program"
+[ -r "$sweep" ] || not_here "$sweep" "no such file"
+[ -w "$results" ] || not_here "$results" "no such folder that can be written"
 # The share is said in full: `sbatch --array=7 THIS` runs share 7 of {shards} again, and not all of it.
-exec {} sweep run {}{inputs} --results {} \\
-    --hash {} --shard \"$SLURM_ARRAY_TASK_ID/{shards}\" --threads \"${{SLURM_CPUS_PER_TASK:-{cpus}}}\"
-",
-        path(&from_root(program)),
-        path(&from_root(&plan.path)),
-        path(&from_root(results)),
-        plan.hash,
+exec "$program" sweep run "$sweep"{inputs} --results "$results" \
+    --hash {hash} --shard "$SLURM_ARRAY_TASK_ID/{shards}" --threads "${{SLURM_CPUS_PER_TASK:-{cpus}}}"
+"#,
+        program = path(&from_root(program)),
+        file = path(&from_root(&plan.path)),
+        results = path(&from_root(results)),
+        hash = plan.hash,
     );
     script
 }
@@ -107,14 +115,21 @@ pub(super) struct Kubernetes<'a> {
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
+    /// Seconds of a pod, and of the whole Job.
+    pub(super) time: Option<u32>,
+    pub(super) deadline: Option<u32>,
+    /// One pod that merges, in the place of shares.
+    pub(super) merge: bool,
 }
 
 /// The Indexed Job of a sweep. A share that ends with exit code 2, which is bad input, ends the Job; any other failure has its share
 /// run again, three times at most.
 pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
-    let Kubernetes { shards, parallelism, image, claim, inputs_claim, cpus, memory } = options;
+    let Kubernetes { parallelism, image, claim, inputs_claim, cpus, memory, time, deadline, merge, .. } =
+        options;
+    let (shards, verb) = if *merge { (1, "merge") } else { (options.shards, "run") };
     let file = plan.path.file_name().unwrap_or_default().to_string_lossy();
-    let mut args = vec!["sweep".to_owned(), "run".to_owned(), format!("/sweep/{file}")];
+    let mut args = vec!["sweep".to_owned(), verb.to_owned(), format!("/sweep/{file}")];
     let mut mounts = vec![json!({ "name": "sweep", "mountPath": "/sweep" })];
     let mut volumes = vec![json!({ "name": "sweep", "persistentVolumeClaim": { "claimName": claim } })];
     if let Some(claim) = inputs_claim {
@@ -125,16 +140,23 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
         );
     }
     args.extend(["--results".to_owned(), "/sweep/results".to_owned()]);
-    args.extend(["--hash".to_owned(), plan.hash.clone(), "--threads".to_owned(), cpus.to_string()]);
-    let name = job_name(plan);
-    json!({
+    let mut name = job_name(plan);
+    if *merge {
+        name += "-merge";
+        let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy();
+        let to = |form: &str| [format!("--{form}"), format!("/sweep/{stem}.{form}")];
+        args.extend(["csv", "parquet", "html"].into_iter().flat_map(to));
+    } else {
+        args.extend(["--hash".to_owned(), plan.hash.clone(), "--threads".to_owned(), cpus.to_string()]);
+    }
+    let mut job = json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": { "name": name, "labels": { "app": "uslab", "sweep": plan.short_hash() } },
         "spec": {
             "completionMode": "Indexed",
             "completions": shards,
-            "parallelism": parallelism,
+            "parallelism": u64::min(*parallelism, shards),
             "backoffLimitPerIndex": 3,
             "maxFailedIndexes": shards,
             "podFailurePolicy": { "rules": [
@@ -145,6 +167,11 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                 "metadata": { "labels": { "app": "uslab", "sweep": plan.short_hash() } },
                 "spec": {
                     "restartPolicy": "Never",
+                    // The container's user may write where its group may.
+                    "securityContext": {
+                        "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                        "fsGroupChangePolicy": "OnRootMismatch"
+                    },
                     "containers": [{
                         "name": "uslab",
                         "image": image,
@@ -158,8 +185,18 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                 }
             }
         }
-    })
+    });
+    if let Some(seconds) = deadline {
+        job["spec"]["activeDeadlineSeconds"] = json!(seconds);
+    }
+    if let Some(seconds) = time {
+        job["spec"]["template"]["spec"]["activeDeadlineSeconds"] = json!(seconds);
+    }
+    job
 }
+
+/// Who a container runs as: nobody.
+const USER: u32 = 65534;
 
 /// A file that builds the command as one static program, on nothing.
 pub(super) const CONTAINER: &str = concat!(
@@ -168,6 +205,7 @@ pub(super) const CONTAINER: &str = concat!(
 #
 #     podman build --file Containerfile --tag uslab-sweep .
 #
+# What .containerignore names is no part of it.
 # On Alpine the C library is musl, and programs are static.
 FROM docker.io/library/rust:",
     env!("CARGO_PKG_RUST_VERSION"),

@@ -1,11 +1,12 @@
 //! All results of a sweep as one: what is missing, tables, CSV and Parquet.
 
-use super::analysis::{self, Best, Score, Sensitivity, knobs, numbers};
+use super::analysis::{self, Best, Score};
 use super::plan::Plan;
-use super::record::{Metric, Number, Numbers, Record};
+use super::record::{Metric, Number, Numbers, Row};
+use super::sensitivity::{self, Method, Sensitivity};
 use super::store::{Found, Store};
 use crate::output::{Progress, grouped, table, text};
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
@@ -24,7 +25,7 @@ const SHOWN: usize = 10;
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// In the order of their numbers.
-    pub(super) records: Vec<Record>,
+    pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
     pub(super) failed: Vec<(u64, String)>,
     pub(super) damaged: Vec<(u64, String)>,
@@ -33,13 +34,14 @@ pub(super) struct Collected {
 /// Reads all results.
 ///
 /// # Errors
-/// One is of another sweep, or cannot be read.
+/// One is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<Collected> {
     let stage = progress.stage("reading", plan.len());
     let mut all = Collected::default();
     for number in 0..plan.len() {
-        match store.read(number)? {
-            Found::Done(record) => all.records.push(*record),
+        let item = plan.item(number);
+        match store.read(&plan.identity(item))? {
+            Found::Done(numbers) => all.rows.push(Row::new(plan, item, *numbers)),
             Found::Missing => all.missing.push(number),
             Found::Failed(why) => all.failed.push((number, why)),
             Found::Damaged(why) => all.damaged.push((number, why)),
@@ -67,10 +69,9 @@ impl Collected {
         };
         let mut lines: Vec<_> = all.iter().take(most).map(line).collect();
         if all.len() > most {
-            lines.push(format!(
-                "{} items more; `{command}` runs all of them",
-                grouped((all.len() - most) as u64)
-            ));
+            let left = grouped((all.len() - most) as u64);
+            let more = if most == 0 { "have no result" } else { "more" };
+            lines.push(format!("{left} items {more}; `{command}` runs all of them"));
         }
         lines
     }
@@ -86,6 +87,9 @@ pub(super) struct Report {
     pub(super) failed: u64,
     pub(super) damaged: u64,
     pub(super) metric: &'static str,
+    /// The profile, and the CPUs up to which it was held against measurements.
+    pub(super) profile: String,
+    pub(super) validated_cpus: u32,
     pub(super) settings: Vec<Score>,
     pub(super) best: Vec<Best>,
     pub(super) sensitivity: Vec<Sensitivity>,
@@ -96,21 +100,59 @@ impl Report {
         Self {
             sweep: plan.hash.clone(),
             items: plan.len(),
-            done: all.records.len() as u64,
+            done: all.rows.len() as u64,
             missing: all.missing.len() as u64,
             failed: all.failed.len() as u64,
             damaged: all.damaged.len() as u64,
             metric: metric.name(),
-            settings: analysis::scores(&all.records, metric),
-            best: analysis::best(&all.records, metric),
-            sensitivity: analysis::sensitivity(&all.records, metric),
+            profile: plan.profile.name.clone(),
+            validated_cpus: plan.profile.validated_cpus,
+            settings: analysis::scores(&all.rows, metric),
+            best: analysis::best(&all.rows, metric),
+            sensitivity: sensitivity::sensitivity(&all.rows, metric),
+        }
+    }
+    /// What is simulated only.
+    pub(super) fn validated(&self) -> String {
+        let profile = &self.profile;
+        match self.validated_cpus {
+            0 => format!(
+                "Prices are those of profile {profile}, which was held against no measurement: all of it is simulated only."
+            ),
+            n => format!(
+                "Prices are those of profile {profile}, which was held against measurements on up to {n} CPUs (marked with *); beyond them \
+                 it is simulated only."
+            ),
         }
     }
 }
 
+/// How sure the indices of a design are.
+pub(super) fn sureness(of: &Sensitivity) -> String {
+    let Sensitivity { settings, left_out, method, chance, .. } = of;
+    let mut said = match method {
+        Method::Grid => format!("exact, from all {settings} combinations"),
+        Method::Fit { predicts } => {
+            format!(
+                "from a polynomial fit to {settings} settings; it predicts {} of what settings differ by",
+                percent(*predicts)
+            )
+        }
+    };
+    if *left_out > 0 {
+        said += &format!("; {left_out} settings without all works are left out");
+    }
+    said += &match chance {
+        Some(chance) => format!("; of all differences, chance would make {}", percent(*chance)),
+        None => "; with one seed, chance is not told".to_owned(),
+    };
+    said
+}
+
 /// A part as per cent.
 pub(super) fn percent(part: f64) -> String {
-    format!("{:.1} %", 100.0 * part)
+    // A sum of nothing is -0.
+    format!("{:.1} %", 100.0 * part + 0.0)
 }
 
 /// A number with four digits or so.
@@ -127,23 +169,27 @@ impl fmt::Display for Report {
         let Self { metric, done, items, .. } = self;
         writeln!(
             f,
-            "Sweep {}: {} of {} items, judged by {metric}.",
+            "Sweep {}: {} of {} items, judged by {metric} ({}).\n{}",
             &self.sweep[..16],
             grouped(*done),
-            grouped(*items)
+            grouped(*items),
+            unit(metric),
+            self.validated()
         )?;
         let all = self.settings.len();
         writeln!(
             f,
-            "\nSettings: what each reaches of the best one's {metric}, as a geometric mean over works, CPUs and seeds{}.",
+            "\nSettings: what each reaches of the best one's {metric}, as a geometric mean over works, CPUs and seeds{}. \
+             = cannot be told from the first one.",
             if all > SHOWN { format!(" (the first {SHOWN} of {all})") } else { String::new() }
         )?;
-        let mut rows = table(&["setting", "of the best", "at worst", "where", "runs"]);
+        let mut rows = table(&["setting", "of the best", "", "at worst", "where", "runs"]);
         for score in self.settings.iter().take(SHOWN) {
-            let Score { setting, of_best, worst, worst_at, runs } = score;
+            let Score { setting, of_best, worst, worst_at, runs, ties } = score;
             rows.add_row([
                 setting.clone(),
                 percent(*of_best),
+                tie(*ties).to_owned(),
                 percent(*worst),
                 worst_at.clone(),
                 grouped(*runs),
@@ -152,18 +198,18 @@ impl fmt::Display for Report {
         write!(f, "{}", text(&rows))?;
         writeln!(
             f,
-            "\nThe best setting of each work on each number of CPUs: the mean {metric} of its runs."
+            "\nThe best setting of each work on each number of CPUs: the mean {metric} of its runs, and what the next one reaches of it."
         )?;
-        let mut rows = table(&["work", "CPUs", "setting", metric, "from", "to", "the next one", "reaches"]);
+        let mut rows = table(&["work", "CPUs", "setting", "mean", "from", "to", "the next one", "reaches"]);
         for best in &self.best {
-            let Best { work, cpus, setting, mean, spread: [least, most], second } = best;
+            let Best { work, cpus, validated, setting, mean, spread: [least, most], second } = best;
             let (second, reaches) =
                 second.clone().map_or_else(<_>::default, |(name, part)| (name, percent(part)));
             let numbers = [short(*mean), short(*least), short(*most)];
             let [mean, least, most] = numbers;
             rows.add_row([
                 work.clone(),
-                cpus.to_string(),
+                format!("{cpus}{}", if *validated { "*" } else { " " }),
                 setting.clone(),
                 mean,
                 least,
@@ -173,71 +219,110 @@ impl fmt::Display for Report {
             ]);
         }
         write!(f, "{}", text(&rows))?;
-        writeln!(
-            f,
-            "\nSensitivity: the part of a design's variance of {metric} that an axis explains alone."
-        )?;
-        let mut rows = table(&["design, axis", "explains", "values", "least mean", "largest mean"]);
-        for Sensitivity { design, effects, .. } in &self.sensitivity {
-            for effect in effects {
-                let means = || effect.means.iter().map(|(_, mean)| *mean);
+        if self.sensitivity.is_empty() {
+            return writeln!(
+                f,
+                "\nNo design has a knob with several values: there is no sensitivity to tell."
+            );
+        }
+        writeln!(f, "\n{SENSITIVITY}")?;
+        for design in &self.sensitivity {
+            writeln!(f, "\n{}: {}.", design.design, sureness(design))?;
+            let mut rows = table(&[
+                "knob",
+                "alone",
+                "with others",
+                "% of the best",
+                "most of all",
+                "there",
+                "by the values",
+            ]);
+            for effect in &design.knobs {
+                let range = |means: &mut dyn Iterator<Item = f64>| {
+                    let (least, most) = means
+                        .fold((f64::MAX, f64::MIN), |(least, most), mean| (least.min(mean), most.max(mean)));
+                    format!("{:.1} to {:.1}", 100.0 * least, 100.0 * most)
+                };
+                let most = effect.places.first();
+                let values: Vec<_> = effect.means.iter().map(|(name, _)| name.as_str()).collect();
                 rows.add_row([
-                    format!("{design}, {}", effect.axis),
-                    percent(effect.share),
-                    effect.means.len().to_string(),
-                    short(means().fold(f64::MAX, f64::min)),
-                    short(means().fold(f64::MIN, f64::max)),
+                    effect.knob.clone(),
+                    percent(effect.index.first),
+                    percent(effect.index.total),
+                    range(&mut effect.means.iter().map(|(_, mean)| *mean)),
+                    most.map_or_else(String::new, |at| format!("{} on {}", at.work, at.cpus)),
+                    most.map_or_else(String::new, |at| range(&mut at.means.iter().copied())),
+                    values.join(", "),
                 ]);
             }
+            write!(f, "{}", text(&rows))?;
         }
-        write!(f, "{}", text(&rows))
+        Ok(())
+    }
+}
+
+/// What indices are of.
+pub(super) const SENSITIVITY: &str = "\
+Sensitivity: how much of what settings of a design differ by, in % of the best within a work and a number of CPUs, a knob explains
+alone (its first-order index) and alone or with other knobs (its total index).";
+
+/// The mark of a tie.
+pub(super) fn tie(ties: bool) -> &'static str {
+    if ties { "=" } else { "" }
+}
+
+/// The unit of a metric, and which way is better.
+pub(super) fn unit(metric: &str) -> &'static str {
+    match metric {
+        "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
+        "ns" => "nanoseconds until the last CPU is done; less is better",
+        "waiting" => "the part of all CPUs' time that they wait for locks; less is better",
+        "lines_per_operation" => "cache lines that travel, for each operation; less is better",
+        _ => "slabs at the end; less is better",
     }
 }
 
 /// Columns before the numbers and the knobs.
-const AXES: [&str; 9] = ["item", "work", "design", "setting", "cpus", "size", "ops", "think", "seed"];
+const AXES: [&str; 10] =
+    ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
 /// The names of all knobs, in order.
-fn knob_names(records: &[Record]) -> Vec<String> {
-    let names: BTreeSet<_> =
-        records.iter().flat_map(|record| knobs(&record.setting)).map(|(key, _)| key).collect();
+fn knob_names(rows: &[Row]) -> Vec<String> {
+    let names: BTreeSet<_> = rows.iter().flat_map(Row::knobs).map(|(key, _)| key).collect();
     names.into_iter().map(str::to_owned).collect()
 }
 
-fn design(record: &Record) -> &str {
-    record.setting.split(':').next().unwrap_or_default()
-}
-
-fn knob(record: &Record, name: &str) -> Option<u64> {
-    knobs(&record.setting).find(|(key, _)| *key == name).map(|(_, value)| value)
+fn knob(row: &Row, name: &str) -> Option<u64> {
+    row.knobs().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// All runs as CSV: a row an item, in the order of their numbers.
 ///
 /// # Errors
 /// None: it is written to memory.
-pub(super) fn csv(records: &[Record]) -> anyhow::Result<Vec<u8>> {
-    let names = knob_names(records);
+pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
+    let names = knob_names(rows);
     let mut to = csv::Writer::from_writer(vec![]);
     let header = AXES.iter().map(|name| (*name).to_owned());
     let header = header.chain(names.iter().map(|name| format!("knob_{name}")));
     to.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
     let told = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
-    for record in records {
-        let Record { item, work, setting, cpus, size, ops, think, seed, .. } = record;
+    for row in rows {
+        let Row { item, work, setting, cpus, validated, size, ops, think, seed, numbers } = row;
         let axes = [
             item.to_string(),
             work.clone(),
-            design(record).to_owned(),
+            row.design().to_owned(),
             setting.clone(),
-            told(cpus.map(u64::from)),
+            cpus.to_string(),
+            validated.to_string(),
             told(size.map(u64::from)),
             told(*ops),
             told(think.map(u64::from)),
             told(*seed),
         ];
-        let knobs = names.iter().map(|name| told(knob(record, name)));
-        let numbers = numbers(record).into_iter().flat_map(Numbers::columns).map(|number| number.to_string());
+        let knobs = names.iter().map(|name| told(knob(row, name)));
+        let numbers = numbers.columns().map(|number| number.to_string());
         to.write_record(axes.into_iter().chain(knobs).chain(numbers))?;
     }
     Ok(to.into_inner().map_err(|error| error.into_error())?)
@@ -246,6 +331,7 @@ pub(super) fn csv(records: &[Record]) -> anyhow::Result<Vec<u8>> {
 /// A column's values, for all rows of a group.
 enum Column {
     Text(Vec<ByteArray>),
+    Flags(Vec<bool>),
     Counts(Vec<Option<i64>>),
     Reals(Vec<f64>),
 }
@@ -254,16 +340,11 @@ enum Column {
 ///
 /// # Errors
 /// None: it is written to memory.
-pub(super) fn parquet(records: &[Record]) -> Result<Vec<u8>, ParquetError> {
+pub(super) fn parquet(rows: &[Row]) -> Result<Vec<u8>, ParquetError> {
     use basic::{LogicalType, Repetition, Type as Physical};
-    let names = knob_names(records);
-    let is_real = Numbers::NAMES.map(|name| {
-        let column = Numbers::NAMES.iter().position(|other| *other == name).unwrap_or_default();
-        records
-            .iter()
-            .find_map(numbers)
-            .is_some_and(|numbers| matches!(numbers.columns()[column], Number::Real(_)))
-    });
+    let names = knob_names(rows);
+    let first = rows.first().map(|row| row.numbers.columns());
+    let is_real = |column: usize| first.is_some_and(|columns| matches!(columns[column], Number::Real(_)));
     let field = |name: &str, physical, repetition| {
         let logical = (physical == Physical::BYTE_ARRAY).then_some(LogicalType::String);
         let field = Type::primitive_type_builder(name, physical).with_repetition(repetition);
@@ -275,15 +356,17 @@ pub(super) fn parquet(records: &[Record]) -> Result<Vec<u8>, ParquetError> {
         field(AXES[1], Physical::BYTE_ARRAY, required)?,
         field(AXES[2], Physical::BYTE_ARRAY, required)?,
         field(AXES[3], Physical::BYTE_ARRAY, required)?,
+        field(AXES[4], Physical::INT64, optional)?,
+        field(AXES[5], Physical::BOOLEAN, required)?,
     ];
-    for name in &AXES[4..] {
+    for name in &AXES[6..] {
         fields.push(field(name, Physical::INT64, optional)?);
     }
     for name in &names {
         fields.push(field(&format!("knob_{name}"), Physical::INT64, optional)?);
     }
-    for (name, is_real) in Numbers::NAMES.iter().zip(is_real) {
-        fields.push(match is_real {
+    for (column, name) in Numbers::NAMES.iter().enumerate() {
+        fields.push(match is_real(column) {
             true => field(name, Physical::DOUBLE, required)?,
             false => field(name, Physical::INT64, optional)?,
         });
@@ -291,12 +374,13 @@ pub(super) fn parquet(records: &[Record]) -> Result<Vec<u8>, ParquetError> {
     let schema = Arc::new(Type::group_type_builder("sweep").with_fields(fields).build()?);
     let mut writer =
         SerializedFileWriter::new(vec![], schema, Arc::new(WriterProperties::builder().build()))?;
-    for rows in records.chunks(GROUP) {
+    for rows in rows.chunks(GROUP) {
         let mut group = writer.next_row_group()?;
         for column in columns(rows, &names) {
             let Some(mut to) = group.next_column()? else { break };
             match column {
                 Column::Text(values) => write::<ByteArrayType>(&mut to, &values, None)?,
+                Column::Flags(values) => write::<BoolType>(&mut to, &values, None)?,
                 Column::Reals(values) => write::<DoubleType>(&mut to, &values, None)?,
                 Column::Counts(values) => {
                     let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
@@ -320,26 +404,26 @@ fn write<T: DataType>(
 }
 
 /// All columns of some rows, in the order of the schema.
-fn columns(rows: &[Record], names: &[String]) -> Vec<Column> {
-    let text =
-        |of: fn(&Record) -> &str| Column::Text(rows.iter().map(|row| ByteArray::from(of(row))).collect());
-    let counts = |of: &dyn Fn(&Record) -> Option<u64>| {
+fn columns(rows: &[Row], names: &[String]) -> Vec<Column> {
+    let text = |of: fn(&Row) -> &str| Column::Text(rows.iter().map(|row| ByteArray::from(of(row))).collect());
+    let counts = |of: &dyn Fn(&Row) -> Option<u64>| {
         // What is above 2^63 keeps its bits.
         Column::Counts(rows.iter().map(|row| of(row).map(u64::cast_signed)).collect())
     };
     let mut columns = vec![
         counts(&|row| Some(row.item)),
         text(|row| &row.work),
-        text(design),
+        text(Row::design),
         text(|row| &row.setting),
-        counts(&|row| row.cpus.map(u64::from)),
+        counts(&|row| Some(row.cpus.into())),
+        Column::Flags(rows.iter().map(|row| row.validated).collect()),
         counts(&|row| row.size.map(u64::from)),
         counts(&|row| row.ops),
         counts(&|row| row.think.map(u64::from)),
         counts(&|row| row.seed),
     ];
     columns.extend(names.iter().map(|name| counts(&|row| knob(row, name))));
-    let all: Vec<_> = rows.iter().filter_map(numbers).map(Numbers::columns).collect();
+    let all: Vec<_> = rows.iter().map(|row| row.numbers.columns()).collect();
     for at in 0..Numbers::NAMES.len() {
         let is_real = all.first().is_some_and(|row| matches!(row[at], Number::Real(_)));
         columns.push(match is_real {
@@ -363,26 +447,17 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 
-    fn record(item: u64, setting: &str, cpus: Option<u32>) -> Record {
-        let numbers = serde_json::json!({
-            "operations": 10 + item, "ns": 0.1 + item as f64, "operations_per_us": 2.5, "waiting": 0.0, "lines_per_operation": 1.0 / 3.0,
-            "depot": { "taken": 1, "contended": 2, "waited_ns": 3.5 }, "lists": { "taken": 4, "contended": 5, "waited_ns": 6.5 },
-            "zone": { "taken": 7, "contended": 8, "waited_ns": 9.5 },
-            "cpu": 11, "depots": 12, "slab": 13, "pages": 14, "commit": 15, "slabs": 16, "container": 17
-        });
-        let record = serde_json::json!({
-            "sweep": "", "item": item, "work": "a, \"b\"", "setting": setting, "cpus": cpus, "size": 64, "ops": 5, "think": 0, "seed": null,
-            "result": { "done": numbers }
-        });
-        serde_json::from_value(record).unwrap()
+    fn row(item: u64, setting: &str, seed: Option<u64>) -> Row {
+        let row = analysis::tests::row("a, \"b\"", 4, 1, setting, 1.0 / 3.0);
+        Row { item, seed, ..row }
     }
 
     #[test]
     fn parquet_holds_what_csv_does() {
         let records = [
-            record(0, "slub", None),
-            record(1, "slub:cpu_partial=30", Some(4)),
-            record(2, "slab:limit=8", Some(2)),
+            row(0, "slub", None),
+            row(1, "slub:cpu_partial=30", Some(4)),
+            row(2, "slab:limit=8", Some(u64::MAX >> 1)),
         ];
         let rows = csv(&records).unwrap();
         let mut rows = csv::Reader::from_reader(&rows[..]);
@@ -396,6 +471,7 @@ mod tests {
                 assert_eq!(name, column);
                 let told = match field {
                     Field::Null => String::new(),
+                    Field::Bool(flag) => flag.to_string(),
                     Field::Str(word) => word.clone(),
                     Field::Long(n) => n.to_string(),
                     Field::Double(n) => n.to_string(),
@@ -405,7 +481,7 @@ mod tests {
             }
         }
         assert_eq!((count, rows.len(), header.len()), (3, 3, AXES.len() + 2 + Numbers::NAMES.len()));
-        assert!(rows[0][4].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
+        assert!(rows[0][9].is_empty() && header.contains(&"knob_cpu_partial".to_owned()));
     }
 
     /// A file, which is what a reader wants.

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! file ──> plan: number <-> item ──> run: trace or workload, setting, CPUs, seed ──> a file an item ──> merge: tables, CSV, Parquet, page
-//!          hash                       a share of the numbers
+//!          hash                       a share of the numbers                            named by the hash of all that it depends on
 //! ```
 //!
-//! There is no scheduler here. An item is a function of its number and of the hash of all that it is computed from. So whoever runs
-//! shares, runs them again or runs them twice gets the same bytes; engines that do that exist (Slurm's arrays, Kubernetes' Indexed Jobs).
+//! There is no scheduler here. An item's result is a function of what it runs. So whoever runs shares, runs them again or runs them twice
+//! gets the same bytes; engines that do that exist (Slurm's arrays, Kubernetes' Indexed Jobs). The sweep's own hash is of its file and of
+//! all that this names: two machines that have the same one have the same items under the same numbers.
 
 #[cfg(feature = "sweep")]
 mod analysis;
@@ -18,6 +19,8 @@ mod axis;
 mod engines;
 #[cfg(feature = "sweep")]
 mod halving;
+#[cfg(feature = "sweep")]
+mod identity;
 #[cfg(feature = "sweep")]
 mod merge;
 #[cfg(feature = "sweep")]
@@ -31,6 +34,7 @@ mod run;
 #[cfg(feature = "sweep")]
 mod sample;
 #[cfg(feature = "sweep")]
+mod sensitivity;
 #[cfg(feature = "sweep")]
 mod spec;
 #[cfg(feature = "sweep")]

@@ -1,7 +1,7 @@
 //! A sweep as a static page: tables, and a picture for each axis. Nothing is fetched.
 
-use super::analysis::{Effect, Sensitivity};
-use super::merge::{Report, percent, short};
+use super::merge::{Report, SENSITIVITY, percent, short, sureness, tie, unit};
+use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::drawing::DrawingAreaErrorKind;
@@ -12,6 +12,8 @@ use std::io::Error;
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
+/// Works and CPUs in a picture: those on which the knob does most.
+const LINES: usize = 24;
 /// Settings in the table.
 const SHOWN: usize = 50;
 
@@ -41,16 +43,17 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
             }
             body {
                 h1 { "Sweep " (title) }
-                p { (grouped(report.done)) " of " (grouped(report.items)) " items, judged by " code { (metric) } ". Hash " code { (report.sweep) } "." }
+                p { (grouped(report.done)) " of " (grouped(report.items)) " items, judged by " code { (metric) } ": " (unit(metric)) ". Hash " code { (report.sweep) } "." }
+                p { (report.validated()) }
                 @if report.done < report.items {
                     p { strong { (grouped(report.missing)) " items are missing, " (grouped(report.failed)) " failed, " (grouped(report.damaged)) " are damaged." } }
                 }
                 h2 { "Settings" }
-                p { "What each reaches of the best one's " code { (metric) } ", as a geometric mean over works, CPUs and seeds." }
+                p { "What each reaches of the best one's " code { (metric) } ", as a geometric mean over works, CPUs and seeds. = cannot be told from the first one." }
                 div.scroll { table {
-                    tr { th { "setting" } th { "of the best" } th { "at worst" } th { "where" } th { "runs" } }
+                    tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(SHOWN) {
-                        tr { td { (score.setting) } td { (percent(score.of_best)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                        tr { td { (score.setting) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
                 h2 { "The best setting of each work" }
@@ -58,7 +61,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
                     @for best in &report.best {
                         tr {
-                            td { (best.work) } td { (best.cpus) } td { (best.setting) }
+                            td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (best.setting) }
                             td { (short(best.mean)) } td { (short(best.spread[0])) } td { (short(best.spread[1])) }
                             @match &best.second {
                                 Some((name, part)) => { td { (name) } td { (percent(*part)) } }
@@ -68,10 +71,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     }
                 } }
                 h2 { "Sensitivity" }
-                p {
-                    "The part of a design's variance of " code { (metric) } " that an axis explains alone (the first-order index, by means of \
-                     groups). What is left over is of axes together. An axis of many values is cut into groups of neighbours."
-                }
+                p { (SENSITIVITY) " A grey line is a work on a number of CPUs, the blue one their mean. Many values are cut into groups of neighbours." }
                 @for design in designs { (design) }
             }
         }
@@ -80,31 +80,31 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
 }
 
 fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
-    let pictures = design.effects.iter().map(|effect| picture(effect, metric));
+    let pictures = design.knobs.iter().map(|effect| picture(effect));
     let pictures =
         pictures.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow::anyhow!("a picture: {error}"))?;
+    let bar = |part: f64| format!("width: {:.0}px", part * 200.0);
     Ok(html! {
         h3 { (design.design) }
+        p { (sureness(design)) "." }
         table {
-            tr { th { "axis" } th { "explains" } th {} }
-            @for effect in &design.effects {
+            tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} }
+            @for effect in &design.knobs {
                 tr {
-                    td { (effect.axis) } td { (percent(effect.share)) }
-                    td style="text-align: left" { span.share style=(format!("width: {:.0}px", effect.share * 300.0)) {} }
+                    td { (effect.knob) }
+                    td { (percent(effect.index.first)) } td style="text-align: left" { span.share style=(bar(effect.index.first)) {} }
+                    td { (percent(effect.index.total)) } td style="text-align: left" { span.share style=(bar(effect.index.total)) {} }
                 }
             }
         }
-        @for (effect, picture) in design.effects.iter().zip(&pictures) {
-            figure { (PreEscaped(picture)) figcaption { "mean " (metric) " by " (effect.axis) } }
+        @for (effect, picture) in design.knobs.iter().zip(&pictures) {
+            figure { (PreEscaped(picture)) figcaption { "% of the best " (metric) " by " (effect.knob) } }
         }
     })
 }
 
-/// The means over an axis: its values, or groups of them, side by side.
-fn picture(effect: &Effect, metric: &str) -> Result<String, DrawingAreaErrorKind<Error>> {
-    let means = || effect.means.iter().map(|(_, mean)| *mean);
-    let most = means().fold(0.0, f64::max);
-    let top = if most > 0.0 { most * 1.08 } else { 1.0 };
+/// The means over a knob: its values, or groups of them, side by side.
+fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
     let last = effect.means.len() as f64;
     let mut svg = String::new();
     {
@@ -113,7 +113,7 @@ fn picture(effect: &Effect, metric: &str) -> Result<String, DrawingAreaErrorKind
             .margin(8)
             .x_label_area_size(36)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.0..last, 0.0..top)?;
+            .build_cartesian_2d(0.0..last, 0.0..105.0)?;
         // A value's name stands under its place; plotters marks round numbers, and each place is one half.
         let name = |at: &f64| {
             let place = at.floor();
@@ -127,11 +127,16 @@ fn picture(effect: &Effect, metric: &str) -> Result<String, DrawingAreaErrorKind
             .light_line_style(TRANSPARENT)
             .x_labels(effect.means.len().min(12) * 2 + 1)
             .x_label_formatter(&name)
-            .y_label_formatter(&|value| short(*value))
-            .x_desc(&effect.axis)
-            .y_desc(metric)
+            .y_label_formatter(&|value| format!("{value:.0}"))
+            .x_desc(&effect.knob)
+            .y_desc("% of the best")
             .draw()?;
-        let points = || means().enumerate().map(|(at, mean)| (at as f64 + 0.5, mean));
+        let place = |(at, mean): (usize, f64)| (at as f64 + 0.5, 100.0 * mean);
+        for of in effect.places.iter().take(LINES) {
+            let points = of.means.iter().copied().enumerate().map(place);
+            chart.draw_series(LineSeries::new(points, BLACK.mix(0.25).stroke_width(1)))?;
+        }
+        let points = || effect.means.iter().map(|(_, mean)| *mean).enumerate().map(place);
         chart.draw_series(LineSeries::new(points(), COLOUR.stroke_width(2)))?;
         chart.draw_series(points().map(|at| Circle::new(at, 4, COLOUR.filled())))?;
         area.present()?;

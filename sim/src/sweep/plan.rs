@@ -9,10 +9,15 @@
 //!
 //! Items of traces come first. A share is a run of neighbours, so it needs few traces, and has cheap and dear numbers of CPUs alike.
 
+use super::identity::{Identity, IdentityOf};
 use super::sample;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use uslab_engine::clock::Profile;
+
+/// What results depend on, beside what the file names.
+pub(super) const SIMULATOR: &str = env!("CARGO_PKG_VERSION");
 
 /// Points of a Latin hypercube in the place of all combinations of a design's knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,13 +71,17 @@ struct Knobs {
 impl Settings {
     /// A design with its knobs. Saturates where there are too many settings.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
-        let sample = sample.filter(|_| !knobs.is_empty()).copied();
-        let all = || knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
-        let count = sample.map_or_else(all, |sample| sample.points.into());
+        let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
+        // As many points as there are combinations are all of these.
+        let sample = sample.filter(|sample| u64::from(sample.points) < all).copied();
         let strata = sample.map_or_else(Vec::new, |Sample { points, seed }| {
-            // Designs differ in their samples, as axes do.
-            sample::strata(points, knobs.len(), seed.wrapping_add((self.designs.len() as u64) << 32))
+            // Designs differ in their samples. The order of designs does not matter.
+            let of_design = Sha256::digest(design.as_bytes());
+            let of_design = of_design.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
+            let values: Vec<_> = knobs.iter().map(|knob| knob.values.len()).collect();
+            sample::strata(points, &values, seed ^ of_design)
         });
+        let count = strata.first().map_or(all, |parts| parts.len() as u64);
         let first = self.count();
         self.designs.push(Knobs { design, knobs, sample, first, count, strata });
     }
@@ -130,9 +139,15 @@ pub(super) struct Plan {
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
+    /// SHA-256 of the profile.
+    #[serde(skip)]
+    pub(super) profile_sha256: String,
     /// Of all above, and of the simulator's version.
     #[serde(skip)]
     pub(super) hash: String,
+    /// The folder of the results, if the file names one.
+    #[serde(skip)]
+    pub(super) results: Option<PathBuf>,
     /// The file.
     #[serde(skip)]
     pub(super) path: PathBuf,
@@ -206,6 +221,21 @@ impl Plan {
         };
         Item { number, work, setting: setting as u64, cpus: Some(self.cpus[cpus] as u32) }
     }
+    /// What the item's result depends on.
+    pub(super) fn identity(&self, item: Item) -> Identity {
+        let of = match item.work {
+            Work::Trace { trace } => IdentityOf::Trace { sha256: self.traces[trace].sha256.clone() },
+            Work::Made { workload, seed, size, operations, think } => IdentityOf::Made {
+                workload: self.workloads[workload].clone(),
+                seed,
+                size,
+                ops: operations,
+                think,
+            },
+        };
+        let (setting, profile) = (self.settings.text(item.setting), self.profile_sha256.clone());
+        Identity { simulator: SIMULATOR.to_owned(), profile, of, setting, cpus: item.cpus }
+    }
     /// What the item runs, by name.
     pub(super) fn work_name(&self, work: Work) -> &str {
         match work {
@@ -213,7 +243,7 @@ impl Plan {
             Work::Made { workload, .. } => &self.workloads[workload],
         }
     }
-    /// The hash, short enough for a folder.
+    /// The hash, short enough for a name.
     pub(super) fn short_hash(&self) -> &str {
         &self.hash[..16]
     }
@@ -245,7 +275,9 @@ pub(super) mod tests {
             thinks: values(lengths[6]),
             profile_name: "free".to_owned(),
             profile: Profile::free(),
+            profile_sha256: String::new(),
             hash: String::new(),
+            results: None,
             path: PathBuf::new(),
         }
     }
@@ -287,7 +319,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn a_sample_has_its_points_and_each_value_as_often(points in 1..40_u32, seed in any::<u64>()) {
+        fn a_sample_has_its_points_and_each_value_as_often(points in 1..=10_u32, seed in any::<u64>()) {
             let plan = plan(&[0, 1, 1, 1, 1, 1, 1], &[4, 5], Some(Sample { points, seed }));
             // A design without knobs has one setting, whatever the sample.
             prop_assert_eq!(plan.settings.count(), 1 + u64::from(points));

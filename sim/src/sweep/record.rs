@@ -1,27 +1,15 @@
-//! What is kept of an item: its axes, and its numbers.
+//! What is kept of an item: what it depends on, and its numbers.
 
+use super::identity::Identity;
 use super::plan::{Item, Plan, Work};
 use serde::{Deserialize, Serialize};
 use uslab_engine::clock::{LockCounts, Outcome};
 
-/// A file of results. It is a function of the item and the hash: no time, no machine.
+/// A file of results. It is a function of the identity: no time, no machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
-    /// The sweep's hash.
-    pub(super) sweep: String,
-    pub(super) item: u64,
-    /// The trace or the workload.
-    pub(super) work: String,
-    /// The design with its knobs.
-    pub(super) setting: String,
-    /// `None`: as many as the trace has, and the run did not get so far.
-    pub(super) cpus: Option<u32>,
-    /// These are of workloads.
-    pub(super) size: Option<u32>,
-    pub(super) ops: Option<u64>,
-    pub(super) think: Option<u32>,
-    pub(super) seed: Option<u64>,
+    pub(super) of: Identity,
     pub(super) result: Outcomes,
 }
 
@@ -34,10 +22,39 @@ pub(super) enum Outcomes {
     Failed(String),
 }
 
+impl From<Result<Outcome, String>> for Outcomes {
+    fn from(result: Result<Outcome, String>) -> Self {
+        match result {
+            Ok(outcome) => Self::Done(outcome.into()),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// An item that is done, as a sweep has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) item: u64,
+    /// The trace or the workload.
+    pub(super) work: String,
+    /// The design with its knobs.
+    pub(super) setting: String,
+    pub(super) cpus: u32,
+    /// Whether the profile was held against measurements on so many CPUs.
+    pub(super) validated: bool,
+    /// These are of workloads.
+    pub(super) size: Option<u32>,
+    pub(super) ops: Option<u64>,
+    pub(super) think: Option<u32>,
+    pub(super) seed: Option<u64>,
+    pub(super) numbers: Numbers,
+}
+
 /// As [`Outcome`] has them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Numbers {
+    cpus: u32,
     operations: u64,
     ns: f64,
     operations_per_us: f64,
@@ -97,6 +114,7 @@ impl From<LockCounts> for Lock {
 impl From<Outcome> for Numbers {
     fn from(at: Outcome) -> Self {
         Self {
+            cpus: at.cpus,
             operations: at.operations,
             ns: at.ns,
             operations_per_us: at.operations_per_us,
@@ -117,7 +135,7 @@ impl From<Outcome> for Numbers {
 }
 
 impl Numbers {
-    /// Names of the columns.
+    /// Names of the columns. The book's page has their units.
     pub(super) const NAMES: [&'static str; 21] = [
         "operations",
         "ns",
@@ -195,11 +213,15 @@ impl Metric {
     pub(super) fn name(self) -> &'static str {
         Numbers::NAMES[self.column]
     }
-    /// What a value is of the best one: 1 is as good, 0 infinitely worse.
+    /// What a value is of the best one, or of another one: 1 is as good, 0 infinitely worse.
     pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
         let (small, large) = if self.more { (value, best) } else { (best, value) };
-        // Nothing of nothing, as no waiting at all, is as good.
-        if large <= 0.0 { 1.0 } else { small / large }
+        match (small > 0.0, large > 0.0) {
+            // Nothing of nothing, as no waiting at all, is as good.
+            (false, false) => 1.0,
+            (true, false) => f64::INFINITY,
+            (_, true) => small / large,
+        }
     }
     /// The better one of two.
     pub(super) fn better(self, a: f64, b: f64) -> f64 {
@@ -220,10 +242,9 @@ impl std::str::FromStr for Metric {
     }
 }
 
-impl Record {
-    /// An item's, with what came of it.
-    pub(super) fn new(plan: &Plan, item: Item, result: Result<Outcome, String>) -> Self {
-        let cpus = result.as_ref().ok().map(|outcome| outcome.cpus).or(item.cpus);
+impl Row {
+    /// An item's, with its numbers.
+    pub(super) fn new(plan: &Plan, item: Item, numbers: Numbers) -> Self {
         let (size, ops, think, seed) = match item.work {
             Work::Trace { .. } => (None, None, None, None),
             Work::Made { seed, size, operations, think, .. } => {
@@ -231,26 +252,46 @@ impl Record {
             }
         };
         Self {
-            sweep: plan.hash.clone(),
             item: item.number,
             work: plan.work_name(item.work).to_owned(),
             setting: plan.settings.text(item.setting),
-            cpus,
+            cpus: numbers.cpus,
+            validated: numbers.cpus <= plan.profile.validated_cpus,
             size,
             ops,
             think,
             seed,
-            result: match result {
-                Ok(outcome) => Outcomes::Done(outcome.into()),
-                Err(error) => Outcomes::Failed(error),
-            },
+            numbers,
         }
     }
+    /// The design's name.
+    pub(super) fn design(&self) -> &str {
+        self.setting.split(':').next().unwrap_or_default()
+    }
+    /// The knobs of the setting.
+    pub(super) fn knobs(&self) -> impl Iterator<Item = (&str, u64)> {
+        knobs(&self.setting)
+    }
+}
+
+/// The knobs of a setting.
+fn knobs(setting: &str) -> impl Iterator<Item = (&str, u64)> {
+    let parts = setting.split(':').skip(1).filter_map(|part| part.split_once('='));
+    parts.filter_map(|(key, value)| Some((key, value.parse().ok()?)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn knobs_are_read_off_a_setting() {
+        assert_eq!(
+            knobs("slub:cpu_partial=0:min_partial=10").collect::<Vec<_>>(),
+            [("cpu_partial", 0), ("min_partial", 10)]
+        );
+        assert_eq!(knobs("bonwick94").count(), 0);
+    }
 
     #[test]
     fn metrics_are_columns_and_say_which_way_is_better() {

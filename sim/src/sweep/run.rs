@@ -3,7 +3,7 @@
 use super::plan::{Item, Plan, Work};
 use super::record::{Outcomes, Record};
 use super::store::{Found, Store, cost_line};
-use crate::output::Progress;
+use crate::output::{Progress, grouped};
 use crate::replay;
 use crate::scale::{self, Point};
 use anyhow::Context;
@@ -12,10 +12,10 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::hash_map::Entry;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use uslab_engine::clock::Workload;
 use uslab_engine::{Policy, Stream};
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +37,52 @@ pub(super) struct Ran {
     pub(super) seconds: f64,
 }
 
+/// How items are run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct How {
+    /// Also those that have a result.
+    pub(super) again: bool,
+    /// One a CPU, if it is not said.
+    pub(super) threads: Option<usize>,
+    /// A line of progress so often, where there is no terminal for a bar.
+    pub(super) every: Option<Duration>,
+}
+
+/// Lines of progress on standard error.
+struct Lines {
+    every: Option<Duration>,
+    begun: Instant,
+    last: Mutex<Instant>,
+}
+
+impl Lines {
+    fn new(every: Option<Duration>) -> Self {
+        let begun = Instant::now();
+        let every = every.filter(|_| !std::io::stderr().is_terminal());
+        Self { every, begun, last: Mutex::new(begun) }
+    }
+    /// So many are done.
+    fn at(&self, done: u64, all: u64) {
+        let Some(every) = self.every else { return };
+        let Some(mut last) = self.last.try_lock() else { return };
+        if last.elapsed() >= every {
+            *last = Instant::now();
+            let _ = writeln!(std::io::stderr(), "uslab: {}", progress_line(done, all, self.begun.elapsed()));
+        }
+    }
+}
+
+fn progress_line(done: u64, all: u64, took: Duration) -> String {
+    let left = took.as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
+    let time = |seconds: f64| match seconds {
+        3600.0.. => format!("{:.1} h", seconds / 3600.0),
+        60.0.. => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{seconds:.0} s"),
+    };
+    let took = time(took.as_secs_f64());
+    format!("{} of {} items run in {took}, about {} left", grouped(done), grouped(all), time(left))
+}
+
 /// Why a run of a share ended.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -46,7 +92,7 @@ pub(super) enum Ended {
     Write(anyhow::Error),
 }
 
-/// Runs those items of a range that have no result; `again`: all of them.
+/// Runs those items of a range that have no result, or all of them.
 ///
 /// # Errors
 /// A trace cannot be read, a result there is of another sweep, or one cannot be written. Results that are there stay.
@@ -54,15 +100,14 @@ pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
     items: Range<u64>,
-    again: bool,
-    threads: Option<usize>,
+    how: How,
     progress: &Progress,
 ) -> Result<Ran, Ended> {
     let mut ran = Ran { items: items.end - items.start, ..Ran::default() };
     let mut wanted = vec![];
     for number in items {
-        match store.read(number).map_err(Ended::Input)? {
-            Found::Done(_) if !again => ran.there += 1,
+        match store.read(&plan.identity(plan.item(number))).map_err(Ended::Input)? {
+            Found::Done(_) if !how.again => ran.there += 1,
             Found::Damaged(why) => {
                 ran.damaged.push(why);
                 wanted.push(number);
@@ -73,10 +118,11 @@ pub(super) fn run<P: Policy>(
     if wanted.is_empty() {
         return Ok(ran);
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(how.threads.unwrap_or(0)).build();
     let pool = pool.context("threads").map_err(Ended::Write)?;
     let costs = Mutex::new(store.costs().map_err(Ended::Write)?);
     let stage = progress.stage("sweeping", wanted.len() as u64);
+    let (all, lines) = (wanted.len() as u64, Lines::new(how.every));
     let done = AtomicU64::new(0);
     let (there, stats) = (&done, Mutex::new((0.0, vec![])));
     // One trace after another: of the last one nothing is kept.
@@ -85,12 +131,13 @@ pub(super) fn run<P: Policy>(
         let one = |number: &u64| -> anyhow::Result<()> {
             let begun = Instant::now();
             let item = plan.item(*number);
-            let record = Record::new(plan, item, execute::<P>(plan, item, &streams));
-            store.write(&record)?;
+            let result = execute::<P>(plan, item, &streams).into();
+            let record = Record { of: plan.identity(item), result };
+            store.write(&record).with_context(|| format!("item {number}"))?;
             let took = begun.elapsed();
             costs
                 .lock()
-                .write_all(cost_line(*number, took).as_bytes())
+                .write_all(cost_line(record.of.key(), took).as_bytes())
                 .with_context(|| format!("item {number}: {}", store.folder().join("costs").display()))?;
             let mut stats = stats.lock();
             stats.0 += took.as_secs_f64();
@@ -98,7 +145,9 @@ pub(super) fn run<P: Policy>(
                 stats.1.push((*number, why));
             }
             drop(stats);
-            stage.at(there.fetch_add(1, Relaxed) + 1);
+            let done = there.fetch_add(1, Relaxed) + 1;
+            stage.at(done);
+            lines.at(done, all);
             Ok(())
         };
         pool.install(|| wanted.par_iter().try_for_each(one)).map_err(Ended::Write)?;
@@ -162,5 +211,21 @@ fn execute<P: Policy>(
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
         Err(_) => Err("the run panicked".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_progress_says_how_much_is_left() {
+        let line = |done, all, seconds| progress_line(done, all, Duration::from_secs(seconds));
+        assert_eq!(
+            line(500, 2000, 20),
+            "500 of 2,000 items run in 20 s, about 60 s left".replace("60 s", "1 min")
+        );
+        assert_eq!(line(1, 24_000, 1), "1 of 24,000 items run in 1 s, about 6.7 h left");
+        assert_eq!(line(3, 3, 7), "3 of 3 items run in 7 s, about 0 s left");
     }
 }

@@ -2,14 +2,68 @@
 //!
 //! McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the Analysis of Output from a
 //! Computer Code" (Technometrics 21, 1979).
+//!
+//! Where an axis has fewer values than there are points, several parts have the same value, and points could be equal in all axes. Then
+//! two points exchange their parts of one axis, until no points are equal: each axis still has one point in each part.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry;
 
-/// For each axis, in which part of it each point lies.
+/// Exchanges that are tried, for each point.
+const TRIES: usize = 300;
+
+/// For each axis, in which part of it each point lies; `values` is how many values each axis has.
 ///
-/// The same seed gives the same parts. Costs four bytes for each point and axis.
-pub(super) fn strata(points: u32, axes: usize, seed: u64) -> Vec<Vec<u32>> {
+/// No two points have the same values, if there are twice as many combinations of these. Where there are few more combinations than
+/// points, points that are still equal after many tries are left out. The same seed gives the same parts. Costs four bytes for each
+/// point and axis.
+pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
+    let mut parts = hypercube(points, values.len(), seed);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
+    let mut below = |n: usize| rng.random_range(0..n as u64) as usize;
+    let setting = |parts: &[Vec<u32>], point: usize| -> Vec<usize> {
+        parts.iter().zip(values).map(|(axis, n)| value_of(axis[point], points, *n)).collect()
+    };
+    let points = points as usize;
+    let mut taken: FxHashMap<Vec<usize>, usize> = FxHashMap::default();
+    (0..points).for_each(|point| *taken.entry(setting(&parts, point)).or_default() += 1);
+    for _ in 0..TRIES * points {
+        if taken.len() == points || values.is_empty() {
+            break;
+        }
+        let (point, other, axis) = (below(points), below(points), below(values.len()));
+        if taken[&setting(&parts, point)] == 1 {
+            continue;
+        }
+        let different = taken.len();
+        let mut exchange = || {
+            for at in [point, other] {
+                if let Entry::Occupied(mut entry) = taken.entry(setting(&parts, at)) {
+                    *entry.get_mut() -= 1;
+                    if *entry.get() == 0 {
+                        entry.remove();
+                    }
+                }
+            }
+            parts[axis].swap(point, other);
+            for at in [point, other] {
+                *taken.entry(setting(&parts, at)).or_default() += 1;
+            }
+            taken.len()
+        };
+        // One that makes no more points equal is kept, or the search would end where no single exchange helps.
+        if exchange() < different {
+            exchange();
+        }
+    }
+    let mut seen = FxHashSet::default();
+    let kept: Vec<_> = (0..points).filter(|point| seen.insert(setting(&parts, *point))).collect();
+    parts.iter().map(|axis| kept.iter().map(|point| axis[*point]).collect()).collect()
+}
+
+fn hypercube(points: u32, axes: usize, seed: u64) -> Vec<Vec<u32>> {
     let axis = |number| {
         let mut rng =
             Xoshiro256PlusPlus::seed_from_u64(seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -35,12 +89,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_part_of_each_axis_has_one_point(points in 1..500_u32, axes in 0..5_usize, seed in any::<u64>()) {
-            let all = strata(points, axes, seed);
-            prop_assert_eq!(all.len(), axes);
-            for mut axis in all {
-                axis.sort_unstable();
-                prop_assert_eq!(axis, (0..points).collect::<Vec<_>>());
+        fn each_part_of_each_axis_has_one_point_and_no_two_are_equal(
+            points in 1..200_u32,
+            values in proptest::collection::vec(2..300_usize, 1..5),
+            seed in any::<u64>(),
+        ) {
+            let all = strata(points, &values, seed);
+            prop_assert_eq!(all.len(), values.len());
+            let settings: FxHashSet<Vec<_>> = (0..all[0].len())
+                .map(|point| all.iter().zip(&values).map(|(axis, n)| value_of(axis[point], points, *n)).collect())
+                .collect();
+            prop_assert_eq!(settings.len(), all[0].len());
+            if values.iter().product::<usize>() >= 2 * points as usize {
+                for mut axis in all {
+                    axis.sort_unstable();
+                    prop_assert_eq!(axis, (0..points).collect::<Vec<_>>());
+                }
             }
         }
 
@@ -55,9 +119,22 @@ mod tests {
 
     #[test]
     fn another_seed_or_axis_has_another_order() {
-        let two = strata(100, 2, 1);
+        let two = strata(100, &[1000, 1000], 1);
         assert_ne!(two[0], two[1]);
-        assert_ne!(two, strata(100, 2, 2));
-        assert_eq!(two, strata(100, 2, 1));
+        assert_ne!(two, strata(100, &[1000, 1000], 2));
+        assert_eq!(two, strata(100, &[1000, 1000], 1));
+    }
+
+    /// Of a hypercube of listed values some points had the same values, and so were run twice.
+    #[test]
+    fn no_setting_of_a_sample_is_repeated() {
+        for seed in 0..50 {
+            let (points, values) = (32, [4, 4, 4]);
+            let parts = strata(points, &values, seed);
+            let settings: FxHashSet<Vec<_>> = (0..32)
+                .map(|point| parts.iter().map(|axis| value_of(axis[point], points, 4)).collect())
+                .collect();
+            assert_eq!(settings.len(), 32);
+        }
     }
 }

@@ -1,14 +1,19 @@
 //! The file that says what a sweep is of.
 
 use super::axis::Axis;
-use super::plan::{Knob, Plan, Sample, Settings, Trace};
+use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
+use crate::replay::is_converted;
 use crate::scale::{self, MOST_CPUS};
+use crate::trace::{Tables, TraceError};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
 use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
 use uslab_engine::designs::{PolicyVisitor, Spec as Design};
@@ -17,8 +22,6 @@ use uslab_engine::designs::{PolicyVisitor, Spec as Design};
 const MOST_SETTINGS: u64 = 1_000_000;
 /// The most items.
 const MOST_ITEMS: u64 = 1_000_000_000;
-/// What lies beside a trace and is read with it.
-const TABLES: [&str; 3] = ["slabinfo", "buddyinfo", "zoneinfo"];
 
 /// As it is written. Keys are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
@@ -38,6 +41,53 @@ struct File {
     ops: Option<Axis>,
     think: Option<Axis>,
     profile: Option<String>,
+    results: Option<String>,
+}
+
+/// A value that cannot be: its key, and its place in a list.
+#[derive(Debug)]
+struct Wrong {
+    keys: Vec<String>,
+    place: Option<usize>,
+    why: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.keys.join("."), self.why)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+impl Wrong {
+    fn new(key: &str, place: impl Into<Option<usize>>, why: impl fmt::Display) -> anyhow::Error {
+        let keys = key.split('.').map(str::to_owned).collect();
+        anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
+    }
+    /// The line that it is on.
+    fn line(&self, text: &str) -> Option<usize> {
+        let file = DeTable::parse(text).ok()?;
+        let (mut table, mut at) = (file.get_ref(), None);
+        for name in &self.keys {
+            let (key, value) = table.iter().find(|(key, _)| key.get_ref() == name)?;
+            at = Some(key.span().start);
+            match value.get_ref() {
+                DeValue::Table(inner) => table = inner,
+                DeValue::Array(list) => {
+                    let value = self.place.and_then(|place| list.get(place));
+                    at = value.map(|value| value.span().start).or(at);
+                }
+                _ => {}
+            }
+        }
+        at.map(|at| line_of(text, at))
+    }
+}
+
+/// The line of a place in a text, counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
 }
 
 /// What a round of `uslab tune` is written as: an ordinary file of a sweep.
@@ -59,6 +109,7 @@ pub(super) struct Written<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(super) think: &'a [u64],
     pub(super) profile: &'a str,
+    pub(super) results: &'a str,
 }
 
 /// What the hash is of, beside the simulator's version: nothing in it depends on where files lie.
@@ -86,45 +137,51 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let line =
-            error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        let line = line_of(&text, error.span().map_or(0, |span| span.start));
         anyhow::anyhow!("{shown}:{line}: {}", error.message().replace('\n', " "))
     })?;
     let here = path.parent().unwrap_or(Path::new("."));
-    plan::<P>(file, path, inputs.unwrap_or(here)).with_context(|| shown.to_string())
+    plan::<P>(file, path, inputs.unwrap_or(here)).map_err(|error| {
+        let line = error.downcast_ref::<Wrong>().and_then(|wrong| wrong.line(&text));
+        error.context(line.map_or_else(|| shown.to_string(), |line| format!("{shown}:{line}")))
+    })
 }
 
 fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Plan> {
-    let File { trace, workload, design, knobs, sample, cpus, seed, size, ops, think, profile } = file;
+    let File { trace, workload, design, knobs, sample, cpus, seed, size, ops, think, profile, results } =
+        file;
     if trace.is_empty() && workload.is_empty() {
         bail!("neither `trace` nor `workload`: expected a list in one of them");
     }
     if design.is_empty() {
-        bail!("design: expected at least one");
+        return Err(Wrong::new("design", None, "expected at least one"));
     }
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-        if let Some((_, name)) = twice {
-            bail!("{key}: {name} is there twice");
+        if let Some((at, name)) = twice {
+            return Err(Wrong::new(key, at, format_args!("{name} is there twice")));
         }
     }
     if workload.is_empty() {
         let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
-            bail!("{key}: a trace has its own; expected a `workload` that it is for");
+            return Err(Wrong::new(key, None, "a trace has its own; expected a `workload` that it is for"));
         }
     } else if cpus.is_none() {
         bail!("cpus: expected numbers of CPUs, because workloads have none of their own");
     }
-    for name in &workload {
-        name.parse::<Workload>().map_err(|error| anyhow::anyhow!("workload: {error}"))?;
+    for (at, name) in workload.iter().enumerate() {
+        name.parse::<Workload>().map_err(|error| Wrong::new("workload", at, error))?;
     }
     let settings = settings::<P>(&design, knobs, sample.as_ref())?;
     let within = |key: &str, axis: Option<Axis>, default: u64, least: u64, most: u64| {
         let axis = axis.unwrap_or_else(|| Axis::one(default));
-        match axis.values().iter().find(|value| !(least..=most).contains(value)) {
-            Some(value) => bail!("{key}: {value}: expected {least} to {most}"),
-            None => Ok(axis.values().to_vec()),
+        let values = axis.values();
+        match values.iter().enumerate().find(|(_, value)| !(least..=most).contains(value)) {
+            Some((at, value)) => {
+                Err(Wrong::new(key, at, format_args!("{value}: expected {least} to {most}")))
+            }
+            None => Ok(values.to_vec()),
         }
     };
     let profile = profile.as_deref().unwrap_or("vm2");
@@ -133,12 +190,16 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
     let profile_name = profile_name.as_str();
     let profile = scale::profile(profile_name).map_err(|error| {
         // It names the option; this is the key.
-        anyhow::anyhow!("{}", format!("{error:#}").replacen("--profile", "profile:", 1))
+        Wrong::new("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
     })?;
     let has_cpus = cpus.is_some();
     let cpus = within("cpus", cpus, 1, 1, MOST_CPUS.into())?;
     let mut plan = Plan {
-        traces: trace.into_iter().map(|name| read_trace(name, inputs)).collect::<Result<_, _>>()?,
+        traces: trace
+            .into_iter()
+            .enumerate()
+            .map(|(at, name)| read_trace(name, inputs).map_err(|error| Wrong::new("trace", at, error)))
+            .collect::<Result<_, _>>()?,
         workloads: workload,
         settings,
         cpus: if has_cpus { cpus } else { vec![] },
@@ -147,8 +208,10 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         operations: within("ops", ops, 20_000, 1, u64::MAX)?,
         thinks: within("think", think, 0, 0, u32::MAX.into())?,
         profile_name: profile_name.to_owned(),
+        profile_sha256: hex(&Sha256::digest(serde_json::to_vec(&profile)?)),
         profile,
         hash: String::new(),
+        results: results.map(|folder| path.parent().unwrap_or(Path::new("")).join(folder)),
         path: path.to_owned(),
     };
     match plan.count() {
@@ -156,7 +219,7 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         Some(items) if items > MOST_ITEMS => bail!("{items} items; expected at most {MOST_ITEMS}"),
         Some(_) => {}
     }
-    let normal = serde_json::to_vec(&Normal { version: env!("CARGO_PKG_VERSION"), plan: &plan })?;
+    let normal = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
     plan.hash = hex(&Sha256::digest(&normal));
     Ok(plan)
 }
@@ -169,64 +232,83 @@ fn settings<P: Policy>(
 ) -> anyhow::Result<Settings> {
     let name_of = |design: &str| design.split(':').next().unwrap_or_default().to_owned();
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
-        bail!("knobs.{name}: no design of that name is in `design`");
+        let why = "no design of that name is in `design`";
+        return Err(Wrong::new(&format!("knobs.{name}"), None, why));
     }
-    if let Some(Sample { points: 0, .. }) = sample {
-        bail!("sample: points 0: expected at least 1");
+    if let Some(Sample { points, .. }) = sample
+        && !(1..=MOST_SETTINGS).contains(&u64::from(*points))
+    {
+        return Err(Wrong::new(
+            "sample.points",
+            None,
+            format_args!("{points}: expected 1 to {MOST_SETTINGS}"),
+        ));
     }
     let mut settings = Settings::default();
-    for design in designs {
-        let parsed: Design<P> = design.parse().map_err(|error| anyhow::anyhow!("design: {error}"))?;
-        parsed.policy(HasClock).map_err(|error| anyhow::anyhow!("design: {error}"))?;
-        let axes = knobs.get(&name_of(design)).into_iter().flatten();
+    for (place, design) in designs.iter().enumerate() {
+        let wrong = |why: &dyn fmt::Display| Wrong::new("design", place, why);
+        let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
+        parsed.policy(HasClock).map_err(|error| wrong(&error))?;
+        let name = name_of(design);
+        let axes = knobs.get(&name).into_iter().flatten();
         let axes: Vec<_> =
             axes.map(|(key, axis)| Knob { key: key.clone(), values: axis.values().to_vec() }).collect();
         let first = settings.count();
-        settings.add(design.clone(), axes, sample);
+        settings.add(design.clone(), axes.clone(), sample);
         if settings.count() > MOST_SETTINGS {
-            bail!("design: more than {MOST_SETTINGS} settings; expected fewer knobs, or a `sample`");
+            let why = format_args!("more than {MOST_SETTINGS} settings; expected fewer knobs, or a `sample`");
+            return Err(wrong(&why));
         }
         for number in first..settings.count() {
             let text = settings.text(number);
-            text.parse::<Design<P>>()
-                .map_err(|error| anyhow::anyhow!("knobs.{}: {error} (in {text})", name_of(design)))?;
+            if let Err(error) = text.parse::<Design<P>>() {
+                let error = error.to_string();
+                // The knob that it names, and which one of its values this setting has.
+                let knob = axes.iter().find(|knob| error.contains(&knob.key));
+                let key = knob.map_or_else(String::new, |knob| format!(".{}", knob.key));
+                let at = knob.and_then(|knob| {
+                    knob.values
+                        .iter()
+                        .position(|value| text.split(':').any(|part| part == format!("{}={value}", knob.key)))
+                });
+                return Err(Wrong::new(
+                    &format!("knobs.{name}{key}"),
+                    at,
+                    format_args!("{error} (in {text})"),
+                ));
+            }
         }
     }
     Ok(settings)
 }
 
-/// A trace, and what its file and the tables beside it hash to.
+/// A trace, and what its file hashes to, with the kernel's tables beside it: those that a replay reads.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
-    let wrong = |path: &Path, error: std::io::Error| anyhow::anyhow!("trace: {}: {error}", path.display());
     if !path.is_file() {
         // What opening says of it: there is none, or it is a folder.
-        let error = path.metadata().err().unwrap_or_else(|| std::io::ErrorKind::IsADirectory.into());
-        return Err(wrong(&path, error));
+        let error = path.metadata().err().unwrap_or_else(|| ErrorKind::IsADirectory.into());
+        bail!("{}: {error}", path.display());
     }
     let mut hash = Sha256::new();
-    add(&mut hash, &path).map_err(|error| wrong(&path, error))?;
-    for table in tables_beside(&path).map_err(|error| wrong(&path, error))? {
-        let name = table.file_name().unwrap_or_default();
-        hash.update(name.as_encoded_bytes());
-        add(&mut hash, &table).map_err(|error| wrong(&table, error))?;
+    add(&mut hash, &path).with_context(|| path.display().to_string())?;
+    let hash = RefCell::new(hash);
+    if !is_converted(&path) {
+        Tables::of(path.parent().unwrap_or(Path::new("")), |path| match std::fs::read_to_string(path) {
+            Ok(text) => {
+                let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+                let mut hash = hash.borrow_mut();
+                for part in [name, text.as_bytes()] {
+                    hash.update((part.len() as u64).to_le_bytes());
+                    hash.update(part);
+                }
+                Ok(Some(text))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(TraceError::Read { path: path.to_owned(), source }),
+        })?;
     }
-    Ok(Trace { name, sha256: hex(&hash.finalize()), path })
-}
-
-/// The kernel's tables in the folder of a trace, in the order of their names.
-fn tables_beside(trace: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let folder = trace.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // `before.slabinfo` is a moment's; a name with a further dot belongs to something else.
-    let is_table = |path: &PathBuf| {
-        path.extension().is_some_and(|end| TABLES.iter().any(|table| end == *table))
-            && path.file_stem().is_some_and(|stem| Path::new(stem).extension().is_none())
-    };
-    let paths = folder.read_dir()?.map(|entry| entry.map(|entry| entry.path()));
-    let mut tables: Vec<_> =
-        paths.filter(|path| path.as_ref().map_or(true, is_table)).collect::<Result<_, _>>()?;
-    tables.sort();
-    Ok(tables)
+    Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path })
 }
 
 /// The bytes of a file, with their number.

@@ -1,29 +1,26 @@
-//! Results in files: one an item, there wholly or not at all, under the hash of their sweep.
+//! Results in files: one an item, there wholly or not at all, named by the hash of what the item depends on.
 //!
 //! ```text
 //! RESULTS/
-//!     0123456789abcdef/          the sweep's hash
-//!         items/000012/12345.json  a thousand items a folder
-//!         costs/*.csv              what each process's items took: no part of the results, because it differs from run to run
+//!     items/4f/4f0c…9a.json   by the first two digits: 256 folders
+//!     costs/*.csv             what each process's items took: no part of the results, because it differs from run to run
 //! ```
 
+use super::identity::{Identity, Key};
 use super::plan::Plan;
-use super::record::{Outcomes, Record};
+use super::record::{Numbers, Outcomes, Record};
 use anyhow::{Context, bail};
+use rustc_hash::FxHashMap;
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Items of a folder.
-const FOLDER: u64 = 1000;
-
-/// Where the results of a sweep are.
+/// Where results are.
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
-    hash: String,
 }
 
 /// What is there of an item.
@@ -33,29 +30,31 @@ pub(super) enum Found {
     /// A file that is no result: cut off, or changed.
     Damaged(String),
     Failed(String),
-    Done(Box<Record>),
+    Done(Box<Numbers>),
 }
 
 impl Store {
-    /// Of a sweep; left out, beside its file: `depot.results` of `depot.toml`.
+    /// Of a sweep; left out, as its file says, or beside it: `depot.results` of `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
-        let folder = results.map_or_else(|| plan.path.with_extension("results"), Path::to_owned);
-        Self { folder: folder.join(plan.short_hash()), hash: plan.hash.clone() }
+        let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
+        Self { folder: results.map_or_else(own, Path::to_owned) }
     }
     /// The folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
-    fn path(&self, item: u64) -> PathBuf {
-        self.folder.join("items").join(format!("{:06}", item / FOLDER)).join(format!("{item}.json"))
+    /// Where the result of an item is, or will be.
+    pub(super) fn path(&self, key: Key) -> PathBuf {
+        let name = key.to_string();
+        self.folder.join("items").join(&name[..2]).join(name + ".json")
     }
 
-    /// Writes the result of an item.
+    /// Writes the result of an item: all of it, and then its name.
     ///
     /// # Errors
     /// The file, and why it cannot be written. Nothing of it is there then.
     pub(super) fn write(&self, record: &Record) -> anyhow::Result<()> {
-        let path = self.path(record.item);
+        let path = self.path(record.of.key());
         let write = || -> anyhow::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(folder)?;
@@ -63,18 +62,21 @@ impl Store {
             let new = Permissions::from_mode(0o666);
             let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder)?;
             file.write_all(&(serde_json::to_string(record)? + "\n").into_bytes())?;
-            file.persist(&path)?;
+            let (file, new) = file.into_parts();
+            // A file system on another machine may say only here that it is full. To wait for the disk would cost more than most items.
+            nix::unistd::close(file)?;
+            new.persist(&path)?;
             Ok(())
         };
-        write().with_context(|| format!("item {}: {}", record.item, path.display()))
+        write().with_context(|| path.display().to_string())
     }
 
     /// Reads what is there of an item.
     ///
     /// # Errors
-    /// It is the result of another sweep, or it cannot be read.
-    pub(super) fn read(&self, item: u64) -> anyhow::Result<Found> {
-        let path = self.path(item);
+    /// It is the result of another item, or it cannot be read.
+    pub(super) fn read(&self, of: &Identity) -> anyhow::Result<Found> {
+        let path = self.path(of.key());
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
@@ -83,25 +85,16 @@ impl Store {
             }
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        let damaged = |why: &dyn std::fmt::Display| Found::Damaged(format!("{}: {why}", path.display()));
         let record: Record = match serde_json::from_str(&text) {
             Ok(record) => record,
-            Err(error) => return Ok(damaged(&error)),
+            Err(error) => return Ok(Found::Damaged(format!("{}: {error}", path.display()))),
         };
-        if record.sweep != self.hash {
-            bail!(
-                "{}: a result of sweep {}; expected one of {}",
-                path.display(),
-                record.sweep.get(..16).unwrap_or(&record.sweep),
-                &self.hash[..16]
-            );
+        if record.of != *of {
+            bail!("{}: a result of {}; expected one of {of}", path.display(), record.of);
         }
-        if record.item != item {
-            return Ok(damaged(&format_args!("the result of item {}", record.item)));
-        }
-        Ok(match &record.result {
-            Outcomes::Failed(why) => Found::Failed(why.clone()),
-            Outcomes::Done(_) => Found::Done(Box::new(record)),
+        Ok(match record.result {
+            Outcomes::Failed(why) => Found::Failed(why),
+            Outcomes::Done(numbers) => Found::Done(Box::new(numbers)),
         })
     }
 
@@ -124,11 +117,11 @@ impl Store {
         make().with_context(|| folder.display().to_string())
     }
 
-    /// What items took, as all processes have noted it: how many, and seconds of all, of the dearest one.
+    /// What a sweep's items took, as all processes have noted it: how many, and seconds of all, of the dearest one.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(super) fn cost(&self) -> anyhow::Result<Cost> {
+    pub(super) fn cost(&self, plan: &Plan) -> anyhow::Result<Cost> {
         let folder = self.folder.join("costs");
         let mut cost = Cost::default();
         let entries = match folder.read_dir() {
@@ -136,6 +129,8 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(cost),
             Err(error) => return Err(error).with_context(|| folder.display().to_string()),
         };
+        let items: FxHashMap<Key, u64> =
+            (0..plan.len()).map(|number| (plan.identity(plan.item(number)).key(), number)).collect();
         for entry in entries {
             let path = entry.with_context(|| folder.display().to_string())?.path();
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -143,7 +138,7 @@ impl Store {
             for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
                 let numbers = line
                     .split_once(',')
-                    .and_then(|(item, s)| Some((item.parse::<u64>().ok()?, s.parse().ok()?)));
+                    .and_then(|(key, s)| Some((*items.get(&key.parse().ok()?)?, s.parse().ok()?)));
                 if let Some((item, seconds)) = numbers {
                     cost.add(item, seconds);
                 }
@@ -179,6 +174,6 @@ impl Cost {
 }
 
 /// A line of a file of costs.
-pub(super) fn cost_line(item: u64, took: Duration) -> String {
-    format!("{item},{:.6}\n", took.as_secs_f64())
+pub(super) fn cost_line(key: Key, took: Duration) -> String {
+    format!("{key},{:.6}\n", took.as_secs_f64())
 }

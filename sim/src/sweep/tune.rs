@@ -1,12 +1,13 @@
 //! `uslab tune`: sweeps of which each follows from the last one.
 
-use super::analysis::{Score, scores};
+use super::analysis::{Lead, Score, leads, scores};
+use super::args::program;
 use super::engines::quoted;
 use super::halving;
-use super::merge::{Collected, collect, percent};
+use super::merge::{Collected, collect, percent, tie};
 use super::plan::Plan;
 use super::record::Metric;
-use super::run::{self, Ended};
+use super::run::{self, Ended, How};
 use super::spec::{self, Written};
 use super::store::Store;
 use crate::output::{Progress, grouped, table, text};
@@ -17,6 +18,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
+/// Settings beside the best one that are shown.
+const SHOWN: usize = 10;
+
 /// How it is done.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
@@ -24,7 +28,7 @@ pub(super) struct Options<'a> {
     /// What part of the settings goes on: one in so many.
     pub(super) factor: u64,
     pub(super) steps: Steps,
-    pub(super) threads: Option<usize>,
+    pub(super) how: How,
     pub(super) inputs: Option<&'a Path>,
     pub(super) results: Option<&'a Path>,
 }
@@ -48,6 +52,8 @@ pub(super) struct Round {
     pub(super) seeds: usize,
     pub(super) items: u64,
     pub(super) failed: u64,
+    /// Items that had a result before.
+    pub(super) there: u64,
     /// The best settings, at most three.
     pub(super) best: Vec<Score>,
 }
@@ -55,15 +61,24 @@ pub(super) struct Round {
 /// The end.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    pub(super) setting: String,
-    pub(super) of_best: f64,
-    pub(super) worst: f64,
-    pub(super) worst_at: String,
-    pub(super) runs: u64,
-    /// What came after it.
-    pub(super) second: Option<Score>,
-    /// Commands that run it again: the setting alone, and the last round.
+    /// The setting, over all that it ran on, beside all settings that ran there too: in this tuning or before it.
+    pub(super) score: Score,
+    /// How many settings these are.
+    pub(super) beside: usize,
+    /// What the others reach of it where both have run, the nearest ones.
+    pub(super) nearest: Vec<Lead>,
+    /// How many of the others cannot be told from it.
+    pub(super) ties: usize,
+    /// Commands: the last round anew, and all that is there.
     pub(super) commands: Vec<String>,
+}
+
+/// A round that is to be run.
+#[derive(Debug, Serialize)]
+pub(super) struct Next {
+    pub(super) file: PathBuf,
+    /// What runs it.
+    pub(super) command: String,
 }
 
 /// How far it came.
@@ -73,8 +88,8 @@ pub(super) struct Report {
     pub(super) rounds: Vec<Round>,
     /// How many rounds there are.
     pub(super) of: usize,
-    /// The round that is to be run, if it is not the end, and the command that runs it.
-    pub(super) next: Option<(PathBuf, String)>,
+    /// If it is not the end.
+    pub(super) next: Option<Next>,
     pub(super) winner: Option<Winner>,
 }
 
@@ -94,23 +109,26 @@ pub(super) fn tune<P: Policy>(
     let mut report =
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
     let mut has_run = false;
+    let store = Store::new(plan, options.results);
+    let folder_of_results = results_of_rounds(plan, &store).map_err(Ended::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
         let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
         let (traces, seeds) = (part(plan.traces.len()), part(plan.seeds.len()));
-        let text =
-            written(plan, options, &settings, traces, seeds, (round, sizes.len())).map_err(Ended::Input)?;
+        let results = &folder_of_results;
+        let text = written(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
+            .map_err(Ended::Input)?;
         write_round(&folder, &file, &text)?;
         let own = spec::read::<P>(&file, options.inputs).map_err(Ended::Input)?;
-        let store = Store::new(&own, options.results);
-        let command = command(&file, options);
         let mut all = collect(&own, &store, progress).map_err(Ended::Input)?;
+        let there = all.rows.len() as u64;
         if !(all.missing.is_empty() && all.damaged.is_empty()) {
             if options.steps == Steps::None || (options.steps == Steps::One && has_run) {
-                report.next = Some((file, command));
+                let command = command("run", &file, options, None);
+                report.next = Some(Next { file, command });
                 return Ok(report);
             }
-            run::run::<P>(&own, &store, 0..own.len(), false, options.threads, progress)?;
+            run::run::<P>(&own, &store, 0..own.len(), options.how, progress)?;
             all = collect(&own, &store, progress).map_err(Ended::Input)?;
             has_run = true;
         }
@@ -129,12 +147,30 @@ pub(super) fn tune<P: Policy>(
             seeds: if plan.workloads.is_empty() { 0 } else { seeds },
             items: own.len(),
             failed: all.failed.len() as u64,
+            there,
             best: ranked.iter().take(3).cloned().collect(),
         });
         if let Some(keep) = sizes.get(round + 1) {
             settings = ranked.into_iter().take(*keep as usize).map(|score| score.setting).collect();
         } else {
-            report.winner = ranked.first().map(|first| winner(plan, first, ranked.get(1), &command));
+            let rows = collect(plan, &store, progress).map_err(Ended::Input)?.rows;
+            report.winner = ranked.first().and_then(|first| {
+                let score =
+                    scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
+                let all = leads(&rows, options.metric, &first.setting);
+                let again = Some(folder.join("again"));
+                let anew = ["run", "merge"].map(|verb| command(verb, &file, options, again.as_deref()));
+                Some(Winner {
+                    score,
+                    beside: all.len() + 1,
+                    ties: all.iter().filter(|lead| lead.is_tie()).count(),
+                    nearest: all.into_iter().take(SHOWN).collect(),
+                    commands: vec![
+                        anew.join(" && "),
+                        command("merge", &plan.path, options, options.results) + " --partial",
+                    ],
+                })
+            });
         }
     }
     Ok(report)
@@ -142,7 +178,7 @@ pub(super) fn tune<P: Policy>(
 
 /// Settings without a failure, the best one first.
 fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
-    let mut ranked = scores(&all.records, metric);
+    let mut ranked = scores(&all.rows, metric);
     let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
     // One whose run failed has fewer runs than others.
     ranked.retain(|score| score.runs == most);
@@ -157,6 +193,7 @@ fn written(
     traces: usize,
     seeds: usize,
     (round, rounds): (usize, usize),
+    results: &str,
 ) -> anyhow::Result<String> {
     // The file lies in a folder beside the sweep's.
     let traces: Vec<_> = plan.traces[..traces]
@@ -181,6 +218,7 @@ fn written(
         ops: &of_made(&plan.operations),
         think: &of_made(&plan.thinks),
         profile: &profile,
+        results,
     })?;
     Ok(format!(
         "# Round {} of {rounds} of `uslab tune`, judged by {}, one in {} goes on.\n# Of sweep {}.\n{file}",
@@ -189,6 +227,16 @@ fn written(
         options.factor,
         plan.hash,
     ))
+}
+
+/// The results of all rounds are those of the sweep, as a round's file names them from its own folder.
+fn results_of_rounds(plan: &Plan, store: &Store) -> anyhow::Result<String> {
+    let (folder, beside) = (store.folder(), plan.path.parent());
+    let folder = match folder.file_name() {
+        Some(name) if folder.parent() == beside => Path::new("..").join(name),
+        _ => std::path::absolute(folder).with_context(|| folder.display().to_string())?,
+    };
+    Ok(folder.to_string_lossy().into_owned())
 }
 
 /// Writes a round's file, if it is not there.
@@ -215,40 +263,15 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
     write().with_context(|| file.display().to_string()).map_err(Ended::Write)
 }
 
-/// The command that runs a round.
-fn command(file: &Path, options: &Options<'_>) -> String {
-    let mut command = format!("uslab sweep run {}", quoted(&file.to_string_lossy()));
-    for (option, path) in [("--inputs", options.inputs), ("--results", options.results)] {
+/// A verb on a file.
+fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
+    let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
+    for (option, path) in [("--inputs", options.inputs), ("--results", results)] {
         if let Some(path) = path {
             command += &format!(" {option} {}", quoted(&path.to_string_lossy()));
         }
     }
     command
-}
-
-fn winner(plan: &Plan, first: &Score, second: Option<&Score>, last: &str) -> Winner {
-    let design = quoted(&first.setting);
-    let profile = quoted(&plan.profile_name);
-    let list = |values: &[u64]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let mut commands = vec![];
-    if plan.cpus.is_empty() {
-        for trace in &plan.traces {
-            let path = quoted(&trace.path.to_string_lossy());
-            commands.push(format!("uslab scale --trace {path} --design {design} --profile {profile}"));
-        }
-    }
-    if let ([_, ..], [size, ..], [ops, ..], [think, ..], [seed, ..]) =
-        (&plan.workloads[..], &plan.sizes[..], &plan.operations[..], &plan.thinks[..], &plan.seeds[..])
-    {
-        commands.push(format!(
-            "uslab scale --workload {} --design {design} --cpus {} --size {size} --ops {ops} --think {think} --seed {seed} --profile {profile}",
-            quoted(&plan.workloads.join(",")),
-            list(&plan.cpus),
-        ));
-    }
-    commands.push(format!("{last} && {}", last.replacen("sweep run", "sweep merge", 1)));
-    let Score { setting, of_best, worst, worst_at, runs } = first.clone();
-    Winner { setting, of_best, worst, worst_at, runs, second: second.cloned(), commands }
 }
 
 /// The file's sweep can be tuned.
@@ -273,6 +296,7 @@ impl fmt::Display for Report {
             "traces",
             "seeds",
             "items",
+            "there",
             "failed",
             "the best setting",
             "of the best",
@@ -282,15 +306,16 @@ impl fmt::Display for Report {
                 .best
                 .first()
                 .map_or_else(<_>::default, |score| (score.setting.clone(), percent(score.of_best)));
-            let Round { settings, traces, seeds, items, failed, .. } = round;
-            let numbers = [*settings, *traces as u64, *seeds as u64, *items, *failed].map(grouped);
-            let [settings, traces, seeds, items, failed] = numbers;
+            let Round { settings, traces, seeds, items, failed, there, .. } = round;
+            let numbers = [*settings, *traces as u64, *seeds as u64, *items, *there, *failed].map(grouped);
+            let [settings, traces, seeds, items, there, failed] = numbers;
             rows.add_row([
                 format!("{} of {}", at + 1, self.of),
                 settings,
                 traces,
                 seeds,
                 items,
+                there,
                 failed,
                 name,
                 of_best,
@@ -299,31 +324,52 @@ impl fmt::Display for Report {
         if !self.rounds.is_empty() {
             writeln!(f, "{}", text(&rows))?;
         }
-        if let Some((file, command)) = &self.next {
+        if let Some(Next { file, command }) = &self.next {
             writeln!(f, "Round {} of {} is next: {}", self.rounds.len() + 1, self.of, file.display())?;
             writeln!(
                 f,
-                "`{command}` runs it, and so does `uslab sweep slurm` or `k8s` of this file. Then the same `uslab tune` goes on."
+                "`{command}` runs it, and so does what `sweep slurm` or `sweep k8s` make of this file. Then the same `tune` goes on."
             )?;
         }
-        if let Some(Winner { setting, of_best, worst, worst_at, runs, second, commands }) = &self.winner {
-            writeln!(f, "The setting: {setting}")?;
+        let Some(Winner { score, beside, nearest, ties, commands }) = &self.winner else { return Ok(()) };
+        let Score { setting, of_best, worst, worst_at, runs, .. } = score;
+        writeln!(f, "The setting: {setting}")?;
+        writeln!(
+            f,
+            "It reaches {} of the best {} of {} settings, over {} runs, and {} at worst ({worst_at}). Settings that were dropped may have run \
+             on a part of these.",
+            percent(*of_best),
+            self.metric,
+            grouped(*beside as u64),
+            grouped(*runs),
+            percent(*worst)
+        )?;
+        if !nearest.is_empty() {
             writeln!(
                 f,
-                "It reaches {} of the best setting's {} over {} runs, and {} at worst ({worst_at}).",
-                percent(*of_best),
-                self.metric,
-                grouped(*runs),
-                percent(*worst)
+                "\nWhat the others reach of it, where both have run{}. = cannot be told from it: {}.",
+                if beside - 1 > nearest.len() {
+                    format!(" (the nearest {} of {})", nearest.len(), beside - 1)
+                } else {
+                    String::new()
+                },
+                grouped(*ties as u64)
             )?;
-            if let Some(second) = second {
-                writeln!(f, "After it comes {}, with {}.", second.setting, percent(second.of_best))?;
+            let mut rows = table(&["setting", "reaches", "", "chance", "runs"]);
+            for lead in nearest {
+                rows.add_row([
+                    lead.setting.clone(),
+                    percent(lead.reaches),
+                    tie(lead.is_tie()).to_owned(),
+                    lead.chance
+                        .map_or_else(|| "not told".to_owned(), |chance| format!("+-{}", percent(chance))),
+                    grouped(lead.runs),
+                ]);
             }
-            writeln!(f, "These run it again:")?;
-            for command in commands {
-                writeln!(f, "  {command}")?;
-            }
+            write!(f, "{}", text(&rows))?;
         }
+        writeln!(f, "\nThe last round anew, on all traces and seeds:\n  {}", commands[0])?;
+        writeln!(f, "All that is there:\n  {}", commands[1])?;
         Ok(())
     }
 }

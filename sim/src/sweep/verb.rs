@@ -5,11 +5,11 @@ use super::engines::{self, CONTAINER, Kubernetes, Slurm};
 use super::merge::{self, Collected, Report, collect};
 use super::page;
 use super::plan::Plan;
-use super::run::{self, Ended, Ran};
+use super::run::{self, Ended, How, Ran};
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, Progress, grouped, json_text, table, text, write_all};
+use crate::output::{Form, Place, Progress, grouped, json_text, write_all};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::io::Write;
@@ -19,6 +19,8 @@ use std::time::Duration;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
+/// Values of an axis that are shown.
+const SHOWN: usize = 8;
 /// Items that are named where some are missing.
 const NAMED: usize = 20;
 
@@ -46,7 +48,7 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
             (_, true) => Steps::None,
             _ => Steps::All,
         },
-        threads: args.threads.map(NonZeroUsize::get),
+        how: How { again: false, threads: args.threads.map(NonZeroUsize::get), every: args.progress.every() },
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
     };
@@ -128,26 +130,35 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
     };
     let mut said =
         format!("{}: {} items, sweep {}.\n\n", of.file.display(), grouped(plan.len()), plan.short_hash());
-    let mut rows = table(&["axis", "values"]);
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
-    let lengths =
-        [("settings", plan.settings.count() as usize), ("traces", traces.len()), ("CPUs", cpus.len())];
-    let made = [
-        ("workloads", workloads.len()),
-        ("seeds", seeds.len()),
-        ("sizes", sizes.len()),
-        ("operations", operations.len()),
-        ("think times", thinks.len()),
-    ];
-    for (name, length) in lengths.into_iter().chain(made.into_iter().filter(|_| !workloads.is_empty())) {
-        if length > 0 {
-            rows.add_row([name.to_owned(), grouped(length as u64)]);
-        }
+    let list = |values: &[String], unit: &str| match values {
+        [first, .., last] if values.len() > SHOWN => format!("{first}, ... {last}{unit}"),
+        all => all.join(", ") + unit,
+    };
+    let numbers =
+        |values: &[u64], unit: &str| list(&values.iter().map(ToString::to_string).collect::<Vec<_>>(), unit);
+    let names: Vec<_> = traces.iter().map(|trace| trace.name.clone()).collect();
+    let mut axes =
+        vec![("trace", names.len(), list(&names, "")), ("workload", workloads.len(), list(workloads, ""))];
+    axes.push(match &cpus[..] {
+        [] => ("cpus", 1, "each trace's own".to_owned()),
+        cpus => ("cpus", cpus.len(), numbers(cpus, "")),
+    });
+    if !workloads.is_empty() {
+        axes.extend([
+            ("seed", seeds.len(), numbers(seeds, "")),
+            ("size", sizes.len(), numbers(sizes, " bytes of an object")),
+            ("ops", operations.len(), numbers(operations, " operations of each CPU")),
+            ("think", thinks.len(), numbers(thinks, " ns after every operation")),
+        ]);
     }
-    said += &text(&rows);
+    axes.push(("profile", 1, plan.profile_name.clone()));
+    for (name, length, values) in axes.into_iter().filter(|(_, length, _)| *length > 0) {
+        said += &format!("  {name:8} {:>6}  {values}\n", grouped(length as u64));
+    }
     said += "\nSettings:\n";
     for (design, knobs, count) in plan.settings.designs() {
-        let knobs = knobs.iter().map(|knob| format!(", {}: {} values", knob.key, knob.values.len()));
+        let knobs = knobs.iter().map(|knob| format!(", {} = {}", knob.key, numbers(&knob.values, "")));
         said += &format!("  {design}: {}{}\n", grouped(count), knobs.collect::<String>());
     }
     said += &format!(
@@ -182,7 +193,8 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         None => shard.items(plan.len()),
     };
     let threads = args.threads.map(NonZeroUsize::get);
-    match run::run::<P>(&plan, &store, items, args.item.is_some(), threads, &Progress::new()) {
+    let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
+    match run::run::<P>(&plan, &store, items, how, &Progress::new()) {
         Ok(ran) => {
             ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
             for (item, why) in &ran.failed {
@@ -227,9 +239,9 @@ struct Status<'a> {
 fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (plan, store) = of.plan::<P>()?;
     let all = collect(&plan, &store, &Progress::new())?;
-    let cost = store.cost()?;
-    let Collected { records, missing, failed, damaged } = &all;
-    let lengths = [records.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
+    let cost = store.cost(&plan)?;
+    let Collected { rows, missing, failed, damaged } = &all;
+    let lengths = [rows.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
     let [done, missing, failed, damaged] = lengths;
     let left = cost.mean() * (missing + failed + damaged) as f64;
     let status = Status {
@@ -287,17 +299,19 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let progress = Progress::new();
     let all = collect(&plan, &store, &progress)?;
     drop(progress);
-    all.complaints(&args.of.command("run"), NAMED).iter().for_each(|line| complain(line));
+    // Of a part that is asked for, what is missing is a number.
+    let named = if args.partial { 0 } else { NAMED };
+    all.complaints(&args.of.command("run"), named).iter().for_each(|line| complain(line));
     let outcome = if all.is_whole() { Outcome::Done } else { Outcome::Violated };
-    if !(all.is_whole() || args.partial) || all.records.is_empty() {
+    if !(all.is_whole() || args.partial) || all.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
     let report = Report::new(&plan, &all, args.by);
     let to_stdout = [&json, &csv, &parquet, &html].into_iter().flatten().any(Place::is_stdout);
     let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
-    let csv = csv.map(|place| merge::csv(&all.records).map(|rows| (place, rows))).transpose()?;
-    let parquet = parquet.map(|place| merge::parquet(&all.records).map(|rows| (place, rows))).transpose()?;
+    let csv = csv.map(|place| merge::csv(&all.rows).map(|rows| (place, rows))).transpose()?;
+    let parquet = parquet.map(|place| merge::parquet(&all.rows).map(|rows| (place, rows))).transpose()?;
     let html =
         html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
     if let Err(error) = write_all(json.into_iter().chain(csv).chain(parquet).chain(html)) {
@@ -311,10 +325,9 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
 
 fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     no_json("slurm", json.as_ref())?;
-    let (plan, _) = args.of.plan::<P>()?;
+    let (plan, store) = args.of.plan::<P>()?;
     let this = std::env::current_exe().context("the name of this program")?;
-    let beside = plan.path.with_extension("results");
-    say(&engines::slurm(
+    let script = engines::slurm(
         &plan,
         &Slurm {
             shards: args.shards.get(),
@@ -323,10 +336,15 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
             memory: args.memory.as_deref(),
             partition: args.partition.as_deref(),
             inputs: args.of.inputs.as_deref(),
-            results: args.of.results.as_deref().unwrap_or(&beside),
+            results: store.folder(),
             program: args.program.as_deref().unwrap_or(&this),
         },
-    ))
+    );
+    // The script asks each node for it: what is made here is there only if the folder is shared.
+    if let Err(error) = std::fs::create_dir_all(store.folder()) {
+        return failed(Ended::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
+    }
+    say(&script)
 }
 
 fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -342,6 +360,9 @@ fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::
             inputs_claim: args.inputs_claim.as_deref(),
             cpus: args.cpus.get(),
             memory: &args.memory,
+            time: args.time,
+            deadline: args.deadline,
+            merge: args.merge,
         },
     );
     say(&json_text(&job)?)

@@ -1,0 +1,94 @@
+//! What an item's result depends on, and the hash that the result's file is named by.
+//!
+//! It does not depend on the sweep. So a sweep with more seeds, other designs or another order of them finds the results of all items that
+//! it shares with another one, and so do the rounds of `uslab tune`.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// All that a result depends on. Two items with the same identity have the same result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Identity {
+    /// The simulator's version.
+    pub(super) simulator: String,
+    /// SHA-256 of the prices.
+    pub(super) profile: String,
+    pub(super) of: IdentityOf,
+    /// The design with its knobs.
+    pub(super) setting: String,
+    /// `None`: as many as the trace has.
+    pub(super) cpus: Option<u32>,
+}
+
+/// What CPUs do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum IdentityOf {
+    /// A trace, by its bytes and those of the tables that are read with it.
+    Trace {
+        sha256: String,
+    },
+    Made {
+        workload: String,
+        seed: u64,
+        size: u32,
+        ops: u64,
+        think: u32,
+    },
+}
+
+/// The first 128 bits of an identity's SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key(u128);
+
+impl Identity {
+    pub(super) fn key(&self) -> Key {
+        // Fields in the order of the declaration: the text is the same everywhere.
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        Key(Sha256::digest(text).iter().take(16).fold(0, |n, byte| n << 8 | u128::from(*byte)))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.of {
+            IdentityOf::Trace { sha256 } => {
+                write!(f, "{} under trace {}", self.setting, sha256.get(..16).unwrap_or(sha256))?
+            }
+            IdentityOf::Made { workload, seed, size, ops, think } => {
+                write!(
+                    f,
+                    "{} under {workload}, seed {seed}, size {size}, ops {ops}, think {think}",
+                    self.setting
+                )?;
+            }
+        }
+        match self.cpus {
+            Some(cpus) => write!(
+                f,
+                " on {cpus} CPUs (version {}, profile {})",
+                self.simulator,
+                self.profile.get(..8).unwrap_or("")
+            ),
+            None => {
+                write!(f, " (version {}, profile {})", self.simulator, self.profile.get(..8).unwrap_or(""))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl std::str::FromStr for Key {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(Self)
+    }
+}

@@ -1,0 +1,614 @@
+//! How much each knob of a design matters: alone, and together with others.
+//!
+//! What is explained is the part of the best setting's value that a setting reaches, under the same work on the same CPUs with the same
+//! seed. So a fast work counts as much as a slow one. Of its variance over a design's settings, within a work and a number of CPUs:
+//!
+//! - the *first-order index* of a knob is what the knob explains alone, V(E(y | knob)) / V(y);
+//! - its *total index* is what it explains alone or together with others, E(V(y | all other knobs)) / V(y). A knob of a small
+//!   first-order index and a large total one matters through others. One of a small total index may be left alone.
+//!
+//! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance Measures in Global Sensitivity
+//! Analysis of Nonlinear Models", 1996.) Variances are added up over works and CPUs before they are divided.
+//!
+//! Values of a knob weigh alike. There are two estimators:
+//!
+//! - [`Method::Grid`], where the settings are all combinations: both expectations are sums over all of them, and exact.
+//! - [`Method::Fit`], where they are a sample: a polynomial in the ranks of the values is fitted, whose terms are orthonormal over all
+//!   combinations, and the squares of its coefficients are the variances (Sudret, "Global Sensitivity Analysis Using Polynomial
+//!   Chaos Expansions", 2008). Terms are taken one after another, the one that explains most first, as many as predict best what was left
+//!   out of the fit (ten parts, each left out once). How much of the variance that is, is reported, and the indices add up to it.
+
+use super::analysis::{Place, mean, of_best, place};
+use super::record::{Metric, Row};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A picture has at most so many values: more are cut into as many groups of neighbours.
+const MOST_GROUPS: usize = 8;
+/// The highest degree of a fit, the most terms that it chooses from, and the most that it takes.
+const MOST_DEGREE: u32 = 10;
+const MOST_TERMS: usize = 500;
+const MOST_CHOSEN: usize = 60;
+/// What a fit predicts is found by so many parts of the settings, of which each is left out once.
+const FOLDS: usize = 10;
+
+/// How indices were found.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Method {
+    /// From all combinations of the knobs' values.
+    Grid,
+    /// From a polynomial. It predicts so large a part of the variance of settings that it did not see.
+    Fit { predicts: f64 },
+}
+
+/// What a knob explains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Index {
+    /// Alone.
+    pub(super) first: f64,
+    /// Alone or with other knobs.
+    pub(super) total: f64,
+}
+
+/// A work on a number of CPUs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct At {
+    pub(super) work: String,
+    pub(super) cpus: u32,
+    pub(super) index: Index,
+    /// By value, or by group of values: the mean of what settings reach of the best.
+    pub(super) means: Vec<f64>,
+}
+
+/// A knob.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Effect {
+    pub(super) knob: String,
+    /// Over all works and CPUs.
+    pub(super) index: Index,
+    /// Its values, or groups of neighbours, with the mean over all works and CPUs.
+    pub(super) means: Vec<(String, f64)>,
+    /// The same on each, the one where the means differ most first.
+    pub(super) places: Vec<At>,
+}
+
+/// The knobs of a design.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Sensitivity {
+    pub(super) design: String,
+    pub(super) settings: usize,
+    /// Settings without a result under some work. They are left out.
+    pub(super) left_out: usize,
+    pub(super) method: Method,
+    /// The part of the variance that seeds alone would make. `None`: there is one seed, or none.
+    pub(super) chance: Option<f64>,
+    /// The largest total index first.
+    pub(super) knobs: Vec<Effect>,
+}
+
+/// Means by (size, operations, think time), of what was reached by seed.
+type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
+
+/// Of each design that has knobs, how much each one matters. Settings of a design that name other knobs are another group.
+pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
+    type Group<'a> = (&'a str, Vec<&'a str>);
+    let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
+    for (row, ratio) in of_best(rows, metric) {
+        let (names, values): (Vec<_>, Vec<_>) = row.knobs().unzip();
+        let places = groups.entry((row.design(), names)).or_default().entry(values).or_default();
+        let reached = places.entry(place(row)).or_default();
+        reached.entry((row.size, row.ops, row.think)).or_default().push(ratio);
+    }
+    groups.into_iter().filter_map(|((design, knobs), settings)| of_design(design, &knobs, settings)).collect()
+}
+
+fn of_design(
+    design: &str,
+    names: &[&str],
+    settings: BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>,
+) -> Option<Sensitivity> {
+    let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
+    let count = settings.len();
+    let settings: Vec<_> = settings.into_iter().filter(|(_, places)| places.len() == all.len()).collect();
+    // Knobs with one value explain nothing.
+    let knobs: Vec<(&str, Vec<u64>)> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| (*name, settings.iter().map(|(values, _)| values[at]).collect::<BTreeSet<_>>()))
+        .map(|(name, values)| (name, values.into_iter().collect::<Vec<_>>()))
+        .collect();
+    let varied: Vec<usize> = (0..knobs.len()).filter(|knob| knobs[*knob].1.len() > 1).collect();
+    if varied.is_empty() {
+        return None;
+    }
+    // A point is a rank on each knob.
+    let rank = |knob: usize, value: u64| knobs[knob].1.binary_search(&value).unwrap_or_default();
+    let points: Vec<Vec<usize>> = settings
+        .iter()
+        .map(|(values, _)| varied.iter().map(|knob| rank(*knob, values[*knob])).collect())
+        .collect();
+    let levels: Vec<usize> = varied.iter().map(|knob| knobs[*knob].1.len()).collect();
+
+    let (mut noise, mut has_noise) = (0.0, false);
+    let mut values: Vec<(Place<'_>, Vec<f64>)> = vec![];
+    for at in &all {
+        let mut of_place = Vec::with_capacity(settings.len());
+        for (_, places) in &settings {
+            let reached: Vec<_> = places[at].values().map(|seeds| mean(seeds)).collect();
+            let n = reached.len() as f64;
+            of_place.push(reached.iter().map(|(mean, _)| mean).sum::<f64>() / n);
+            has_noise |= reached.iter().any(|(_, variance)| variance.is_some());
+            let variance = reached.iter().filter_map(|(_, variance)| *variance).sum::<f64>() / (n * n);
+            noise += variance / settings.len() as f64;
+        }
+        values.push((*at, of_place));
+    }
+    let found: Vec<Variances> = values.iter().map(|(_, y)| Variances::of(&points, &levels, y)).collect();
+    let sum = |of: &dyn Fn(&Variances) -> f64| found.iter().map(of).sum::<f64>();
+    let whole = sum(&|v| v.whole);
+    let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
+    let effects = varied.iter().enumerate().map(|(axis, knob)| {
+        let groups = levels[axis].min(MOST_GROUPS);
+        let group = |rank: usize| rank * groups / levels[axis];
+        let means = |y: &[f64]| {
+            let of = |wanted| {
+                points.iter().zip(y).filter(move |(point, _)| group(point[axis]) == wanted).map(|(_, y)| *y)
+            };
+            (0..groups).map(|wanted| mean(&of(wanted).collect::<Vec<_>>()).0).collect::<Vec<_>>()
+        };
+        let mut places: Vec<_> = values
+            .iter()
+            .zip(&found)
+            .map(|(((work, cpus), y), v)| At {
+                work: (*work).to_owned(),
+                cpus: *cpus,
+                index: Index { first: part(v.first[axis], v.whole), total: part(v.total[axis], v.whole) },
+                means: means(y),
+            })
+            .collect();
+        let n = places.len() as f64;
+        let overall = (0..groups).map(|at| places.iter().map(|place| place.means[at]).sum::<f64>() / n);
+        let (name, known) = &knobs[*knob];
+        let names = (0..groups).map(|wanted| {
+            let mut own =
+                known.iter().enumerate().filter(|(rank, _)| group(*rank) == wanted).map(|(_, value)| value);
+            match (own.next(), own.next_back()) {
+                (Some(first), Some(last)) => format!("{first} to {last}"),
+                (first, _) => first.map(ToString::to_string).unwrap_or_default(),
+            }
+        });
+        let means = names.zip(overall).collect();
+        places.sort_by(|a, b| swing(&b.means).total_cmp(&swing(&a.means)));
+        let index = Index {
+            first: part(sum(&|v| v.first[axis]), whole),
+            total: part(sum(&|v| v.total[axis]), whole),
+        };
+        Effect { knob: (*name).to_owned(), index, means, places }
+    });
+    let mut effects: Vec<_> = effects.collect();
+    effects.sort_by(|a, b| b.index.total.total_cmp(&a.index.total));
+    let method = match is_grid(&points, &levels) {
+        true => Method::Grid,
+        false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), whole).min(1.0) },
+    };
+    Some(Sensitivity {
+        design: design.to_owned(),
+        settings: count,
+        left_out: count - points.len(),
+        method,
+        chance: has_noise.then(|| part(noise, whole).min(1.0)),
+        knobs: effects,
+    })
+}
+
+/// The largest difference of two means.
+pub(super) fn swing(means: &[f64]) -> f64 {
+    means.iter().copied().fold(f64::MIN, f64::max) - means.iter().copied().fold(f64::MAX, f64::min)
+}
+
+fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
+    let all = levels.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
+    // No two points are equal.
+    all == Some(points.len())
+}
+
+/// The variance of some values, and the parts of it that are each axis'.
+#[derive(Debug)]
+struct Variances {
+    whole: f64,
+    first: Vec<f64>,
+    total: Vec<f64>,
+    /// What a fit does not predict. On a grid: nothing.
+    missed: f64,
+}
+
+impl Variances {
+    fn of(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Self {
+        let (middle, _) = mean(y);
+        let whole = y.iter().map(|y| (y - middle).powi(2)).sum::<f64>() / y.len() as f64;
+        // Rounding alone makes a variance of equal values that is not 0.
+        if whole <= (middle * 1e-9).powi(2) {
+            return Self {
+                whole: 0.0,
+                first: vec![0.0; levels.len()],
+                total: vec![0.0; levels.len()],
+                missed: 0.0,
+            };
+        }
+        match is_grid(points, levels) {
+            true => Self::of_grid(points, levels, y, whole),
+            false => Self::of_fit(points, levels, y, whole),
+        }
+    }
+
+    /// The mean of the variance within groups of points that are equal in some axes: E(V(y | these axes)).
+    fn within(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
+        let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
+        for (point, y) in points.iter().zip(y) {
+            let given = point.iter().enumerate().filter(|(axis, _)| is_given(*axis)).map(|(_, rank)| *rank);
+            groups.entry(given.collect()).or_default().push(*y);
+        }
+        let within = groups.values().flat_map(|group| {
+            let (middle, _) = mean(group);
+            group.iter().map(move |y| (y - middle).powi(2))
+        });
+        within.sum::<f64>() / y.len() as f64
+    }
+
+    fn of_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
+        let axes = || 0..levels.len();
+        let first =
+            axes().map(|axis| whole - Self::within(points, y, |given| given == axis)).map(|v| v.max(0.0));
+        let total = axes().map(|axis| Self::within(points, y, |given| given != axis));
+        Self { whole, first: first.collect(), total: total.collect(), missed: 0.0 }
+    }
+
+    fn of_fit(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
+        let Fit { terms, missed } = fit(points, levels, y);
+        let sum = |axis: usize, is_of: &dyn Fn(&[u32], usize) -> bool| {
+            terms.iter().filter(|(term, _)| is_of(term, axis)).map(|(_, c)| c * c).sum::<f64>()
+        };
+        let alone = |term: &[u32], axis: usize| {
+            term.iter().enumerate().all(|(at, degree)| (*degree > 0) == (at == axis))
+        };
+        let any = |term: &[u32], axis: usize| term[axis] > 0;
+        // The fit's variance is over all combinations, the values' over those that ran.
+        let fitted = terms.iter().map(|(_, c)| c * c).sum::<f64>();
+        let scale = if fitted > 0.0 { (whole - missed).max(0.0) / fitted } else { 0.0 };
+        Self {
+            whole,
+            first: (0..levels.len()).map(|axis| sum(axis, &alone) * scale).collect(),
+            total: (0..levels.len()).map(|axis| sum(axis, &any) * scale).collect(),
+            missed: missed.min(whole),
+        }
+    }
+}
+
+/// A polynomial: its terms, as a degree in each axis, with their coefficients, without the constant one.
+struct Fit {
+    terms: Vec<(Vec<u32>, f64)>,
+    /// The mean square of what it misses at points that it is not fitted to.
+    missed: f64,
+}
+
+/// Terms by their column, with their coefficients; and the constant one.
+struct Chosen {
+    constant: f64,
+    terms: Vec<(usize, f64)>,
+}
+
+/// Fits with no term, one, two and so on, of which the one is taken that predicts best. What a fit predicts is found by leaving out each
+/// tenth of the points in turn: for each, terms are chosen anew without them.
+fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
+    let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
+    let value = |term: &[u32], point: &[usize]| -> f64 {
+        term.iter()
+            .zip(point)
+            .zip(&bases)
+            .map(|((degree, rank), basis)| basis[*degree as usize][*rank])
+            .product()
+    };
+    let candidates = terms(&bases.iter().map(|basis| basis.len() as u32 - 1).collect::<Vec<_>>());
+    let columns: Vec<Vec<f64>> =
+        candidates.iter().map(|term| points.iter().map(|point| value(term, point)).collect()).collect();
+    let folds = points.len().min(FOLDS);
+    let mut errors: Vec<f64> = vec![];
+    for fold in 0..folds {
+        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
+        let path = matching(&columns, y, &kept);
+        let missed = path.iter().map(|Chosen { constant, terms }| {
+            let told =
+                |at: usize| constant + terms.iter().map(|(term, c)| c * columns[*term][at]).sum::<f64>();
+            left_out.iter().map(|at| (y[*at] - told(*at)).powi(2)).sum::<f64>()
+        });
+        let missed: Vec<_> = missed.collect();
+        match errors.is_empty() {
+            true => errors = missed,
+            // As many terms as all of them have.
+            false => errors = errors.iter().zip(&missed).map(|(a, b)| a + b).collect(),
+        }
+    }
+    let best = errors.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
+    let (terms, error) = best.map_or((0, 0.0), |(terms, error)| (terms, *error));
+    let mut path = matching(&columns, y, &(0..points.len()).collect::<Vec<_>>());
+    let chosen = path.swap_remove(terms.min(path.len() - 1));
+    let terms = chosen.terms.into_iter().map(|(term, c)| (candidates[term].clone(), c)).collect();
+    Fit { terms, missed: error / points.len() as f64 }
+}
+
+/// A term that is chosen.
+struct Step {
+    /// Its column.
+    term: usize,
+    /// What it has that those before it have not, of length 1.
+    direction: Vec<f64>,
+    /// What it has of each one before it, and of its own direction.
+    parts: Vec<f64>,
+    /// What the values have of its direction.
+    has: f64,
+}
+
+/// Chooses terms by orthogonal matching: the one that has most of what is left, again and again. Each one's part that others have is taken
+/// off first (Gram and Schmidt). The fit with no term, with one, and so on, to some of the points.
+fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
+    let n = points.len();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
+    let columns: Vec<Vec<f64>> = columns.iter().map(|column| of(column)).collect();
+    let norms: Vec<f64> = columns.iter().map(|column| dot(column, column).sqrt()).collect();
+    // The constant term comes first.
+    let constant = vec![(n as f64).sqrt().recip(); n];
+    let mut rest = of(y);
+    let has = dot(&constant, &rest);
+    rest.iter_mut().zip(&constant).for_each(|(rest, d)| *rest -= has * d);
+    let mut steps = vec![Step { term: usize::MAX, direction: constant, parts: vec![(n as f64).sqrt()], has }];
+    let mut path = vec![];
+    loop {
+        // From the last direction to the first: what is left of the values is the term's coefficient.
+        let mut left: Vec<f64> = steps.iter().map(|step| step.has).collect();
+        let mut terms = vec![];
+        for (at, step) in steps.iter().enumerate().rev() {
+            let coefficient = left[at] / step.parts[at];
+            left.iter_mut().zip(&step.parts).take(at).for_each(|(left, part)| *left -= coefficient * part);
+            terms.push((step.term, coefficient));
+        }
+        let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
+        path.push(Chosen { constant, terms });
+        if steps.len() + 1 >= n.div_ceil(2).min(MOST_CHOSEN) {
+            return path;
+        }
+        let gains = columns
+            .iter()
+            .zip(&norms)
+            .enumerate()
+            .filter(|(at, (_, norm))| **norm > 0.0 && steps.iter().all(|step| step.term != *at));
+        let gains = gains.map(|(at, (column, norm))| (at, dot(column, &rest).abs() / norm));
+        let Some((term, _)) = gains.max_by(|a, b| a.1.total_cmp(&b.1)) else { return path };
+        let (mut direction, mut parts) = (columns[term].clone(), vec![0.0; steps.len()]);
+        // Twice, because rounding leaves some the first time.
+        for _ in 0..2 {
+            for (step, part) in steps.iter().zip(&mut parts) {
+                let more = dot(&step.direction, &direction);
+                *part += more;
+                direction.iter_mut().zip(&step.direction).for_each(|(rest, d)| *rest -= more * d);
+            }
+        }
+        let norm = dot(&direction, &direction).sqrt();
+        if norm < 1e-9 * norms[term] {
+            return path;
+        }
+        direction.iter_mut().for_each(|d| *d /= norm);
+        parts.push(norm);
+        let has = dot(&direction, &rest);
+        rest.iter_mut().zip(&direction).for_each(|(rest, d)| *rest -= has * d);
+        steps.push(Step { term, direction, parts, has });
+    }
+}
+
+/// Polynomials in the rank, by degree and rank, that are orthonormal where all ranks weigh alike.
+fn polynomials(levels: usize) -> Vec<Vec<f64>> {
+    let n = levels as f64;
+    let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
+    let mut basis = vec![vec![1.0; levels]];
+    while basis.len() < levels && basis.len() <= MOST_DEGREE as usize {
+        let Some(last) = basis.last() else { break };
+        let mut next: Vec<f64> = last.iter().zip(&at).map(|(value, at)| value * at).collect();
+        for _ in 0..2 {
+            for before in &basis {
+                let part = dot(before, &next);
+                next.iter_mut().zip(before).for_each(|(next, before)| *next -= part * before);
+            }
+        }
+        let norm = dot(&next, &next).sqrt();
+        next.iter_mut().for_each(|value| *value /= norm);
+        basis.push(next);
+    }
+    basis
+}
+
+/// All terms but the constant one, as a degree in each axis: of the first degree, of the second one, and so on, as long as there are not
+/// too many.
+fn terms(most: &[u32]) -> Vec<Vec<u32>> {
+    let mut all: Vec<Vec<u32>> = vec![];
+    let mut last = vec![vec![0; most.len()]];
+    for _ in 0..MOST_DEGREE {
+        let next: BTreeSet<Vec<u32>> = last
+            .iter()
+            .flat_map(|term| {
+                (0..most.len()).filter(|axis| term[*axis] < most[*axis]).map(|axis| {
+                    let mut next = term.clone();
+                    next[axis] += 1;
+                    next
+                })
+            })
+            .collect();
+        if next.is_empty() || all.len() + next.len() > MOST_TERMS {
+            break;
+        }
+        last = next.into_iter().collect();
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::analysis::tests::row;
+    use super::super::sample;
+    use super::*;
+    use std::f64::consts::PI;
+
+    /// A function on axes from 0 to 1, with its indices as its formula has them.
+    struct Known {
+        of: fn(&[f64]) -> f64,
+        indices: &'static [(f64, f64)],
+    }
+
+    /// 3a + b: variances are as 9 to 1, and none is of both.
+    const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
+    /// (a - ½)(b - ½): all of it is of both.
+    const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
+    /// Ishigami and Homma (1990), with a = 7 and b = 0.1.
+    const ISHIGAMI: Known = Known {
+        of: |x| {
+            let [a, b, c] = [0, 1, 2].map(|axis| (2.0 * x[axis] - 1.0) * PI);
+            a.sin() + 7.0 * b.sin().powi(2) + 0.1 * c.powi(4) * a.sin()
+        },
+        indices: &[(0.3139, 0.5576), (0.4424, 0.4424), (0.0, 0.2437)],
+    };
+    /// Sobol's g function with a = 0, 1, 4.5 and 9: the variance of a factor is 1 / 3(1 + a)².
+    const G: Known = Known {
+        of: |x| {
+            [0.0, 1.0, 4.5, 9.0].iter().zip(x).map(|(a, x)| ((4.0 * x - 2.0).abs() + a) / (1.0 + a)).product()
+        },
+        indices: &[(0.7165, 0.7953), (0.1791, 0.2423), (0.0237, 0.0344), (0.0072, 0.0105)],
+    };
+
+    fn indices(known: &Known, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
+        let place = |rank: &usize| (*rank as f64 + 0.5) / levels as f64;
+        let y: Vec<f64> =
+            points.iter().map(|point| (known.of)(&point.iter().map(place).collect::<Vec<_>>())).collect();
+        let found = Variances::of(points, &vec![levels; points[0].len()], &y);
+        let pairs = found.first.iter().zip(&found.total).map(|(f, t)| (f / found.whole, t / found.whole));
+        (pairs.collect(), 1.0 - found.missed / found.whole)
+    }
+
+    fn grid(axes: usize, levels: usize) -> Vec<Vec<usize>> {
+        (0..levels.pow(axes as u32))
+            .map(|n| (0..axes as u32).map(|axis| n / levels.pow(axis) % levels).collect())
+            .collect()
+    }
+
+    fn sampled(axes: usize, points: u32) -> Vec<Vec<usize>> {
+        let parts = sample::strata(points, &vec![points as usize; axes], 7);
+        (0..points as usize).map(|point| parts.iter().map(|axis| axis[point] as usize).collect()).collect()
+    }
+
+    #[track_caller]
+    fn near(found: &[(f64, f64)], known: &Known, by: f64) {
+        for (found, known) in found.iter().zip(known.indices) {
+            assert!((found.0 - known.0).abs() < by && (found.1 - known.1).abs() < by, "{found:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn on_a_grid_indices_are_those_of_the_formula() {
+        near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
+        near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
+        // What is left is the difference of a sum and an integral.
+        near(&indices(&ISHIGAMI, &grid(3, 24), 24).0, &ISHIGAMI, 0.01);
+        near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
+    }
+
+    #[test]
+    fn of_a_sample_indices_are_near_those_of_the_formula() {
+        for (known, axes, points, by) in
+            [(&SUM, 2, 16, 1e-6), (&PRODUCT, 2, 16, 1e-6), (&ISHIGAMI, 3, 200, 0.03), (&G, 4, 200, 0.06)]
+        {
+            let (found, predicts) = indices(known, &sampled(axes, points), points as usize);
+            near(&found, known, by);
+            assert!(predicts > 0.85, "{predicts}");
+        }
+    }
+
+    #[test]
+    fn a_fit_to_chance_predicts_nothing() {
+        let points = sampled(3, 64);
+        let mut chance = 1_u64;
+        let mut next = || {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (chance >> 40) as f64
+        };
+        let y: Vec<f64> = points.iter().map(|_| next()).collect();
+        let found = Variances::of(&points, &[64; 3], &y);
+        assert!(found.missed > 0.7 * found.whole, "{found:?}");
+        assert!(found.total.iter().all(|total| *total < 0.3 * found.whole), "{found:?}");
+    }
+
+    #[test]
+    fn polynomials_are_orthonormal_over_the_ranks() {
+        for levels in [2, 3, 5, 32, 500] {
+            let basis = polynomials(levels);
+            assert_eq!(basis.len(), levels.min(MOST_DEGREE as usize + 1));
+            for (i, a) in basis.iter().enumerate() {
+                for (j, b) in basis.iter().enumerate() {
+                    let dot = a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / levels as f64;
+                    assert!((dot - f64::from(u8::from(i == j))).abs() < 1e-9, "{levels}: {i} {j} {dot}");
+                }
+            }
+        }
+    }
+
+    /// Raw values of all works in one pool: a fast work, on which a knob does nothing, made a knob that quadruples a slow one explain 0.2 %.
+    #[test]
+    fn a_fast_work_does_not_drown_a_knob_that_matters_to_a_slow_one() {
+        let mut rows = vec![];
+        for capacity in [8, 64] {
+            for limit in [1, 2] {
+                for seed in 1..=3 {
+                    let setting = format!("d:capacity={capacity}:limit={limit}");
+                    rows.push(row("fast", 4, seed, &setting, 1000.0 + f64::from(limit)));
+                    rows.push(row("slow", 4, seed, &setting, if capacity == 64 { 4.2 } else { 1.0 }));
+                }
+            }
+        }
+        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        let [design] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((design.method, design.settings), (Method::Grid, 4));
+        assert!(design.chance.unwrap() < 1e-9, "{found:?}");
+        let [capacity, limit] = &design.knobs[..] else { panic!("{found:?}") };
+        assert_eq!((&*capacity.knob, &*limit.knob), ("capacity", "limit"));
+        assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{found:?}");
+        assert_eq!((&*capacity.places[0].work, capacity.places[0].means[1]), ("slow", 1.0));
+        assert!((swing(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
+        // Where it does all that is done, the other knob's index is whole, though it does little.
+        assert_eq!((&*limit.places[0].work, limit.places[0].index.total), ("fast", 1.0));
+    }
+
+    #[test]
+    fn a_knob_that_matters_through_another_one_has_a_total_index_only() {
+        let rows: Vec<_> = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0), (1, 1, 1.0)]
+            .into_iter()
+            .map(|(a, b, value)| row("w", 1, 1, &format!("d:a={a}:b={b}"), value))
+            .collect();
+        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        for knob in &found[0].knobs {
+            assert_eq!(knob.index, Index { first: 0.0, total: 1.0 });
+        }
+        assert_eq!(found[0].chance, None, "one seed says nothing of chance");
+    }
+
+    #[test]
+    fn values_of_a_long_axis_are_groups_of_neighbours_and_a_setting_without_all_works_is_left_out() {
+        let mut rows: Vec<_> =
+            (0..20).map(|n| row("w", 1, 1, &format!("d:k={n}"), f64::from(n) + 1.0)).collect();
+        rows.extend((0..19).map(|n| row("v", 1, 1, &format!("d:k={n}"), 1.0)));
+        rows.push(row("w", 1, 1, "other", 1.0));
+        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        assert_eq!((found.len(), found[0].settings, found[0].left_out), (1, 20, 1));
+        let means = &found[0].knobs[0].means;
+        assert_eq!((means.len(), &*means[0].0), (MOST_GROUPS, "0 to 2"));
+    }
+}
