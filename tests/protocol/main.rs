@@ -312,7 +312,7 @@ fn a_counter_example_opens_as_a_page() {
     std::fs::write(&file, serde_json::to_string(&told).unwrap()).unwrap();
     let read = uslab_sim::story::Story::read(&file).unwrap();
     assert_eq!(read.steps.len(), failure.way.len() - 1);
-    assert!(read.page().unwrap().contains("the empty region was written"));
+    assert!(read.page(None).unwrap().contains("the empty region was written"));
     assert_eq!(read.moment(read.steps.len()).unwrap().number, read.steps.len());
 }
 
