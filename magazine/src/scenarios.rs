@@ -11,13 +11,16 @@
 #[cfg(loom)]
 mod models;
 #[cfg(shuttle)]
+#[path = "../../tests/kit/linearizable.rs"]
+mod linearizable;
+#[cfg(shuttle)]
 mod schedules;
 mod world;
 
 #[cfg(loom)]
 use crate::sync::check::Bound;
 #[cfg(shuttle)]
-use crate::sync::schedule::Schedules;
+use crate::sync::{self, schedule::Schedules};
 #[cfg(loom)]
 use models::{Scripts, both, moves, stays};
 #[cfg(shuttle)]
@@ -232,6 +235,11 @@ crate::sync::scenarios! {
         bug("a batch is taken for pushed", "M2", LOST);
         bug("the supplier fills under the lock of drains", "M4", "user code would run while a lock is held");
         bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
+    }
+    explained {
+        shuttle("M1 H1: what four saw beside drains is explained by one order", BOTH, schedules::history);
+        claimed("a region is used without its claim", "M1", "no order explains");
+        rseq("section not armed", "M1", "no order explains");
     }
     drained {
         shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH, schedules::drain);

@@ -4,10 +4,12 @@
 //! Wing and Gong's search (1993) with Lowe's memory of what was tried (2017): a state of the specification behind the same set of
 //! operations is searched once. A history of independent objects is checked one object at a time, which is the same by locality
 //! (Herlihy and Wing 1990): [`check_each`].
+//!
+//! `uslab-magazine` includes this file, too, for histories of schedules: so it names what is above it.
 
+use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
-use uslab_magazine::sync::{AtomicU64, Mutex, Ordering::SeqCst};
 
 /// An operation with its result, and when it was called and had returned.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,31 @@ where
     Ok(())
 }
 
+/// An object that is somebody's or free: what its owners do with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Object {
+    pub(crate) owned: bool,
+}
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Owned {
+    Alloc(usize),
+    Free(usize),
+}
+impl Owned {
+    pub(crate) fn object(&self) -> usize {
+        match self {
+            Self::Alloc(object) | Self::Free(object) => *object,
+        }
+    }
+}
+impl Spec for Object {
+    type Op = Owned;
+    fn allows(&mut self, op: &Owned) -> bool {
+        let now = matches!(op, Owned::Alloc(_));
+        std::mem::replace(&mut self.owned, now) != now
+    }
+}
+
 /// Takes down what threads do.
 pub(crate) struct Recorder<O> {
     clock: AtomicU64,
@@ -111,27 +138,33 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and notes what `op` makes of its result. Others come between now and then.
-    pub(crate) fn call<R>(&self, call: impl FnOnce() -> R, op: impl FnOnce(&R) -> O) -> R {
+    /// Runs `call`, and notes what `op` makes of its result, if anything. Others come between now and then.
+    pub(crate) fn call<R, N: Into<Option<O>>>(
+        &self,
+        call: impl FnOnce() -> R,
+        op: impl FnOnce(&R) -> N,
+    ) -> R {
         // SeqCst: a clock that all threads agree on; an operation does not leave the span that is noted.
         let called = self.clock.fetch_add(1, SeqCst);
         let between = called % 5 == 0;
         if between {
-            std::thread::yield_now();
+            yield_now();
         }
         let result = call();
         if between {
-            std::thread::yield_now();
+            yield_now();
         }
         let returned = self.clock.fetch_add(1, SeqCst);
-        self.calls.lock().push(Call { called, returned, op: op(&result) });
+        let noted = op(&result).into().map(|op| Call { called, returned, op });
+        self.calls.lock().extend(noted);
         result
     }
-    pub(crate) fn history(mut self) -> Vec<Call<O>> {
-        std::mem::take(self.calls.get_mut())
+    pub(crate) fn history(&self) -> Vec<Call<O>> {
+        std::mem::take(&mut *self.calls.lock())
     }
 }
 
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -3,7 +3,7 @@
 //! Real threads run, each call and its result are noted, and the history is checked. Each kind has a wrapper that is wrong on
 //! purpose: its history must be refused. Handle tables and hives are for one owner, so theirs are under a lock.
 
-use crate::linearizable::{Call, Recorder, Spec, check, check_each};
+use crate::linearizable::{Call, Object, Owned, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use uslab::handle::{Generations, Handle, HandleCache, HandleTable};
@@ -51,28 +51,6 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 
 // ---- objects of a cache ----
 
-/// One object.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Object {
-    owned: bool,
-}
-#[derive(Clone, Copy, Debug)]
-enum Owned {
-    Alloc(usize),
-    Free(usize),
-}
-impl Spec for Object {
-    type Op = Owned;
-    fn allows(&mut self, op: &Owned) -> bool {
-        let now = matches!(op, Owned::Alloc(_));
-        std::mem::replace(&mut self.owned, now) != now
-    }
-}
-fn object(op: &Owned) -> usize {
-    match op {
-        Owned::Alloc(object) | Owned::Free(object) => *object,
-    }
-}
 /// Allocates and frees; objects travel between threads.
 fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<Owned>> {
     let shared = Mutex::new(vec![]);
@@ -106,7 +84,7 @@ fn no_object_has_two_owners() {
             unsafe { cache.free(object) };
         };
         let history = exchange(round, alloc, free);
-        explained(round, check_each(&Object { owned: false }, &history, object));
+        explained(round, check_each(&Object { owned: false }, &history, Owned::object));
     }
 }
 
@@ -121,7 +99,7 @@ fn a_pool_that_looks_and_takes_in_two_lock_holds_is_caught() {
             last
         };
         let history = exchange(round, alloc, |object| objects.lock().push(object));
-        check_each(&Object { owned: false }, &history, object).is_err()
+        check_each(&Object { owned: false }, &history, Owned::object).is_err()
     };
     assert!(is_caught(wrong));
 }

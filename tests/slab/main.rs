@@ -30,3 +30,5 @@ mod rcu;
 mod sandbox;
 mod shrinker;
 mod typed;
+
+use uslab_magazine::sync;

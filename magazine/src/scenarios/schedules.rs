@@ -2,12 +2,14 @@
 //! third CPU that has no region. Before each operation the schedule chooses where the thread is, where it is moved, and whether a
 //! restartable sequence is aborted there.
 
+use super::linearizable::{Object, Owned, Recorder, check_each};
 use super::world::{DepotWorld, Side, World, child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
-use crate::threads::{together, wander};
+use crate::test_round::TestRound;
+use crate::threads::{crowd, together, wander};
 use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
@@ -60,6 +62,39 @@ fn drains(w: &World) -> Vec<Option<usize>> {
         }
     }
     vec![]
+}
+
+/// Four allocate and free, and drain now and then. Each allocation and each free is at one moment of its own, for all.
+pub(super) fn history(by: Mechanism) {
+    struct Seen {
+        world: World,
+        recorder: Recorder<Owned>,
+    }
+    fn side(Seen { world, recorder }: &Seen, thread: usize) {
+        let mut held: Vec<TestRound> = vec![];
+        for _ in 0..STEPS {
+            wander(world.layer.cpus().count());
+            match choose(5) {
+                0 | 1 => {
+                    let call = || world.layer.alloc(&world.supplier);
+                    // What is refused is nobody's: the sums of others may lag.
+                    let op = |round: &Option<TestRound>| round.map(|round| Owned::Alloc(round.0));
+                    held.extend(recorder.call(call, op));
+                }
+                2 if thread == 0 => drop(drains(world)),
+                _ => {
+                    if let Some(round) = held.pop() {
+                        let free = || world.layer.free(&world.supplier, round);
+                        recorder.call(free, |()| Some(Owned::Free(round.0)));
+                    }
+                }
+            }
+        }
+    }
+    let seen = Arc::new(Seen { world: world(by), recorder: Recorder::new() });
+    crowd(&seen, 4, side);
+    let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), Owned::object);
+    assert!(outcome.is_ok(), "no order explains what was seen: {outcome:?}");
 }
 
 /// Holds all locks, as for a fork.
