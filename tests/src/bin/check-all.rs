@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
-use uslab_sync::shard::{Shard, join_rows};
+use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
     EXAMPLES, Example, MODELLED, Modelled, OUTSIDE, field, grace_test, litmus_test, loom_test, loom_test_of,
@@ -42,7 +42,7 @@ const WHAT: &str = "check-all";
 /// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
 ///
 /// Environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none). Exit codes: 0 all passed,
-/// 1 something failed or a share is missing, 2 wrong usage.
+/// 1 something failed, 2 wrong usage, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
 struct Args {
@@ -100,13 +100,17 @@ fn main() -> ExitCode {
         return totals.end();
     }
     if !args.share.merge.is_empty() {
-        return match merge(&args, &mut totals) {
-            Ok(()) => totals.end(),
+        let shares = match args.share.joined(WHAT) {
+            Ok(shares) => shares,
             Err(error) => {
                 eprintln!("check-all: {error:#}");
-                ExitCode::FAILURE
+                return ExitCode::from(2);
             }
         };
+        if let Err(error) = merge(shares, &mut totals) {
+            totals.broken.push(format!("{error:#}"));
+        }
+        return totals.end();
     }
     let shard = match args.share.asked() {
         Ok(shard) => shard.filter(|_| !args.tests),
@@ -152,8 +156,7 @@ fn main() -> ExitCode {
 }
 
 /// Adds up what all shares left, as if it had run at once.
-fn merge(args: &Args, totals: &mut Totals) -> anyhow::Result<()> {
-    let shares = args.share.joined(WHAT)?;
+fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
     println!("{} shares of {}", shares.len(), shares[0].of);
     let rows: Vec<Vec<String>> = shares.into_iter().map(|share| share.rows).collect();
     for row in join_rows(&rows).map_err(anyhow::Error::msg)? {

@@ -36,7 +36,7 @@ use uslab_tests::{cargo_in, workspace};
 ///
 /// Environment: BOUND, the pre-emption bound of all models (default 1). Exit codes: 0 of those that nothing notices, and of those that only a floor notices, no more are unexplained than
 /// tests/mutants.toml allows; of a sample, no more with a confidence of 95 %. 1 there are more, or something else is wrong, 2 wrong
-/// usage or a bad tests/mutants.toml.
+/// usage, a bad tests/mutants.toml, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
@@ -325,7 +325,7 @@ fn main() -> ExitCode {
         Ok(report) => report,
         Err(error) => {
             eprintln!("check-mutants: {error:#}");
-            return ExitCode::FAILURE;
+            return ExitCode::from(if args.share.merge.is_empty() { 1 } else { 2 });
         }
     };
     match args.json.then(|| serde_json::to_string_pretty(&report)) {

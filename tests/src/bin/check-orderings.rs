@@ -29,7 +29,8 @@ use uslab_tests::waiver::Waiver;
 /// tests of its library that call `uslab_sync::check::model`. A mutant that no model notices fails the check, and so does an ordering stronger than Relaxed that no model reaches.
 /// Orderings in what loom cannot compile are listed. The last line holds the counts.
 ///
-/// Exit codes: 0 every mutant is caught or waived, 1 not so, 2 wrong usage or a bad waiver file.
+/// Exit codes: 0 every mutant is caught or waived, 1 not so, 2 wrong usage, a bad waiver file, or a
+/// share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
@@ -208,7 +209,7 @@ fn main() -> ExitCode {
         Ok(report) => report,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
-            return ExitCode::FAILURE;
+            return ExitCode::from(if args.share.merge.is_empty() { 1 } else { 2 });
         }
     };
     match args.json.then(|| serde_json::to_string_pretty(&report)) {
