@@ -105,6 +105,7 @@ impl<'s> App<'s> {
             free: 0,
             uncommitted: 0,
             orders: Vec::new(),
+            uncommitted_orders: Vec::new(),
             cpus: Vec::new(),
             depot: Vec::new(),
         };
