@@ -686,7 +686,7 @@ impl<M: Memory> Table<M> {
         self.all().for_each(|(class, _)| self.assert_at_rest(class));
     }
     /// At rest: the class as its operations expect it, and the empty region as it was made.
-    #[cfg(any(loom, shuttle))]
+    #[cfg(any(shuttle, all(test, loom)))]
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
             assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");
