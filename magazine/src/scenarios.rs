@@ -8,11 +8,11 @@
 //! bodies and the same layer above them. Those of loom are exhaustive and small, and each script of migrations and aborts is a
 //! model of its own. Those of shuttle are larger, sampled, and sequentially consistent: orderings are loom's business.
 
-#[cfg(loom)]
-mod models;
 #[cfg(shuttle)]
 #[path = "../../tests/kit/linearizable.rs"]
 mod linearizable;
+#[cfg(loom)]
+mod models;
 #[cfg(shuttle)]
 mod schedules;
 mod world;
