@@ -156,6 +156,12 @@ impl Tables {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
+    /// Every table as it is when nobody works.
+    #[cfg(shuttle)]
+    pub fn assert_at_rest(&self) {
+        self.each().for_each(|table| table.assert_all_at_rest());
+    }
+
     /// Takes what lies on the stacks of `cpus` of all layers in these groups: see [`Table::sweep`].
     ///
     /// Cost: one fence for each table.

@@ -181,6 +181,7 @@ impl Depot {
             }
         }
         full.min = full.min.min(full.len);
+        planted!("the length of a depot forgets what left it" => return true);
         self.publish(full.len);
         planted!("depot length from before the lock" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);

@@ -435,6 +435,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if busy {
             self.counts.busy.add(1);
         }
+        planted!("an operation is of two classes" => self.counts.paths.count(op));
         self.counts.paths.count(op);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         Some(unsafe { R::from_raw(mine) })
@@ -514,6 +515,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
+        planted!("a magazine that is not full goes to the depot" => let full = true);
         let kept = full && {
             inject_yield();
             node.depot.put(op, magazine, || self.table.block(op))
@@ -579,6 +581,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
+        planted!("a purge leaves what lies in the depots" => return);
         self.empty_depots(op, supplier);
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
@@ -736,6 +739,7 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
 /// The locks of its depots; the [table](Table) has its own, and forgets other threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        planted!("a fork does not wait for depots" => return);
         if rank == Rank::Depot {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }

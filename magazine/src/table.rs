@@ -501,7 +501,9 @@ impl<M: Memory> Table<M> {
     /// The same, unless it is closed.
     pub(crate) fn change_limit(&self, class: Class, limit: u16) {
         let _one_at_a_time = self.drains.lock();
-        if !self.is_closed(class) {
+        let closed = self.is_closed(class);
+        planted!("a class that is closed for good is opened by its limit" => let closed = false);
+        if !closed {
             // SAFETY: the lock of drains is held.
             unsafe { self.set_limit_locked(class, limit) };
         }
@@ -677,8 +679,14 @@ impl<M: Memory> Table<M> {
         self.making.lock().blocks.append(blocks);
     }
 
+    /// The same of all classes.
+    #[cfg(shuttle)]
+    #[doc(hidden)]
+    pub fn assert_all_at_rest(&self) {
+        self.all().for_each(|(class, _)| self.assert_at_rest(class));
+    }
     /// At rest: the class as its operations expect it, and the empty region as it was made.
-    #[cfg(all(test, any(loom, shuttle)))]
+    #[cfg(any(shuttle, all(test, loom)))]
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
             assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");

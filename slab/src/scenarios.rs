@@ -1,7 +1,8 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S3 the lists of slabs,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits. Each
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits, P1
+//! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
@@ -11,6 +12,8 @@ mod models;
 mod rcu;
 #[cfg(shuttle)]
 mod schedules;
+#[cfg(shuttle)]
+mod simulation;
 pub(crate) mod world;
 
 use crate::Magazines;
@@ -100,6 +103,14 @@ uslab_magazine::sync::scenarios! {
         loom("U1 the public API", Model::new(TWO, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
         bug("a user's assertion", "U1", "is not theirs");
     }
+    l1_two_grow {
+        loom("L1 limit: two make a slab each", Model::new(THREE, 64), models::two_grow_at_the_limit);
+        bug("a slab is charged by load and store", "L1", "more slabs than the limit");
+    }
+    p1 {
+        loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), models::two_free_a_mapping);
+        bug("a mapping is found in one lock hold and removed in the next", "P1", "at < self.len");
+    }
     l1 {
         loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
         bug("other CPUs are not drained before an error", "L1", "CacheLimit");
@@ -135,6 +146,22 @@ uslab_magazine::sync::scenarios! {
     used {
         shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
         bug("a region is used without its claim", "U1", "something is left");
+    }
+    reaped {
+        shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
+        bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+    }
+    simulated {
+        shuttle("A1 A2 A3 A4 A5: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
+        bug("a batch is taken for pushed", "A1", "by the books");
+        bug("merge without looking at the buddy", "A1", "taken off an empty list");
+        bug("an object keeps its generation", "A1", "two objects of one handle");
+        bug("a purge leaves what lies in the depots", "A1", "a cache alone gets");
+        bug("shrinkers run under the lock of their list", "A2", "lock order");
+        bug("a tag is cleared when its object has been taken back", "A3", "object freed twice");
+        bug("deferred frees wait for nobody", "A4", "a reader may look at");
+        bug("a slab that readers may look at goes at once", "A4", "that a reader looks at");
+        bug("a pool does not miss what it takes from its reserve", "A5", "the reserve of a pool");
     }
 }
 

@@ -13,8 +13,10 @@ use crate::geometry::OrderRule;
 #[cfg(doc)]
 use crate::observe::Counts;
 use crate::observe::{Observed, Observer, TooManyObservers};
+#[cfg(not(loom))]
+use crate::reclaim::reaper::Reap;
 #[cfg(not(any(loom, shuttle)))]
-use crate::reclaim::reaper::{Reap, Reaper, ReaperBuilder};
+use crate::reclaim::reaper::{Reaper, ReaperBuilder};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use crate::report::census::{Census, Violation};
 #[cfg(not(any(loom, shuttle)))]
@@ -122,7 +124,7 @@ impl Subsystem {
     /// went there.
     ///
     /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(loom))]
     pub fn end_interval(&self) -> usize {
         self.core.end_interval()
     }

@@ -27,10 +27,19 @@ pub struct Modelled {
 /// All of them.
 pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
-    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 52, least_schedules: 15 },
+    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 53, least_schedules: 15 },
     Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
     Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 21, least_schedules: 8 },
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
+];
+
+/// Planted bugs of what loom does not compile, or cannot run: schedules must catch them.
+pub const NOT_FOR_LOOM: [&str; 5] = [
+    "a pool does not miss what it takes from its reserve",
+    "a purge leaves what lies in the depots",
+    "a tag is cleared when its object has been taken back",
+    "shrinkers run under the lock of their list",
+    "the reaper falls asleep without another look",
 ];
 
 /// A user's program on top of them, with models of its own.

@@ -24,6 +24,7 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     // Acquire: pairs with the Release below, so that the last operation's stores to the region are seen.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
+    planted!("an operation keeps its claim" => return Some(result));
     // Release: pairs with the Acquire of the next claim of this region, a drain's included.
     region.claim().store(0, Release);
     Some(result)

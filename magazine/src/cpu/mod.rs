@@ -174,8 +174,9 @@ impl Cpus {
     }
 
     /// Simulated CPUs under the token model of restartable sequences.
-    #[cfg(all(any(loom, shuttle), test))]
-    pub(crate) fn by(self, mechanism: Mechanism) -> Self {
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub fn by(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
 

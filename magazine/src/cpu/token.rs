@@ -30,9 +30,18 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
+/// The thread that has it runs on the CPU.
+struct Running<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
+
 /// The token of a CPU lies in its own region, wherever the CPU's word leads.
-fn token(table: &impl Regions, cpu: u32) -> Option<MutexGuard<'_, ()>> {
-    Some(table.region(cpu)?.0.token.lock())
+fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
+    let token = &table.region(cpu)?.0.token;
+    // Those who had it when a process forked are not in the child.
+    #[cfg(shuttle)]
+    if crate::sync::schedule::is_alone() {
+        return Some(Running(None));
+    }
+    Some(Running(Some(token.lock())))
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {

@@ -398,6 +398,26 @@ pub(super) fn close_and_purge(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
+/// H5: a layer is closed and purged while memory is short, which changes how much it may hold.
+pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
+    let w = World::new(by, 2, 1, 0, false, 2);
+    w.stack(0, 0, 2, &[1]);
+    w.out(2);
+    let closes = |w: &World| {
+        w.layer.close();
+        w.layer.purge(&w.supplier);
+        vec![]
+    };
+    let shrinks = |w: &World| {
+        w.layer.shrink();
+        vec![]
+    };
+    let world = Arc::new(w);
+    together(&world, (script, closes), &[on(1, shrinks)]);
+    world.free(2);
+    assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
+    world.census(&[]);
+}
 /// H5: a layer is closed and purged while another CPU frees for the first time: nobody has asked that CPU for anything.
 pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
@@ -602,12 +622,14 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread is moved to another node at each of its steps.
+/// N1: a thread is moved to another node at each of its steps. Each stack has a round, so that these are few.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
     w.supplier.second_node = 3;
-    w.with_supplier(&[1, 2, 3, 4]);
+    w.stack(0, 0, 2, &[1]);
+    w.stack(1, 1, 2, &[3]);
+    w.with_supplier(&[2, 4]);
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free)]);
 }
 

@@ -216,9 +216,12 @@ pub(super) fn fork(world: &World) {
     // SAFETY: nothing comes between but looks.
     unsafe {
         world.before_fork();
+        let depots = || world.layer.nodes.iter().map(|node| node.depot.len()).collect::<Vec<_>>();
+        let before = depots();
         for cpu in 0..world.layer.cpus().count() {
             assert!(!world.layer.table.is_away(cpu), "a child would have no region of CPU {cpu}");
         }
+        assert_eq!(depots(), before, "a depot changes while it is held for a fork");
         world.after_fork_in_parent();
     }
 }

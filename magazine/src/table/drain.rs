@@ -97,6 +97,7 @@ impl<M: Memory> Table<M> {
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
+            planted!("a drain forgets to put a region back" => continue);
             self.put_back(cpu);
         }
         self.was_away(&since);

@@ -21,7 +21,7 @@ std::thread_local! {
 }
 
 /// Another model begins.
-pub(crate) fn forget_threads() {
+pub fn forget_threads() {
     THREADS.set(Threads { now: 0, most: 0 });
 }
 /// An execution begins.
@@ -39,7 +39,7 @@ pub(crate) fn spawned() {
     THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
 }
 /// The most threads that an execution of the model had, the first one included.
-pub(crate) fn threads() -> u32 {
+pub fn threads() -> u32 {
     1 + THREADS.get().most
 }
 
@@ -63,7 +63,7 @@ pub fn plant(bug: &'static str) {
 ///
 /// # Panics
 /// When the bug survives, or is caught for another reason.
-pub(crate) fn catch(
+pub fn catch(
     bug: &'static str,
     property: &str,
     unit: &str,
@@ -91,12 +91,12 @@ pub(crate) fn catch(
 ///
 /// # Panics
 /// It has another value.
-pub(crate) fn shard() -> Option<Shard> {
+pub fn shard() -> Option<Shard> {
     let asked = std::env::var("SHARD").ok()?;
     Some(asked.parse().unwrap_or_else(|error| panic!("SHARD={asked}: {error}")))
 }
 /// Whether the share has a planted bug: each bug of a property is one share's.
-pub(crate) fn has_bug(bug: &str, property: &str) -> bool {
+pub fn has_bug(bug: &str, property: &str) -> bool {
     shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
 }
 

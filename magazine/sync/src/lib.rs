@@ -21,6 +21,7 @@ mod backend;
 #[cfg(loom)]
 pub mod check;
 #[cfg(any(loom, shuttle))]
+#[cfg_attr(loom, allow(unreachable_pub, reason = "what `schedule` shows of it"))]
 mod execution;
 pub mod fork;
 #[doc(hidden)]

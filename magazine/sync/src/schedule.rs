@@ -3,13 +3,18 @@
 //! A scenario is larger than what a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt et al.,
 //! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
 //! no such bound, and find other ones. Both begin with fixed seeds, so a run that fails fails again.
+//!
+//! [`once`] runs one schedule, which a number names: for a simulation that draws its world from the same number.
 
 pub use crate::execution::plant;
+#[doc(hidden)]
+pub use crate::execution::{catch, forget_threads, has_bug, shard, threads};
 
-use crate::execution::{begins, catch, forget_threads, has_bug, shard, text, threads};
+use crate::execution::{begins, text};
 use crate::shard::Shard;
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,11 +40,7 @@ fn explore<S: Scheduler + 'static>(
     scheduler: S,
     f: Arc<impl Fn() + Send + Sync + 'static>,
 ) -> Result<u64, Failure> {
-    let mut config = shuttle::Config::new();
-    config.stack_size = STACK;
-    config.silence_warnings = true;
-    // Seeds say it in fewer words.
-    config.failure_persistence = shuttle::FailurePersistence::None;
+    let config = config();
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -51,6 +52,160 @@ fn explore<S: Scheduler + 'static>(
     }));
     let count = count.load(Relaxed);
     outcome.map(|_| count).map_err(|panic| (count, panic))
+}
+
+/// Runs `f` once, under the schedule that this number names, of up to so many steps. What it failed with.
+///
+/// # Errors
+/// The text of the panic, and where it was; [`end`] is none.
+pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        // shuttle's own comes first, which would say of each failure that it was one.
+        shuttle::Runner::new(Named::new(0), config()).run(|| ());
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
+            true => PLACE.set(panic.location().map(ToString::to_string)),
+            false => others(panic),
+        }));
+    });
+    (ALONE.set(None), ENDED.set(false), PLACE.set(None), QUIET.set(true));
+    let mut config = config();
+    config.max_steps = shuttle::MaxSteps::FailAfter(steps);
+    let run = || shuttle::Runner::new(Named::new(seed), config).run(move || (begins(), f()).1);
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    QUIET.set(false);
+    let place = || PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
+    outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
+}
+
+/// From now on the calling thread is the only one there is, as in the child of a fork. If it waits for another one, the execution
+/// fails. It ends by [`end`].
+pub fn alone() {
+    ALONE.set(Some(shuttle::current::me()));
+}
+
+/// Whether [`alone`] was called.
+pub fn is_alone() -> bool {
+    ALONE.get().is_some()
+}
+
+/// The execution is over, wherever its threads are.
+pub fn end() -> ! {
+    ENDED.set(true);
+    loop {
+        shuttle::thread::yield_now();
+    }
+}
+
+std::thread_local! {
+    static ALONE: Cell<Option<TaskId>> = const { Cell::new(None) };
+    static ENDED: Cell<bool> = const { Cell::new(false) };
+    /// Whether what panics is told by [`once`]; and where it did.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static PLACE: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// The schedule of [`once`].
+struct Named {
+    rng: Rng,
+    kind: Kind,
+    begun: bool,
+}
+enum Kind {
+    /// Goes on with the same thread, but for one time in so many, when any one comes.
+    Sticky(u64),
+    /// PCT for an execution of unknown length: the thread of the highest priority runs, and one time in so many becomes the
+    /// last one.
+    Priorities(u64, Vec<u64>),
+}
+
+impl Named {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let kind = match rng.below(8) {
+            0..=1 => Kind::Sticky(1),
+            kind @ 2..=5 => Kind::Sticky(1 << kind),
+            _ => Kind::Priorities([30, 100, 300, 1000][rng.below(4) as usize], Vec::new()),
+        };
+        Self { rng, kind, begun: false }
+    }
+}
+
+impl Scheduler for Named {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        (!core::mem::replace(&mut self.begun, true)).then(|| Schedule::new(0))
+    }
+    fn next_task(&mut self, runnable: &[&Task], now: Option<TaskId>, yields: bool) -> Option<TaskId> {
+        if ENDED.get() {
+            return None;
+        }
+        let ids = || runnable.iter().map(|task| task.id());
+        if let Some(alone) = ALONE.get() {
+            assert!(ids().any(|id| id == alone), "the only thread there is waits for another one");
+            return Some(alone);
+        }
+        let others = ids().filter(|id| Some(*id) != now).count() as u64;
+        let now = now.filter(|now| ids().any(|id| id == *now));
+        match &mut self.kind {
+            Kind::Sticky(stay) => match now {
+                Some(now) if others == 0 || !yields && self.rng.below(*stay) > 0 => Some(now),
+                now => {
+                    let others: Vec<_> = ids().filter(|id| !yields || Some(*id) != now).collect();
+                    Some(others[self.rng.below(others.len() as u64) as usize])
+                }
+            },
+            Kind::Priorities(stay, priorities) => {
+                for id in ids().map(usize::from) {
+                    while priorities.len() <= id {
+                        // Those that become the last are below.
+                        priorities.push(self.rng.next() | 1 << 63);
+                    }
+                }
+                if let Some(now) = now.map(usize::from)
+                    && (yields || self.rng.below(*stay) == 0)
+                {
+                    priorities[now] = priorities.iter().min().copied().unwrap_or(0) - 1;
+                }
+                ids().max_by_key(|id| priorities[usize::from(*id)])
+            }
+        }
+    }
+    fn next_u64(&mut self) -> u64 {
+        self.rng.next()
+    }
+}
+
+/// Random numbers of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// From the beginning.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+    /// The next one.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// The next one, below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}
+
+fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    config.silence_warnings = true;
+    // Seeds say it in fewer words.
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    config
 }
 
 fn random(seed: u64, runs: usize) -> RandomScheduler {

@@ -15,7 +15,7 @@ use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(loom))]
 use crate::reclaim::reaper::Background;
 use crate::reclaim::shrinker::Shrinkers;
 use crate::registry::Registry;
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) mergeable: Registry<Owner>,
     /// What users can drop.
     pub(crate) shrinkers: Arc<Shrinkers>,
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(loom))]
     pub(crate) background: Background,
 }
 
@@ -95,7 +95,7 @@ impl Core {
             caches: Registry::new(Rank::Caches),
             mergeable: Registry::new(Rank::Mergeable),
             shrinkers: Arc::new(Shrinkers::new()),
-            #[cfg(not(any(loom, shuttle)))]
+            #[cfg(not(loom))]
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
         }))
     }
@@ -172,7 +172,7 @@ impl Core {
     /// Memory may be free again some day: from a certain size on somebody should look after it.
     #[inline]
     pub(crate) fn grown(&self) {
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(loom))]
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
@@ -180,7 +180,7 @@ impl Core {
     /// Pages came back.
     #[inline]
     pub(crate) fn shed(&self) {
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(loom))]
         self.background.wake();
     }
 

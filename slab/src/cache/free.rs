@@ -8,7 +8,7 @@ use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_magazine::sync::{assert_unlocked, catch_panic};
+use uslab_magazine::sync::{assert_unlocked, catch_panic, planted};
 use uslab_magazine::tracepoints::What;
 
 impl Cache {
@@ -99,6 +99,11 @@ impl Cache {
     /// is back.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
+        #[cfg(not(loom))]
+        planted!("a tag is cleared when its object has been taken back" => {
+            take_back(self);
+            return self.checked.iter().for_each(|checked| _ = checked.on_free(object));
+        });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
         }

@@ -3,7 +3,7 @@
 use super::Cache;
 use super::core::Core;
 use super::per_cpu::OBJECTS;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
@@ -55,7 +55,7 @@ impl Core {
     }
 
     /// Gives all empty slabs back. How many.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
+    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
     }
@@ -96,7 +96,7 @@ impl Core {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(loom))]
 impl Reap for Core {
     fn end_interval(&self) -> usize {
         let pages = self.memory.pages.release_idle(|| {

@@ -239,6 +239,10 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
+            planted!("a slab is charged by load and store" => {
+                self.counts.charge.store(charged + 1, Relaxed);
+                return Ok(());
+            });
             match self.counts.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
                 Ok(_) => {
                     self.counts.peak.max(u64::from(charged) + 1);
@@ -271,9 +275,10 @@ impl Cache {
             self.counts.grace.add(1);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
+                // Before they are free: the child of a fork in between would count them in two places.
+                cache.counts.grace_pages.sub(pages);
                 // Nobody's operation any more.
                 cache.end_slab(&cache.operation(What::Reclaim), slab);
-                cache.counts.grace_pages.sub(pages);
                 // Last: who waits for it to become 0 finds all the rest done.
                 cache.counts.grace.sub(1);
             });

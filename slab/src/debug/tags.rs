@@ -9,6 +9,8 @@
 //!
 //! Two threads that free one object at the same moment may both find its tag; then the slab's bit tells, later.
 
+#[cfg(shuttle)]
+use crate::debug::check::SPACING;
 use crate::debug::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
 use uslab_buddy::region::{Backend, Reserved};
@@ -23,6 +25,9 @@ const GRAIN: usize = crate::geometry::WORD;
 #[derive(Debug)]
 pub(crate) struct Tags {
     memory: Reserved,
+    /// A checker's atomics are no bytes of zero: one for each place where an object may begin.
+    #[cfg(shuttle)]
+    cells: Box<[AtomicU8]>,
     /// Where the range begins.
     range: usize,
 }
@@ -31,7 +36,12 @@ impl Tags {
     /// For a range of `pages` that begins at `range`; `None` when its address space is refused.
     pub(crate) fn new(range: NonNull<u8>, pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
-        Some(Self { memory: Reserved::new(bytes, backend, faults, BITMAP)?, range: range.addr().get() })
+        Some(Self {
+            memory: Reserved::new(bytes, backend, faults, BITMAP)?,
+            #[cfg(shuttle)]
+            cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
+            range: range.addr().get(),
+        })
     }
 
     /// Makes the tags of a slab usable; `false` if there is no memory.
@@ -61,7 +71,10 @@ impl Tags {
         if !offset.is_multiple_of(GRAIN) || offset / GRAIN >= self.memory.committed() {
             return None;
         }
+        #[cfg(shuttle)]
+        return offset.is_multiple_of(SPACING).then(|| &self.cells[offset / SPACING]);
         // SAFETY: so many bytes are committed; an atomic byte is a byte, and all who touch it come here.
+        #[cfg(not(shuttle))]
         Some(unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() })
     }
 
@@ -72,7 +85,10 @@ impl Tags {
     #[inline(always)]
     pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
+        #[cfg(shuttle)]
+        let byte = &self.cells[offset / SPACING];
         // SAFETY: an object of a slab that is covered; else as in `at`.
+        #[cfg(not(shuttle))]
         let byte = unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() };
         // Relaxed: who frees the object has got it from here, and who gets it next after its free.
         byte.store(tag, Relaxed);

@@ -152,6 +152,23 @@ fn a_handle_that_is_passed_on_without_any_ordering() {
     Objects::end(world, 1);
 }
 
+/// H4: whoever guesses a handle before it is given out finds its object prepared, or nothing.
+fn a_guessed_handle_beside_its_allocation() {
+    let world = Objects::new(Magazines::Off);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        let guess = Named::new(0, 1).expect("the first that there may be");
+        if other.find(guess, 1) {
+            other.cache.free(guess);
+        }
+    });
+    let handle = world.alloc(1);
+    t.join().unwrap();
+    let used = world.cache.is_valid(handle).into();
+    Objects::end(world, used);
+}
+
 /// H4: the one who frees a passed handle does not hold the object before.
 fn a_passed_handle_is_freed_at_once() {
     let world = Objects::new(Magazines::Off);
@@ -240,6 +257,9 @@ uslab_magazine::sync::scenarios! {
     }
     h4 {
         loom("H4 handles: passed on", Model::new(THREE, 20), a_handle_that_is_passed_on_without_any_ordering);
+    }
+    h4_guessed {
+        loom("H4 handles: guessed", Model::new(THREE, 140), a_guessed_handle_beside_its_allocation);
     }
     h4_freed_at_once {
         loom("H4 handles: passed on and freed", Model::new(THREE, 20), a_passed_handle_is_freed_at_once);

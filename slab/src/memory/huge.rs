@@ -53,7 +53,7 @@ use serde::Serialize;
 use uslab_buddy::region::{Backend, HugePages, Region, Reserved, address_limit};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank};
+use uslab_magazine::sync::{Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
@@ -271,13 +271,13 @@ impl Huge {
     }
 
     /// Bytes of all mappings, those kept included.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
+    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn mapped_bytes(&self) -> usize {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
     /// Pieces that came back so far, and mappings that went back to the system: as long as this stays, a reap finds nothing new.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
+    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
@@ -347,7 +347,12 @@ impl Huge {
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let limit = address_limit();
         let mut pieces = self.pieces.lock();
-        let piece = pieces.used.find(memory.addr().get()).map(|at| pieces.remove(at))?;
+        let at = pieces.used.find(memory.addr().get())?;
+        planted!("a mapping is found in one lock hold and removed in the next" => {
+            drop(pieces);
+            pieces = self.pieces.lock();
+        });
+        let piece = pieces.remove(at);
         pieces.frees += 1;
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
         // What would be left of the addresses if nothing were kept.

@@ -89,7 +89,7 @@ impl Fork for Core {
             self.memory.pages.forget_other_threads();
         }
         self.forks.add(1);
-        #[cfg(not(any(loom, shuttle)))]
+        #[cfg(not(loom))]
         self.background.in_child();
     }
 }

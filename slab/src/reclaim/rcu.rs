@@ -14,8 +14,16 @@
 //! Releasing memory this way allocates from the global allocator (the collector keeps a list), so type-stable caches
 //! do not belong under a `GlobalAlloc`.
 
+#[cfg(shuttle)]
+mod grace;
+
 use core::ptr::NonNull;
+#[cfg(not(shuttle))]
 pub use crossbeam_epoch::Guard;
+#[cfg(shuttle)]
+pub use grace::Guard;
+#[cfg(all(test, shuttle))]
+pub(crate) use grace::is_idle;
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
@@ -27,8 +35,10 @@ pub fn pin() -> Guard {
     collector::pin()
 }
 
-#[cfg(not(crossbeam_loom))]
+#[cfg(not(any(crossbeam_loom, shuttle)))]
 use crossbeam_epoch as collector;
+#[cfg(shuttle)]
+use grace as collector;
 
 /// The default collector of `crossbeam-epoch` in a model, but that nothing of it runs once the execution has failed: to drop
 /// it then, outside of the execution, would be a second panic.

@@ -15,7 +15,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, assert_unlocked, thread_local};
+use uslab_magazine::sync::{Rank, assert_unlocked, planted, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 ///
@@ -164,6 +164,7 @@ impl Shrinkers {
         let _shrinking = Shrinking;
         assert_unlocked();
         let mut dropped = 0;
+        planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let count = entry.shrinker.count();

@@ -1,11 +1,16 @@
 //! What loom runs: two threads on one to four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
+use crate::cache::core::Core;
 use crate::debug::check::{Script, on_cpu};
+use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
 use crate::registry::Registry;
-use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Config, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use core::alloc::Layout;
 use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::{Arc, Rank, planted, thread};
 
 /// R1: three entries; the first or the second goes while another thread walks. Two have gone before: with the third one the list
@@ -176,6 +181,35 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     world.free(a);
     world.free(b);
     World::end(world);
+}
+
+/// L1: two make a slab each, where the limit is one.
+pub(super) fn two_grow_at_the_limit() {
+    let world = World::new(2, Magazines::Off, &[Some(1)]);
+    let other = world.clone();
+    let t = thread::spawn(move || other.alloc_of(0));
+    let mine = world.alloc_of(0);
+    let theirs = t.join().unwrap();
+    assert!(mine.is_ok() || theirs.is_ok(), "both of two who make the first slab are refused");
+    assert!(world.cache().info().slabs <= 1, "more slabs than the limit");
+    mine.into_iter().chain(theirs).for_each(|object| world.free(object));
+    World::end(world);
+}
+
+/// P1: a mapping is freed by two, and looked at meanwhile.
+pub(super) fn two_free_a_mapping() {
+    let core = Core::new(Config::for_models(1)).unwrap();
+    let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
+    let at = core.alloc_huge(layout, Gfp::KERNEL).unwrap().as_ptr().expose_provenance();
+    let piece = move || NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
+    let other = core.clone();
+    let t = thread::spawn(move || other.huge.free(piece()).is_ok());
+    let bytes = core.huge.bytes(piece());
+    assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "neither there nor gone: {bytes:?}");
+    assert!(core.huge.agrees(), "the table of mappings is not in order");
+    let mine = core.huge.free(piece()).is_ok();
+    assert!(mine != t.join().unwrap(), "of two who free a mapping one does");
+    assert_eq!(core.huge.info().pages, 0, "it is gone");
 }
 
 /// G1: one value, found complete.

@@ -1,11 +1,13 @@
 //! What shuttle runs: four threads on two CPUs and four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
+use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
 use crate::published::Published;
-use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Config, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
-use uslab_magazine::sync::{Arc, Counter, thread};
+use uslab_magazine::sync::{Arc, Counter, relax, thread};
 use uslab_magazine::threads::{crowd, wander};
 
 const THREADS: usize = 4;
@@ -112,6 +114,33 @@ pub(super) fn published() {
     let mut found: Vec<_> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
     found.dedup();
     assert_eq!(found.len(), 1, "two values");
+}
+
+/// Two take pages and give them back, and the reaper that they started gives them to the system, however soon it falls asleep.
+pub(super) fn reaped() {
+    const PATIENCE: usize = 3000;
+    fn side(core: &std::sync::Arc<Core>) {
+        for _ in 0..3 {
+            wander(2);
+            let block = core.alloc_large(PAGE_SIZE, Gfp::KERNEL).unwrap();
+            (0..choose(20)).for_each(|_| relax());
+            // SAFETY: allocated above, and freed once.
+            unsafe { core.free(block) };
+        }
+    }
+    on_cpu(0);
+    let reap_every = Some(std::time::Duration::from_millis(1));
+    let core = Core::new(Config { reap_every, ..Config::for_models(2) }).unwrap();
+    let other = core.clone();
+    let t = thread::spawn(move || side(&other));
+    side(&core);
+    t.join().unwrap();
+    let committed = || core.memory.pages.committed_bytes();
+    let gone = (0..PATIENCE).any(|_| {
+        relax();
+        committed() == 0
+    });
+    assert!(gone, "the reaper sleeps while there is memory to give back");
 }
 
 /// What users write: typed objects, blocks and prefilled objects of the global subsystem.

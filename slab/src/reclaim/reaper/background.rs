@@ -21,10 +21,10 @@
 
 use serde::Serialize;
 use std::sync::Weak;
-use std::thread::Thread;
 use std::time::Duration;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed};
+use uslab_magazine::sync::thread::{Thread, current, park_timeout};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, planted};
 
 /// Bytes of pages that a subsystem has committed, and of mappings above 4 MiB, before it starts a thread: what is less is not worth one.
 pub const START_BYTES: usize = 8 << 20;
@@ -123,7 +123,8 @@ impl Background {
         let new = Self {
             state: AtomicU32::new(Off as u32),
             interval: Fixed::new(0),
-            start_at: Fixed::new((START_BYTES >> 20) as u32),
+            // Models are small.
+            start_at: Fixed::new(if cfg!(shuttle) { 0 } else { (START_BYTES >> 20) as u32 }),
             thread: AtomicPtr::new(core::ptr::null_mut()),
             intervals: Counter::new(0),
             refused: Counter::new(0),
@@ -222,7 +223,7 @@ impl Drop for Background {
 /// Ends intervals as long as there is a subsystem.
 fn run(weak: &Weak<dyn Reap>) {
     if let Some(core) = weak.upgrade() {
-        let own = Box::into_raw(Box::new(std::thread::current()));
+        let own = Box::into_raw(Box::new(current()));
         // Release: pairs with the Acquires of those who wake or drop it.
         core.background().thread.store(own, Release);
     }
@@ -237,19 +238,20 @@ fn run(weak: &Weak<dyn Reap>) {
         let interval = Duration::from_millis(own.interval.get().into());
         if quiet < QUIET {
             drop(core);
-            std::thread::park_timeout(interval);
+            wait(interval);
         } else {
             quiet = 0;
             // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or took its lock after
             // that, and then finds that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
+            planted!("the reaper falls asleep without another look" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
             // Until somebody frees pages, or drops the subsystem.
             while !is_last_thread() && weak.upgrade().is_some_and(|core| core.background().is(Asleep)) {
-                std::thread::park_timeout(LOOK);
+                park_timeout(LOOK);
             }
         }
         if is_last_thread() {
@@ -258,9 +260,15 @@ fn run(weak: &Weak<dyn Reap>) {
     }
 }
 
+/// For an interval, or less.
+fn wait(interval: Duration) {
+    // Under shuttle nobody's time passes: there the park below ends by a wake-up only, so that a lost one shows.
+    if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
+}
+
 /// Whether the main thread has ended and no other one is left but this.
 fn is_last_thread() -> bool {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(shuttle)))]
     {
         use std::io::Read;
         let mut text = [0; 512];
@@ -270,11 +278,11 @@ fn is_last_thread() -> bool {
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         fields.next() == Some("Z") && fields.nth(16) == Some("2")
     }
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(target_os = "linux", not(shuttle))))]
     false
 }
 
-#[cfg(unix)]
+#[cfg(all(unix, not(shuttle)))]
 mod thread {
     use super::{Reap, Weak};
     use core::ffi::c_void;
@@ -326,7 +334,18 @@ mod thread {
     const _: () = may_be_sent::<Weak<dyn Reap>>();
 }
 
-#[cfg(not(unix))]
+#[cfg(shuttle)]
+mod thread {
+    use super::{Reap, Weak};
+
+    /// A thread of the checker's.
+    pub(super) fn start(core: Weak<dyn Reap>) -> bool {
+        drop(uslab_magazine::sync::thread::spawn(move || super::run(&core)));
+        true
+    }
+}
+
+#[cfg(not(any(unix, shuttle)))]
 mod thread {
     use super::{Reap, Weak};
 

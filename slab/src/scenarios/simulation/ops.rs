@@ -1,0 +1,550 @@
+//! What a thread of a simulation may do. Each operation asserts what it can by itself.
+
+use super::*;
+use crate::Fork;
+use crate::error::AllocError;
+use core::alloc::Layout;
+use script::Told;
+use uslab_magazine::Operation;
+use uslab_magazine::sync::relax;
+use uslab_magazine::sync::schedule::{alone, end};
+
+type Does = fn(&Side<'_>, &Told);
+
+/// Each with the group that it is drawn with, and how often it is drawn.
+pub(super) const OPS: &[(&str, char, u64, Does)] = &[
+    ("alloc", 'o', 20, alloc),
+    ("free", 'o', 20, free),
+    ("alloc_node", 'a', 3, alloc_node),
+    ("free_any", 'a', 4, free_any),
+    ("bulk", 'a', 4, bulk),
+    ("free_all", 'a', 2, free_all),
+    ("prefill", 'a', 3, prefill),
+    ("post", 'b', 8, post),
+    ("fetch", 'b', 8, fetch),
+    ("defer", 'r', 6, defer),
+    ("pin", 'r', 2, pin),
+    ("look", 'r', 3, look),
+    ("unpin", 'r', 2, |s, _| s.ends_reading()),
+    ("read", 'r', 6, read),
+    ("advance", 'r', 3, |_, _| rcu::advance()),
+    ("hoard", 's', 6, hoard),
+    ("pool_alloc", 'q', 10, pool_alloc),
+    ("handle_new", 'h', 5, handle_new),
+    ("handle_get", 'h', 8, handle_get),
+    ("handle_free", 'h', 6, handle_free),
+    ("hive_insert", 'v', 6, hive_insert),
+    ("hive_remove", 'v', 4, hive_remove),
+    ("hive_walk", 'v', 3, hive_walk),
+    ("pages", 'p', 6, pages),
+    ("large", 'p', 4, large),
+    ("kmalloc", 'k', 4, kmalloc),
+    ("huge", 'k', 1, huge),
+    ("shrink", 'g', 4, shrink),
+    ("reap", 'g', 4, reap),
+    ("drain", 'g', 4, drain),
+    ("live", 'g', 2, live),
+    ("shrink_all", 'e', 4, |s, _| _ = s.world.core().shrink(&Operation::new())),
+    ("reap_all", 'e', 3, |s, _| _ = s.world.subsystem.reap()),
+    ("drain_all", 'e', 3, |s, t| s.world.subsystem.drain_cpus(t.a as u32 % s.cpus()..s.cpus())),
+    ("report", 'e', 1, |s, _| drop((s.world.subsystem.info(), s.world.subsystem.slabinfo()))),
+    ("interval", 'i', 4, |s, _| _ = s.world.subsystem.end_interval()),
+    ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::relieve(&**s.world.core())),
+    ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().release()),
+    ("trim", 'i', 2, |s, _| _ = s.world.subsystem.pages().trim()),
+    ("destroy", 'd', 4, destroy),
+    ("leave", 'l', 4, leave),
+    ("make", 'l', 5, |s, t| {
+        if s.slot(t.a).is_none() {
+            s.world.make(s.number(t.a))
+        }
+    }),
+    ("brief", 'l', 6, brief),
+    ("wrong_free", 'w', 3, wrong_free),
+    ("fork", 'f', 4, fork),
+    ("child", 'f', 0, child),
+];
+
+impl Side<'_> {
+    pub(super) fn does(&self, op: &Op) {
+        let (.., does) = OPS.iter().find(|known| known.0 == op.name).expect("a script names what there is");
+        does(self, &op.told);
+        self.world.shadow.verify();
+        self.world.within_limits();
+    }
+    fn mine<R>(&self, f: impl FnOnce(&mut Mine) -> R) -> R {
+        f(&mut self.world.sides[self.me].borrow_mut())
+    }
+    fn books<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
+        f(&mut self.world.shadow.books.borrow_mut())
+    }
+    fn cpus(&self) -> u32 {
+        self.world.subsystem.cpus().count()
+    }
+    fn number(&self, a: u64) -> usize {
+        a as usize % self.world.script.caches.len().max(1)
+    }
+    fn slot(&self, a: u64) -> Option<Arc<Slot>> {
+        self.world.slot(self.number(a))
+    }
+    /// One of what it holds, which it has no more.
+    fn pick(&self, a: u64) -> Option<Object> {
+        self.mine(|mine| (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len())))
+    }
+    fn hold(&self, object: Object) {
+        self.mine(|mine| mine.held.push(object));
+    }
+    #[track_caller]
+    fn got(&self, a: u64, slot: &Slot, at: NonNull<u8>) {
+        self.hold(self.world.adopted(self.number(a), slot, at));
+    }
+    #[track_caller]
+    fn got_any(&self, at: NonNull<u8>, len: usize, of: Of) {
+        self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
+    }
+    /// What an allocation may be refused with.
+    #[track_caller]
+    fn refused(&self, slot: &Slot, error: AllocError) {
+        let allowed = match error {
+            AllocError::Destroyed => slot.destroyed.get() || slot.destroying.get() > 0,
+            AllocError::CacheLimit { slabs } => {
+                u64::from(slabs) == slot.setup.limit || !self.world.script.faults.is_empty()
+            }
+            AllocError::Memory(_) | AllocError::TooLarge => true,
+            AllocError::Injected => !self.world.script.faults.is_empty(),
+            _ => !self.world.script.faults.is_empty(),
+        };
+        assert!(allowed, "an allocation is refused with {error:?}");
+    }
+    /// Its reader leaves.
+    pub(super) fn ends_reading(&self) {
+        if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
+            self.books(|books| books.readers.remove(&number));
+            drop(guard);
+        }
+    }
+}
+
+fn gfp(b: u64) -> Gfp {
+    [Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::NOWAIT, Gfp::HIGH, Gfp::MEMALLOC | Gfp::ZERO][b as usize % 6]
+}
+/// An object without a constructor that was asked for so is zero.
+#[track_caller]
+fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
+    if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
+        // SAFETY: the object is ours.
+        let bytes = unsafe { core::slice::from_raw_parts(at.as_ptr(), slot.cache.geometry().object_size()) };
+        assert!(bytes.iter().all(|byte| *byte == 0), "an object is not zero");
+    }
+}
+
+fn alloc(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    match slot.cache.alloc(gfp(t.b)) {
+        Ok(at) => {
+            is_zero(gfp(t.b), &slot, at);
+            s.got(t.a, &slot, at);
+        }
+        Err(error) => s.refused(&slot, error),
+    }
+}
+fn alloc_node(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    let node = t.b as u32 % s.world.subsystem.cpus().nodes();
+    match slot.cache.alloc_node(Gfp::THIS_NODE, node) {
+        Ok(at) => {
+            let pages = s.world.subsystem.pages();
+            let of = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
+            assert_eq!(of, Some(node), "an object of another node");
+            s.got(t.a, &slot, at);
+        }
+        Err(error) => s.refused(&slot, error),
+    }
+}
+fn free(s: &Side<'_>, t: &Told) {
+    if let Some(object) = s.pick(t.a) {
+        s.world.give_back(object);
+    }
+}
+/// By its address alone.
+fn free_any(s: &Side<'_>, t: &Told) {
+    let Some(object) = s.pick(t.a) else { return };
+    let of = if let Of::Cache(..) = object.of { Of::Any } else { object.of };
+    s.world.give_back(Object { of, ..object });
+}
+fn free_all(s: &Side<'_>, _: &Told) {
+    s.mine(|mine| std::mem::take(&mut mine.held)).into_iter().for_each(|object| s.world.give_back(object));
+}
+fn bulk(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    let mut out = [None; 6];
+    let out = &mut out[..1 + t.b as usize % 6];
+    match slot.cache.alloc_bulk(gfp(t.b / 6), out) {
+        Ok(()) => out.iter().for_each(|at| s.got(t.a, &slot, at.expect("a bulk fills every place"))),
+        Err(error) => {
+            assert!(out.iter().all(Option::is_none), "a bulk that is refused has taken something");
+            s.refused(&slot, error);
+        }
+    }
+}
+fn prefill(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    let n = 1 + t.b as usize % 3;
+    match slot.cache.prefill(Gfp::KERNEL, n) {
+        Ok(mut prefilled) => {
+            for left in (t.b as usize % 2..n).rev() {
+                let at = prefilled.alloc().expect("what was filled before is there");
+                let object = s.world.adopted(s.number(t.a), &slot, at);
+                assert_eq!(prefilled.len(), left, "so many are left");
+                relax();
+                if t.b & 4 == 0 {
+                    s.hold(object);
+                } else {
+                    s.world.shadow.disown(object);
+                    // SAFETY: of this cache, and nobody's.
+                    unsafe { prefilled.free(at) };
+                    break;
+                }
+            }
+        }
+        Err(error) => s.refused(&slot, error),
+    }
+}
+
+fn defer(s: &Side<'_>, t: &Told) {
+    let Some(object) = s.pick(t.a) else { return };
+    match object.of {
+        Of::Cache(number, of) if let Some(slot) = s.world.slot(number).filter(|slot| slot.number == of) => {
+            s.world.shadow.disown(object);
+            s.books(|books| {
+                let readers = books.readers.iter().copied().collect();
+                books.waiting.insert(object.at.addr().get(), (object.stamp, readers));
+            });
+            // SAFETY: its owner gave it up.
+            unsafe { slot.cache.free_deferred(object.at) };
+        }
+        _ => s.hold(object),
+    }
+}
+fn pin(s: &Side<'_>, _: &Told) {
+    if s.mine(|mine| mine.reader.is_some()) {
+        return;
+    }
+    let guard = rcu::pin();
+    let (number, seen) = s.books(|books| {
+        books.stamps += 1;
+        books.readers.insert(books.stamps);
+        (
+            books.stamps,
+            books.owned.values().filter(|object| matches!(object.of, Of::Cache(..))).copied().collect(),
+        )
+    });
+    s.mine(|mine| mine.reader = Some((guard, number, seen)));
+}
+/// What a reader found when it came is there: deferred objects as they were, others of a type-stable cache constructed.
+fn look(s: &Side<'_>, _: &Told) {
+    s.mine(|mine| {
+        let Some((_, number, seen)) = &mine.reader else { return };
+        for object in seen {
+            let at = object.at.addr().get();
+            let waits = |books: &mut Books| {
+                let known = books.waiting.get(&at);
+                known.is_some_and(|(stamp, readers)| *stamp == object.stamp && readers.contains(number))
+            };
+            if s.books(waits) {
+                object.verify("an object that a reader looks at");
+            }
+            if let Of::Cache(slot, _) = object.of
+                && s.world.script.caches[slot].stable > 0
+                && object.made > 0
+            {
+                // SAFETY: its pages wait for the reader.
+                let made = unsafe { object.at.cast::<u64>().read() };
+                assert_eq!(made, MADE, "type-stable memory that a reader looks at");
+            }
+        }
+    });
+}
+/// A reader for as long as some others take.
+fn read(s: &Side<'_>, t: &Told) {
+    pin(s, t);
+    for _ in 0..2 * t.a {
+        relax();
+        look(s, t);
+    }
+    s.ends_reading();
+}
+
+fn post(s: &Side<'_>, t: &Told) {
+    s.pick(t.a).into_iter().for_each(|object| s.books(|books| books.posted.push(object)));
+}
+fn fetch(s: &Side<'_>, _: &Told) {
+    s.books(|books| books.posted.pop()).into_iter().for_each(|object| s.hold(object));
+}
+fn hoard(s: &Side<'_>, t: &Told) {
+    match s.pick(t.a) {
+        Some(object) if let Of::Cache(..) | Of::Any = object.of => s.books(|books| books.hoard.push(object)),
+        object => object.into_iter().for_each(|object| s.hold(object)),
+    }
+}
+/// As long as fewer are out than the reserve was made for, there is one.
+fn pool_alloc(s: &Side<'_>, _: &Told) {
+    let Some(pool) = s.world.parts.borrow().pool.clone() else { return };
+    s.books(|books| {
+        books.pool_out += 1;
+        books.pool_most[s.me] = 0;
+        let out = books.pool_out;
+        books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
+    });
+    match pool.alloc(Gfp::KERNEL) {
+        Ok(at) => s.got_any(at, 64, Of::Pool),
+        Err(error) => s.books(|books| {
+            books.pool_out -= 1;
+            let (most, least) = (books.pool_most[s.me], s.world.script.setup.pool as usize);
+            assert!(most > least, "a pool of {least} refuses with {error:?}, at most {most} were out");
+        }),
+    }
+}
+
+fn handle_new(s: &Side<'_>, _: &Told) {
+    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let value = s.books(|books| {
+        books.stamps += 1;
+        books.stamps
+    });
+    if let Ok(handle) = handles.alloc_with(|count| count.set(value)) {
+        s.books(|books| {
+            assert!(books.handles.iter().all(|named| named.handle != handle), "two objects of one handle");
+            books.handles.push(Named { handle, value, freeing: 0, freed: false });
+        });
+    }
+}
+fn named(s: &Side<'_>, a: u64) -> Option<(usize, Named)> {
+    s.books(|books| {
+        let at = (a as usize).checked_rem(books.handles.len())?;
+        Some((at, books.handles[at]))
+    })
+}
+fn handle_get(s: &Side<'_>, t: &Told) {
+    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let Some((at, before)) = named(s, t.a) else { return };
+    let held = handles.get(before.handle);
+    let after = s.books(|books| books.handles[at]);
+    match held {
+        Some(held) => {
+            assert!(!before.freed, "a stale handle finds an object");
+            (0..1 + t.b).for_each(|_| {
+                assert_eq!(held.get(), before.value, "the object of another handle");
+                relax();
+            });
+        }
+        None => assert!(after.freed || after.freeing > 0, "a handle in use is stale"),
+    }
+}
+fn handle_free(s: &Side<'_>, t: &Told) {
+    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let Some((at, named)) = named(s, t.a) else { return };
+    s.books(|books| books.handles[at].freeing += 1);
+    let freed = handles.free(named.handle);
+    s.books(|books| {
+        let named = &mut books.handles[at];
+        named.freeing -= 1;
+        assert!(!(freed && named.freed), "a handle is freed twice");
+        assert!(freed || named.freed || named.freeing > 0, "a handle in use is not freed");
+        named.freed |= freed;
+    });
+}
+
+fn hive_insert(s: &Side<'_>, t: &Told) {
+    let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
+    let hive = s.mine(|mine| mine.hive.take());
+    let hive = hive.or_else(|| Some((Hive::new_in("hive", &s.world.subsystem, small).ok()?, vec![])));
+    let Some((mut hive, mut keys)) = hive else { return };
+    if let Ok(key) = hive.insert([t.a; _]) {
+        keys.push((key, t.a));
+    }
+    s.mine(|mine| mine.hive = Some((hive, keys)));
+}
+fn hive_remove(s: &Side<'_>, t: &Told) {
+    let Some((mut hive, mut keys)) = s.mine(|mine| mine.hive.take()) else { return };
+    if !keys.is_empty() {
+        let (key, value) = keys.swap_remove(t.a as usize % keys.len());
+        assert_eq!(hive.remove(key)[0], value, "a value of a hive changed");
+    }
+    s.mine(|mine| mine.hive = Some((hive, keys)));
+}
+fn hive_walk(s: &Side<'_>, _: &Told) {
+    let Some((mut hive, keys)) = s.mine(|mine| mine.hive.take()) else { return };
+    let mut walked: Vec<u64> = hive.iter().map(|value| value[0]).collect();
+    let mut known: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
+    walked.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(walked, known, "not the values of the hive");
+    s.mine(|mine| mine.hive = Some((hive, keys)));
+}
+
+fn pages(s: &Side<'_>, t: &Told) {
+    let order = Order::new((t.a % 4).min(s.world.script.setup.order) as u8).expect("small");
+    let types = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::ZERO];
+    let pages = s.world.subsystem.pages();
+    if let Ok(pfn) = pages.alloc(order, types[t.b as usize % 4], None) {
+        s.got_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
+    }
+}
+fn large(s: &Side<'_>, t: &Told) {
+    let order = Order::new((t.a % 3).min(s.world.script.setup.order) as u8).expect("small");
+    if let Ok(at) = s.world.core().alloc_large(order.bytes(), gfp(t.b)) {
+        s.got_any(at, order.bytes(), Of::Large(order));
+    }
+}
+fn kmalloc(s: &Side<'_>, t: &Told) {
+    let parts = s.world.parts.as_ptr();
+    // SAFETY: nobody writes there before the end.
+    let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
+    let size = [8, 100, 1000, 3000][t.a as usize % 4];
+    if let Ok(at) = kmalloc.alloc(size, gfp(t.b)) {
+        // SAFETY: allocated just now.
+        let usable = unsafe { kmalloc.usable_size(at) };
+        assert!(usable >= size, "{usable} bytes can be used of {size}");
+        s.got_any(at, size, Of::Any);
+    }
+}
+fn huge(s: &Side<'_>, t: &Told) {
+    let bytes = (4 << 20) + (1 + t.a as usize % 3) * (1 << 20);
+    let layout = Layout::from_size_align(bytes, 4096).expect("small");
+    if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
+        // Its ends are what is written: all of it would take most of the time.
+        s.got_any(at, 64, Of::Huge);
+    }
+}
+
+fn shrink(s: &Side<'_>, t: &Told) {
+    s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.shrink());
+}
+fn reap(s: &Side<'_>, t: &Told) {
+    s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.reap());
+}
+fn drain(s: &Side<'_>, t: &Told) {
+    let from = t.b as u32 % s.cpus();
+    let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
+    s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
+}
+/// Who was alive throughout is among the live ones.
+fn live(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
+    let of = |slot: &Slot| Of::Cache(s.number(t.a), slot.number);
+    let mine = s.mine(|mine| {
+        mine.held.iter().filter(|object| object.of == of(&slot)).map(|object| object.at).collect::<Vec<_>>()
+    });
+    let live: BTreeSet<_> = slot.cache.live().iter().collect();
+    assert!(mine.iter().all(|at| live.contains(at)), "an object in use is not alive");
+}
+fn destroy(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    slot.destroying.set(slot.destroying.get() + 1);
+    let destroyed = slot.cache.destroy().is_ok();
+    slot.destroying.set(slot.destroying.get() - 1);
+    if destroyed {
+        slot.destroyed.set(true);
+        let of = Of::Cache(s.number(t.a), slot.number);
+        let mut others = (0..s.world.script.caches.len())
+            .filter_map(|at| s.world.slot(at))
+            .filter(|other| other.number != slot.number);
+        let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
+        let left = s.world.shadow.count(|owned| (owned == of).into());
+        assert!(shared || left == 0, "destroyed with {left} objects in use");
+        // Which refusal: an allocation that is on its way to its own may count at the limit.
+        assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
+    }
+}
+/// Its handle goes; objects of it may be in use.
+fn leave(s: &Side<'_>, t: &Told) {
+    let slot = s.world.parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
+    drop(slot);
+}
+
+/// A cache that is left with objects in use as soon as it was made.
+fn brief(s: &Side<'_>, t: &Told) {
+    let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
+    let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
+        return;
+    };
+    let len = cache.geometry().object_size();
+    let objects: Vec<_> = (0..1 + t.a % 4)
+        .filter_map(|_| cache.alloc(Gfp::KERNEL).ok())
+        .map(|at| s.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of: Of::Any }))
+        .collect();
+    let (gone, left) = objects.split_at(objects.len() / 2);
+    gone.iter().for_each(|object| s.world.give_back(*object));
+    drop(cache);
+    left.iter().for_each(|object| s.hold(*object));
+}
+
+/// A free that cannot be right is refused, and the object is as it was.
+fn wrong_free(s: &Side<'_>, t: &Told) {
+    let Some(object) = s.pick(t.a) else { return };
+    let core = s.world.core();
+    // SAFETY: what is freed is no object, or none of that cache; so it is refused.
+    unsafe {
+        match (object.of, t.b % 3) {
+            (Of::Cache(..), 0) => {
+                expect(&[CorruptionKind::Interior], || core.free(object.at.add(8)));
+            }
+            (Of::Cache(_, number), 1) => {
+                let mut others = s
+                    .world
+                    .slots()
+                    .filter(|slot| slot.number != number && slot.setup.checked > 0 && slot.setup.merge == 0);
+                if let Some(other) = others.next() {
+                    expect(&[CorruptionKind::WrongCache], || other.cache.free(object.at));
+                }
+            }
+            _ => expect(&[CorruptionKind::Foreign], || core.free(NonNull::from(s).cast())),
+        }
+    }
+    object.verify("an object whose free was refused");
+    s.hold(object);
+}
+
+/// What a process waits for that forks, while others work; it is the parent.
+fn fork(s: &Side<'_>, t: &Told) {
+    // SAFETY: nothing of the subsystem is used between.
+    unsafe {
+        s.world.subsystem.before_fork();
+        (0..t.a).for_each(|_| relax());
+        s.world.subsystem.after_fork_in_parent();
+    }
+}
+/// The child: a copy of the memory at this moment, with this thread only. What others own it leaves alone, and what they had in hand
+/// is lost. The execution ends here: nobody is left to go on.
+fn child(s: &Side<'_>, t: &Told) {
+    let subsystem = &s.world.subsystem;
+    // SAFETY: from `alone` on there is no other thread.
+    unsafe {
+        subsystem.before_fork();
+        alone();
+        subsystem.after_fork_in_child();
+    }
+    s.world.faults.disarm();
+    let check = |when: &str| {
+        s.world.shadow.verify();
+        subsystem.check().unwrap_or_else(|violation| panic!("census of a child, {when}: {violation}"));
+    };
+    check("at first");
+    on_cpu(t.b as u32 % s.cpus());
+    for slot in (0..s.world.script.caches.len() as u64).flat_map(|slot| [slot; 2]) {
+        alloc(s, &Told { a: slot, ..Told::default() });
+    }
+    pages(s, &Told::default());
+    let held = s.mine(|mine| std::mem::take(&mut mine.held));
+    // (A mempool of other threads belongs to the parent.)
+    held.into_iter().filter(|object| object.of != Of::Pool).for_each(|object| s.world.give_back(object));
+    check("after some frees");
+    subsystem.shrink();
+    subsystem.reap();
+    check("after a shrink");
+    fork(s, &Told::default());
+    subsystem.pages().release();
+    check("in the end");
+    end()
+}

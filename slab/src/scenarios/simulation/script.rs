@@ -1,0 +1,328 @@
+//! What a simulation does, as numbers: drawn from a seed, written as lines of text, and shrunk.
+//!
+//! ```text
+//! schedule 77                                    which thread runs when: `schedule::once`
+//! setup nodes=1 pages=6 rseq=1                   what is not named is 0, the simplest that there is
+//! fault point=4 percent=10
+//! cache size=700 capacity=2 depot=1 limit=3
+//! thread                                         each does its operations one after the other
+//! alloc a=1 cpu=1
+//! free cpu=1 at=2 abort=1                        on CPU 1; aborted and moved to CPU 0 at the second look at its number
+//! thread
+//! shrink
+//! rest                                           all have come so far, and the census is taken
+//! ```
+
+use super::ops::OPS;
+use std::collections::BTreeMap;
+use std::fmt;
+use uslab_magazine::sync::schedule::Rng;
+
+/// A line of a script: named numbers, 0 unless said otherwise.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct $name { $($(#[$what])* pub(crate) $field: u64),+ }
+        impl $name {
+            pub(super) fn numbers(&mut self) -> Vec<(&'static str, &mut u64)> {
+                vec![$((stringify!($field), &mut self.$field)),+]
+            }
+            fn read(words: &str) -> Result<Self, String> {
+                let mut read = Self::default();
+                for word in words.split_whitespace() {
+                    let (name, value) = word.split_once('=').ok_or(format!("`{word}`: expected name=number"))?;
+                    let mut numbers = read.numbers();
+                    let names: Vec<_> = numbers.iter().map(|(name, _)| *name).collect();
+                    let number = numbers.iter_mut().find(|(known, _)| *known == name);
+                    let (_, number) = number.ok_or(format!("`{word}`: expected one of {}", names.join(", ")))?;
+                    **number = value.parse().map_err(|_| format!("`{word}`: expected a number"))?;
+                }
+                Ok(read)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut numbers = self.clone();
+                let said = numbers.numbers().into_iter().filter(|(_, number)| **number > 0);
+                said.map(|(name, number)| write!(f, " {name}={number}")).collect()
+            }
+        }
+    )+ };
+}
+numbers! {
+    /// The subsystem. Numbers beyond what is possible are cut.
+    Setup {
+        /// CPUs beyond the first.
+        cpus,
+        /// Nodes beyond the first.
+        nodes,
+        /// Whether restartable sequences serve, and not the claimed slot.
+        rseq,
+        /// Of each node, beyond the first.
+        pages,
+        /// Of the largest block.
+        order,
+        /// Of slabs, at most.
+        slab_order,
+        /// Whether CPUs keep pages.
+        per_cpu,
+        /// Free pages that stay, and 1; 0 is all.
+        keep,
+        /// Objects in the reserve of a mempool, if there is one.
+        pool,
+        /// Whether there are kmalloc's caches.
+        kmalloc,
+        /// Whether pages are mapped, and not of the heap.
+        mapped
+    }
+    /// Calls that are refused.
+    Fault {
+        /// By its place in `POINTS`.
+        point, percent
+    }
+    /// A cache that there may be.
+    CacheSetup {
+        /// Bytes, above the least.
+        size,
+        /// Of its magazines; 0 is none.
+        capacity, stock, depot,
+        /// Slabs; 0 is no limit.
+        limit, ctor, reset, checked, stable, merge
+    }
+    /// What an operation is told, and where its thread is: as in `Script`.
+    Told { a, b, cpu, at, then, abort }
+}
+
+/// An operation: which of [`OPS`], and what it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub(crate) name: &'static str,
+    pub(crate) told: Told,
+}
+
+/// A simulation. See the [module](self).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Script {
+    pub(crate) schedule: u64,
+    pub(crate) setup: Setup,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) caches: Vec<CacheSetup>,
+    /// Between two rests: what each thread does.
+    pub(crate) rounds: Vec<Vec<Vec<Op>>>,
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "schedule {}\nsetup{}", self.schedule, self.setup)?;
+        self.faults.iter().try_for_each(|fault| writeln!(f, "fault{fault}"))?;
+        self.caches.iter().try_for_each(|cache| writeln!(f, "cache{cache}"))?;
+        for threads in &self.rounds {
+            for ops in threads {
+                writeln!(f, "thread")?;
+                ops.iter().try_for_each(|op| writeln!(f, "{}{}", op.name, op.told))?;
+            }
+            writeln!(f, "rest")?;
+        }
+        Ok(())
+    }
+}
+
+impl Script {
+    /// Reads what was written. `#` begins a comment.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let mut read = Self::default();
+        let mut threads: Vec<Vec<Op>> = vec![];
+        for (number, line) in (1..).zip(text.lines()) {
+            let bad = |error: String| format!("line {number}: {error}");
+            let line = line.split('#').next().unwrap_or("").trim();
+            let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match name {
+                "" => {}
+                "schedule" => {
+                    read.schedule = rest.trim().parse().map_err(|_| bad("expected a number".into()))?
+                }
+                "setup" => read.setup = Setup::read(rest).map_err(bad)?,
+                "fault" => read.faults.push(Fault::read(rest).map_err(bad)?),
+                "cache" => read.caches.push(CacheSetup::read(rest).map_err(bad)?),
+                "thread" => threads.push(vec![]),
+                "rest" => read.rounds.push(std::mem::take(&mut threads)),
+                name => {
+                    let op =
+                        OPS.iter().find(|op| op.0 == name).ok_or(bad(format!("`{name}`: no operation")))?;
+                    let thread = threads.last_mut().ok_or(bad("expected `thread` before".into()))?;
+                    thread.push(Op { name: op.0, told: Told::read(rest).map_err(bad)? });
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// The script of a seed. Each has a few of the operations only, some of them much more often than others: a mix of all would be
+    /// the same all the time (Groce et al., "Swarm Testing", ISSTA 2012).
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
+        // Worlds of lock-free readers.
+        let readers = chance(rng, 20);
+        let cpus = rng.below(3);
+        let setup = Setup {
+            cpus,
+            nodes: if cpus > 0 { chance(rng, 40) } else { 0 },
+            rseq: chance(rng, 50),
+            pages: [3, 5, 7, 11, 15][rng.below(5) as usize],
+            order: 1 + rng.below(3),
+            slab_order: [0, 0, 1, 2][rng.below(4) as usize],
+            per_cpu: chance(rng, 50),
+            keep: if chance(rng, 30) > 0 { 1 + rng.below(5) } else { 0 },
+            pool: if chance(rng, 60) > 0 { 1 + rng.below(3) } else { 0 },
+            kmalloc: chance(rng, 2),
+            mapped: chance(rng, 10),
+        };
+        let faults = match rng.below(3) {
+            0 => (0..1 + rng.below(2))
+                .map(|_| {
+                    // Of all but the constructor, which panics: a checker lets no panic pass.
+                    let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
+                    Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
+                })
+                .collect(),
+            _ => vec![],
+        };
+        let caches = (0..1 + rng.below(3))
+            .map(|_| {
+                let ctor = readers.max(chance(rng, 40));
+                CacheSetup {
+                    size: [0, 100, 2000, 3000, 6000][rng.below(5) as usize],
+                    capacity: [0, 1, 1, 2, 3][rng.below(5) as usize],
+                    stock: rng.below(2),
+                    depot: rng.below(3),
+                    limit: if chance(rng, 40) > 0 { 1 + rng.below(3) } else { 0 },
+                    ctor,
+                    reset: ctor * chance(rng, 40),
+                    checked: chance(rng, 30),
+                    stable: readers.max(chance(rng, 20)),
+                    merge: chance(rng, 20),
+                }
+            })
+            .collect();
+        // Few groups of operations, or some, or half of all: what concerns each other meets often enough only among few.
+        let one_of = [2, 4, 8][rng.below(3) as usize];
+        let groups: BTreeMap<char, u64> = OPS
+            .iter()
+            .map(|(_, group, ..)| {
+                let always = *group == 'o' || readers > 0 && "rgp".contains(*group);
+                (*group, u64::from(always || rng.below(one_of) == 0) * (1 + rng.below(3)))
+            })
+            .collect();
+        let weights: Vec<u64> = OPS.iter().map(|(_, group, weight, _)| groups[group] * weight).collect();
+        let all: u64 = weights.iter().sum();
+        let draw = |rng: &mut Rng| {
+            let mut at = rng.below(all);
+            let which = weights.iter().position(|weight| match at.checked_sub(*weight) {
+                Some(left) => {
+                    at = left;
+                    false
+                }
+                None => true,
+            });
+            let cpu = |rng: &mut Rng| rng.below(2 * (cpus + 1) + 1) / 2;
+            let moves = chance(rng, 50);
+            let told = Told {
+                a: rng.below(16),
+                b: rng.below(16),
+                cpu: cpu(rng),
+                at: moves * [1, 1, 2, 3, 4, 6][rng.below(6) as usize],
+                then: moves * cpu(rng),
+                abort: moves * chance(rng, 50),
+            };
+            Op { name: OPS[which.unwrap_or(0)].0, told }
+        };
+        let threads = 2 + rng.below(3);
+        let most = [6, 12, 25][rng.below(3) as usize];
+        let mut rounds: Vec<Vec<Vec<Op>>> = (0..1 + rng.below(2))
+            .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
+            .collect();
+        if chance(rng, 10) > 0 {
+            // The last thing that happens.
+            let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
+            ops.into_iter().for_each(|ops| ops.push(Op { name: "child", told: draw(rng).told }));
+        }
+        Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
+    }
+
+    /// The smallest script found that fails in the same way: without rounds, threads, operations, faults, and with less of each
+    /// number, as long as `fails` says under which schedule it does.
+    pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
+        let mut best = self;
+        loop {
+            let before = best.clone();
+            for rounds in 0..best.rounds.len() {
+                best.try_change(&fails, |script| {
+                    _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
+                });
+            }
+            // Chunks of operations of all threads as one list, half of them, a quarter, ... one.
+            let mut chunk = best.ops().count().next_power_of_two();
+            while chunk > 0 {
+                let mut at = 0;
+                while at < best.ops().count() {
+                    let smaller = best.try_change(&fails, |script| {
+                        let mut number = 0;
+                        let gone = |_: &Op| {
+                            number += 1;
+                            !(at..at + chunk).contains(&(number - 1))
+                        };
+                        script.retain(gone);
+                    });
+                    at += if smaller { 0 } else { chunk };
+                }
+                chunk /= 2;
+            }
+            best.try_change(&fails, |script| {
+                script.rounds.iter_mut().for_each(|round| round.retain(|ops| !ops.is_empty()))
+            });
+            best.try_change(&fails, |script| script.rounds.retain(|round| !round.is_empty()));
+            best.try_change(&fails, |script| script.faults.clear());
+            for faults in 0..best.faults.len() {
+                best.try_change(&fails, |script| {
+                    _ = (faults < script.faults.len()).then(|| script.faults.remove(faults))
+                });
+            }
+            best.try_change(&fails, |script| _ = script.caches.pop());
+            for number in 0..best.numbers().len() {
+                for smaller in [0, 1] {
+                    if *best.numbers()[number] > smaller {
+                        best.try_change(&fails, |script| *script.numbers()[number] = smaller);
+                    }
+                }
+            }
+            if best == before {
+                return best;
+            }
+        }
+    }
+    fn try_change(&mut self, fails: &impl Fn(&Self) -> Option<u64>, change: impl FnOnce(&mut Self)) -> bool {
+        let mut changed = self.clone();
+        change(&mut changed);
+        if changed == *self {
+            return false;
+        }
+        let Some(schedule) = fails(&changed) else { return false };
+        *self = Self { schedule, ..changed };
+        true
+    }
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.rounds.iter().flatten().flatten()
+    }
+    fn retain(&mut self, mut stays: impl FnMut(&Op) -> bool) {
+        self.rounds.iter_mut().flatten().for_each(|ops| ops.retain(&mut stays));
+    }
+    fn numbers(&mut self) -> Vec<&mut u64> {
+        let numbers =
+            self.setup.numbers().into_iter().chain(self.caches.iter_mut().flat_map(CacheSetup::numbers));
+        let told = self.rounds.iter_mut().flatten().flatten().flat_map(|op| op.told.numbers());
+        numbers.chain(told).map(|(_, number)| number).collect()
+    }
+}
