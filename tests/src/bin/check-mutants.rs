@@ -1011,7 +1011,7 @@ mod tests {
             rate(0, 100, true).to_string(),
             "0 of 100, 0.0 % (of all 0.0 to 3.7 % with a confidence of 95 %)"
         );
-        assert!(!rate(3, 20, true).exceeds(3.0) && rate(30, 200, true).exceeds(3.0));
+        assert!(!rate(1, 20, true).exceeds(3.0) && rate(30, 200, true).exceeds(3.0));
         assert!(rate(4, 100, false).exceeds(3.0) && !rate(3, 100, false).exceeds(3.0));
         assert!(!rate(0, 0, true).exceeds(0.0));
     }
