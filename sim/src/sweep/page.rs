@@ -80,7 +80,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
 }
 
 fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
-    let pictures = design.knobs.iter().map(|effect| picture(effect));
+    let pictures = design.knobs.iter().map(picture);
     let pictures =
         pictures.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow::anyhow!("a picture: {error}"))?;
     let bar = |part: f64| format!("width: {:.0}px", part * 200.0);

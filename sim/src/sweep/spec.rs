@@ -61,7 +61,7 @@ impl fmt::Display for Wrong {
 impl std::error::Error for Wrong {}
 
 impl Wrong {
-    fn new(key: &str, place: impl Into<Option<usize>>, why: impl fmt::Display) -> anyhow::Error {
+    fn error(key: &str, place: impl Into<Option<usize>>, why: impl fmt::Display) -> anyhow::Error {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
     }
@@ -154,24 +154,24 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         bail!("neither `trace` nor `workload`: expected a list in one of them");
     }
     if design.is_empty() {
-        return Err(Wrong::new("design", None, "expected at least one"));
+        return Err(Wrong::error("design", None, "expected at least one"));
     }
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
         if let Some((at, name)) = twice {
-            return Err(Wrong::new(key, at, format_args!("{name} is there twice")));
+            return Err(Wrong::error(key, at, format_args!("{name} is there twice")));
         }
     }
     if workload.is_empty() {
         let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
-            return Err(Wrong::new(key, None, "a trace has its own; expected a `workload` that it is for"));
+            return Err(Wrong::error(key, None, "a trace has its own; expected a `workload` that it is for"));
         }
     } else if cpus.is_none() {
         bail!("cpus: expected numbers of CPUs, because workloads have none of their own");
     }
     for (at, name) in workload.iter().enumerate() {
-        name.parse::<Workload>().map_err(|error| Wrong::new("workload", at, error))?;
+        name.parse::<Workload>().map_err(|error| Wrong::error("workload", at, error))?;
     }
     let settings = settings::<P>(&design, knobs, sample.as_ref())?;
     let within = |key: &str, axis: Option<Axis>, default: u64, least: u64, most: u64| {
@@ -179,7 +179,7 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         let values = axis.values();
         match values.iter().enumerate().find(|(_, value)| !(least..=most).contains(value)) {
             Some((at, value)) => {
-                Err(Wrong::new(key, at, format_args!("{value}: expected {least} to {most}")))
+                Err(Wrong::error(key, at, format_args!("{value}: expected {least} to {most}")))
             }
             None => Ok(values.to_vec()),
         }
@@ -190,7 +190,7 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
     let profile_name = profile_name.as_str();
     let profile = scale::profile(profile_name).map_err(|error| {
         // It names the option; this is the key.
-        Wrong::new("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
+        Wrong::error("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
     })?;
     let has_cpus = cpus.is_some();
     let cpus = within("cpus", cpus, 1, 1, MOST_CPUS.into())?;
@@ -198,7 +198,7 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         traces: trace
             .into_iter()
             .enumerate()
-            .map(|(at, name)| read_trace(name, inputs).map_err(|error| Wrong::new("trace", at, error)))
+            .map(|(at, name)| read_trace(name, inputs).map_err(|error| Wrong::error("trace", at, error)))
             .collect::<Result<_, _>>()?,
         workloads: workload,
         settings,
@@ -233,12 +233,12 @@ fn settings<P: Policy>(
     let name_of = |design: &str| design.split(':').next().unwrap_or_default().to_owned();
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
         let why = "no design of that name is in `design`";
-        return Err(Wrong::new(&format!("knobs.{name}"), None, why));
+        return Err(Wrong::error(&format!("knobs.{name}"), None, why));
     }
     if let Some(Sample { points, .. }) = sample
         && !(1..=MOST_SETTINGS).contains(&u64::from(*points))
     {
-        return Err(Wrong::new(
+        return Err(Wrong::error(
             "sample.points",
             None,
             format_args!("{points}: expected 1 to {MOST_SETTINGS}"),
@@ -246,7 +246,7 @@ fn settings<P: Policy>(
     }
     let mut settings = Settings::default();
     for (place, design) in designs.iter().enumerate() {
-        let wrong = |why: &dyn fmt::Display| Wrong::new("design", place, why);
+        let wrong = |why: &dyn fmt::Display| Wrong::error("design", place, why);
         let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
         parsed.policy(HasClock).map_err(|error| wrong(&error))?;
         let name = name_of(design);
@@ -271,7 +271,7 @@ fn settings<P: Policy>(
                         .iter()
                         .position(|value| text.split(':').any(|part| part == format!("{}={value}", knob.key)))
                 });
-                return Err(Wrong::new(
+                return Err(Wrong::error(
                     &format!("knobs.{name}{key}"),
                     at,
                     format_args!("{error} (in {text})"),
