@@ -213,8 +213,9 @@ fn every_state_is_as_it_should_be_and_each_operation_ends() {
     }
 }
 
-/// Each with those who meet it, and what it must be found by.
-const PLANTED: &[(Bug, &[Mechanism], Sizes, &[Role], &str)] = &[
+/// With those who meet it, and what it must be found by.
+type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
+const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (NoFence, &[Claimed], SINGLE, &[User, Drainer], ONE_PLACE),
     (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
