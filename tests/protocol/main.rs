@@ -178,13 +178,13 @@ const SCENARIOS: &[Scenario] = &[
         cpus: [0, 3],
     },
     Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 3] },
-    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 3] },
+    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 2] },
     Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 3] },
     Scenario {
         name: "a sweep beside another owner",
         sizes: SINGLE,
         roles: &[User, Successor, Reaper],
-        cpus: [0, 3],
+        cpus: [0, 2],
     },
     Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
 ];
