@@ -178,13 +178,13 @@ const SCENARIOS: &[Scenario] = &[
         cpus: [0, 3],
     },
     Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 3] },
-    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 3] },
+    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 2] },
     Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 3] },
     Scenario {
         name: "a sweep beside another owner",
         sizes: SINGLE,
         roles: &[User, Successor, Reaper],
-        cpus: [0, 3],
+        cpus: [0, 2],
     },
     Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
 ];
@@ -213,8 +213,9 @@ fn every_state_is_as_it_should_be_and_each_operation_ends() {
     }
 }
 
-/// Each with those who meet it, and what it must be found by.
-const PLANTED: &[(Bug, &[Mechanism], Sizes, &[Role], &str)] = &[
+/// With those who meet it, and what it must be found by.
+type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
+const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (NoFence, &[Claimed], SINGLE, &[User, Drainer], ONE_PLACE),
     (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),

@@ -1118,7 +1118,9 @@ impl Protocol {
                     Op::Reap => region.is_idle(),
                     _ => for_good && region.limit > 0 || region.len > 0,
                 };
-                let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && cpu > 0;
+                // (The first one that it looks at, whichever that is: a model's CPUs are alike.)
+                let first = t.todo == (1 << self.cpus) - 1;
+                let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
                 if wanted && region.committed && !left_out {
                     mine.at = cpu;
                     go = Pc::Own;
@@ -1505,16 +1507,18 @@ impl Protocol {
         }
     }
     fn name_rounds(&self, s: &mut State) {
-        let (mut names, mut next) = ([0_u8; 16], 1);
+        let mut names = [0_u8; 16];
         // Those of the second owner are told from the first one's.
-        let old = s.dead;
+        let (old, mut next) = (s.dead, [1, 1 + if s.dead == 0 { 0 } else { self.rounds }]);
         let mut name = |round: &mut Round| {
-            if *round > 0 && old & bit(*round) == 0 {
-                if names[usize::from(*round)] == 0 {
-                    names[usize::from(*round)] = next + if old == 0 { 0 } else { self.rounds };
-                    next += 1;
+            if *round > 0 {
+                let known = &mut names[usize::from(*round)];
+                if *known == 0 {
+                    let next = &mut next[usize::from(old & bit(*round) == 0)];
+                    *known = *next;
+                    *next += 1;
                 }
-                *round = names[usize::from(*round)];
+                *round = *known;
             }
         };
         s.regions.iter_mut().flat_map(|region| &mut region.places).for_each(&mut name);
