@@ -43,7 +43,7 @@ impl Dice {
 
 /// The history of some round is refused.
 fn is_caught(mut refused: impl FnMut(u64) -> bool) -> bool {
-    (0..TRIES).any(|round| refused(round))
+    (0..TRIES).any(refused)
 }
 fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
     assert!(outcome.is_ok(), "no order explains round {round}: {outcome:?}");
