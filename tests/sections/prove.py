@@ -31,7 +31,7 @@ import sys
 from collections import Counter
 
 import z3
-from z3 import And, BitVec, BitVecVal, Bool, BoolVal, Concat, Extract, If, Implies, Not, Or, SignExt, ZeroExt
+from z3 import And, BitVec, BitVecVal, BoolVal, Concat, Extract, If, Implies, Not, Or, SignExt, ZeroExt
 from z3 import UGE, UGT, ULE, ULT
 
 BATCHES = range(1, 5)
@@ -408,6 +408,8 @@ class Prover:
             if (at, bits) != (self.layout["CPU_ID"], 32):
                 raise Refuted("reads what is not the CPU's number")
             return self.cpu
+        if self.kind == "PopBatch":
+            raise Refuted("reads what an aborted attempt may have written")
         return self.of_batch(state, at, bits)
 
     def store(self, state, at, value, bits, segment):
@@ -430,7 +432,9 @@ class Prover:
         self.always(state, And(ULT(at, REACH), at & (bits // 8 - 1) == 0), "uses what is not aligned, or no region")
         if bits == 64:
             return None
-        return int(self.solve(*state.path, Extract(2, 2, at) == 0) is None)
+        half = int(self.solve(*state.path, Extract(2, 2, at) == 0) is None)
+        self.always(state, Extract(2, 2, at) == half, "uses now one half of a word and now the other")
+        return half
 
     def of_batch(self, state, at, bits):
         if bits != 64 or at not in state.batch:
@@ -457,10 +461,9 @@ class Prover:
         self.armed = {(self.layout["RSEQ_CS"], 64): BitVecVal(section["descriptor"], 64)}
         if str(state.thread) != str(self.armed) or not z3.eq(state.mem, self.mem):
             raise Refuted("does not announce its descriptor, and that alone, before its start")
-        todo, ends = [(state, ip, None, 0)], []
-        cuts = []
+        todo, ends, cuts = [(state, ip, 0)], [], []
         while todo:
-            state, ip, looked, steps = todo.pop()
+            state, ip, steps = todo.pop()
             while ip in self.code and section["start"] <= ip < section["end"]:
                 cuts.append((state.copy(), self.code[ip]))
                 steps += 1
@@ -481,7 +484,7 @@ class Prover:
                     if self.solve(*state.path, condition) is not None:
                         taken = state.copy()
                         taken.path.append(condition)
-                        todo.append((taken, target, looked, steps))
+                        todo.append((taken, target, steps))
                     state.path.append(Not(condition))
                     if self.solve(*state.path) is None:
                         break

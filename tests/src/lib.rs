@@ -7,6 +7,7 @@ pub mod jobs;
 pub mod models;
 pub mod mutate;
 pub mod share;
+pub mod reach;
 pub mod source;
 pub mod surface;
 pub mod waiver;
