@@ -8,7 +8,7 @@ pub(super) const EVERYWHERE: bool = false;
 
 /// All code that is written to.
 pub(super) fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
-    [section.code.clone()].into_iter()
+    core::iter::once(section.code.clone())
 }
 
 /// Whether a trap was one of a call, and not a breakpoint inside.

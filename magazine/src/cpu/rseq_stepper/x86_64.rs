@@ -10,7 +10,7 @@ pub(super) const EVERYWHERE: bool = true;
 /// All code that is written to: a section, and where it goes on.
 pub(super) fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + 1);
-    [section.code.start..section.code.end + 1].into_iter().chain(miss)
+    core::iter::once(section.code.start..section.code.end + 1).chain(miss)
 }
 
 /// Whether a trap was one of a call, and not a breakpoint inside.
