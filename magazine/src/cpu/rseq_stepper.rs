@@ -274,22 +274,6 @@ struct Word {
     cpu: Option<u32>,
 }
 
-impl Word {
-    /// The first and the last CPU's, each once.
-    fn cpus(world: &World) -> Vec<Self> {
-        let mut cpus = vec![0, world.cpus() - 1];
-        cpus.dedup();
-        cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
-    }
-    /// What is no CPU's: those in front, the first one behind and the last one.
-    fn spare(world: &World) -> Vec<Self> {
-        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
-        let spare =
-            [-2, -1, count, last].into_iter().filter(|number| *number < 0 || (count..=last).contains(number));
-        spare.map(|number| Self { number, cpu: None }).collect()
-    }
-}
-
 /// What may come of an operation from `state` if all of `meanwhiles` interrupt it in turn: what the portable body does that
 /// runs once, behind them; or the same where the attempts had widened the stack already.
 fn expected(

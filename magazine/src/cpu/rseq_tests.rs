@@ -280,6 +280,7 @@ fn no_section_writes_what_its_restart_reads() {
 /// What the portable bodies do to regions of random words, and all sections: the proof is of the sections against a specification
 /// of its own, and the samples hold that against the portable bodies.
 #[test]
+#[cfg(target_arch = "x86_64")]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn sections_are_written_down() {
     use serde_json::json;

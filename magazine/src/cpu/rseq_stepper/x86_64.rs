@@ -95,6 +95,22 @@ fn greg(register: Register) -> usize {
     found.unwrap_or_else(|| panic!("{register:?}: an operand lies there")).1 as usize
 }
 
+impl Word {
+    /// The first and the last CPU's, each once.
+    fn cpus(world: &World) -> Vec<Self> {
+        let mut cpus = vec![0, world.cpus() - 1];
+        cpus.dedup();
+        cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
+    }
+    /// What is no CPU's: those in front, the first one behind and the last one.
+    fn spare(world: &World) -> Vec<Self> {
+        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
+        let spare =
+            [-2, -1, count, last].into_iter().filter(|number| *number < 0 || (count..=last).contains(number));
+        spare.map(|number| Self { number, cpu: None }).collect()
+    }
+}
+
 /// A section of the program.
 pub(super) struct Copied<'s> {
     pub(super) section: &'s Section,
