@@ -45,11 +45,20 @@ pub(crate) mod rseq;
     not(any(loom, shuttle)),
     target_os = "linux",
     target_env = "gnu",
-    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
+    target_arch = "x86_64",
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
-#[cfg_attr(target_arch = "x86_64", path = "rseq/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "rseq/aarch64.rs")]
+#[path = "rseq/x86_64.rs"]
+mod sections;
+#[cfg(all(
+    not(any(loom, shuttle)),
+    target_os = "linux",
+    target_env = "gnu",
+    target_arch = "aarch64",
+    target_endian = "little",
+    not(any(uslab_no_rseq, uslab_heap, miri))
+))]
+#[path = "rseq/aarch64.rs"]
 mod sections;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
