@@ -42,7 +42,7 @@ impl Dice {
 }
 
 /// The history of some round is refused.
-fn is_caught(mut refused: impl FnMut(u64) -> bool) -> bool {
+fn is_caught(refused: impl FnMut(u64) -> bool) -> bool {
     (0..TRIES).any(refused)
 }
 fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
