@@ -502,7 +502,7 @@ struct StressArgs {
     #[arg(long, value_name = "FILE", requires = "runs")]
     rows: Option<PathBuf>,
     /// Run nothing, and put together what all shares left in these files.
-    #[arg(long, value_name = "FILE", num_args = 1.., exclusive = true)]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["runs", "shard", "rows", "seed", "ops", "seconds", "workload", "html"])]
     merge: Vec<PathBuf>,
 }
 
