@@ -1,7 +1,10 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[cfg_attr(target_arch = "x86_64", path = "../../../tests/kit/sections.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "../../../tests/kit/sections/aarch64.rs")]
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../tests/kit/sections.rs"]
+mod sections;
+#[cfg(target_arch = "aarch64")]
+#[path = "../../../tests/kit/sections/aarch64.rs"]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
