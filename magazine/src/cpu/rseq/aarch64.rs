@@ -111,7 +111,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "ldr {w}, [x16]",                                  // len:16 | ops:48
         // Controls of the fence: long enough that a drain comes between the look and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "mov w17, 100",
+        "mov w17, 10000",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "7: yield",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
