@@ -128,7 +128,7 @@ impl core::fmt::Display for PageError {
             Self::Refused { bytes } => {
                 write!(
                     f,
-                    "the system refused to reserve even {bytes} bytes of address space in pages of 4096 bytes"
+                    "the system refused to reserve even {bytes} bytes of address space, or its pages are not of 4096 bytes"
                 )
             }
         }

@@ -133,7 +133,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     assert!(matches!(error, StartError::Pages(_)));
     assert_eq!(
         error.to_string(),
-        "the system refused to reserve even 1048576 bytes of address space in pages of 4096 bytes"
+        "the system refused to reserve even 1048576 bytes of address space, or its pages are not of 4096 bytes"
     );
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();

@@ -29,7 +29,7 @@ impl Access {
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // Larger ones would go back with what lies beside the part that is given back.
-        if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as nix::libc::c_long {
+        if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as libc::c_long {
             return None;
         }
         let flags = match access {
