@@ -1,7 +1,7 @@
 //! The verb `page`: the pages that need no trace of one's own.
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, Progress, write_all};
+use crate::output::{Form, Place, Progress, say, write_all};
 use crate::replay;
 use crate::story::Story;
 use anyhow::Context;
@@ -9,7 +9,6 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// Write pages to see allocators move, and to drive them: for any browser, from disk, without a network.
@@ -75,7 +74,7 @@ impl Args {
             Some(place) => place.json(&written)?,
             None => {
                 let text: String = written.iter().map(|page| format!("{}\n", page.file)).collect();
-                std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+                say(&text)?;
             }
         }
         Ok(Outcome::Done)

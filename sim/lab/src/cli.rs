@@ -2,14 +2,13 @@
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uslab_output::command::{self, Outcome};
-use uslab_output::{Form, Place, Progress, json_text, write_all};
+use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 
 /// Ask allocators questions: an experiment is a verb, and without one they are listed.
 ///
@@ -108,7 +107,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
     let html = html.map(|place| findings.page().map(|text| (place, text))).transpose()?;
     write_all([json, csv, html].into_iter().flatten())?;
     if to_stdout == 0 {
-        std::io::stdout().lock().write_all(findings.text().as_bytes()).context("standard output")?;
+        say(&findings.text())?;
     }
     Ok(Outcome::Done)
 }
@@ -122,16 +121,8 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "demo")
         .map(|verb| (verb.get_name().to_owned(), about(verb)))
         .collect();
-    let stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(place) = json {
-        let by_name: BTreeMap<_, _> = verbs.iter().cloned().collect();
-        place.json(&BTreeMap::from([("experiments", by_name)]))?;
-    }
-    if !stdout {
-        let mut out = std::io::stdout().lock();
-        for (name, about) in verbs {
-            writeln!(out, "{name:16} {about}").context("standard output")?;
-        }
-    }
+    let text: String = verbs.iter().map(|(name, about)| format!("{name:16} {about}\n")).collect();
+    let by_name: BTreeMap<_, _> = verbs.into_iter().collect();
+    tell(&BTreeMap::from([("experiments", by_name)]), &text, json)?;
     Ok(Outcome::Done)
 }

@@ -5,7 +5,7 @@
 pub mod command;
 mod place;
 
-pub use place::{Form, Place, json_text, write_all};
+pub use place::{Form, Place, json_text, say, tell, write_all};
 
 use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -183,6 +183,24 @@ pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
+/// Writes text to standard output.
+///
+/// # Errors
+/// Standard output cannot be written; a pipe whose reader has gone is one of these.
+pub fn say(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
+}
+
+/// Writes a report as JSON where that is wanted, and its text to standard output unless the JSON went there.
+///
+/// # Errors
+/// As [`write_all`] and [`say`].
+pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<()> {
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    json.map(|json| json.json(report)).transpose()?;
+    if to_stdout { Ok(()) } else { say(text) }
+}
+
 /// Writes reports, all or none: files by way of temporary ones beside them, which get their names when everything is written
 /// that can fail. What cannot be taken back, a device or a pipe, is written before. A pipe whose reader has gone is told at the
 /// end: it has what it wanted, and the files are wanted too.

@@ -4,7 +4,7 @@ mod exercise;
 mod sheet;
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, table, text, write_all};
+use crate::output::{Form, Place, table, tell, text, write_all};
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, Subcommand};
 use exercise::How;
@@ -95,23 +95,11 @@ impl Args {
             Some(Verb::Grade(grade)) => grade.run(json),
             Some(Verb::Answers(Answers { seed })) => {
                 let (answers, said) = sheet::answers(*seed);
-                show(json, &answers, &said)?;
+                tell(&answers, &said, json)?;
                 Ok(Outcome::Done)
             }
         }
     }
-}
-
-/// Writes a report to where it is wanted; without such a place its text to standard output.
-fn show(json: Option<Place>, report: &impl serde::Serialize, text: &str) -> anyhow::Result<()> {
-    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(json) = json {
-        json.json(report)?;
-    }
-    if !to_stdout {
-        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
-    }
-    Ok(())
 }
 
 fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -125,7 +113,7 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
         rows.add_row([lab.name, &lab.minutes.to_string(), &what, lab.title]);
     }
     let how = "\nQuestions are asked by `uslab page`: Course, in index.html. `uslab course start LAB` begins an exercise.\n";
-    show(json, &labs, &(text(&rows) + how))?;
+    tell(&labs, &(text(&rows) + how), json)?;
     Ok(Outcome::Done)
 }
 
@@ -153,11 +141,9 @@ impl Start {
         made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
         let shown = file.display();
         let judged: String = code.judged_by.iter().map(|by| format!("  {by}\n")).collect();
-        show(
-            json,
-            &lab,
-            &format!("{shown}: {}. `uslab course grade {shown}` judges it by this:\n{judged}", lab.title),
-        )?;
+        let text =
+            format!("{shown}: {}. `uslab course grade {shown}` judges it by this:\n{judged}", lab.title);
+        tell(&lab, &text, json)?;
         Ok(Outcome::Done)
     }
 }
@@ -179,7 +165,7 @@ impl Grade {
                     bail!("--html: an answer sheet has no step that fails");
                 }
                 let (graded, said) = sheet::grade(&self.file, &text)?;
-                show(json, &graded, &said)?;
+                tell(&graded, &said, json)?;
                 Ok(if graded.right == graded.of { Outcome::Done } else { Outcome::Violated })
             }
             Some("rs") => {
@@ -198,7 +184,7 @@ impl Grade {
                 } else if judged.page.is_some() {
                     said += "--html FILE writes a page that shows the step at which it fails.\n";
                 }
-                show(json, &judged, &said)?;
+                tell(&judged, &said, json)?;
                 Ok(if judged.verdict.holds() { Outcome::Done } else { Outcome::Violated })
             }
             _ => {

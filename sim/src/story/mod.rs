@@ -3,8 +3,6 @@
 //! A model that fails under loom writes its execution in this form (`STORY_JSON=FILE`, see `uslab-sync`), and
 //! `uslab stress --html` makes one of the last deeds before a violation.
 
-pub mod verb;
-
 use crate::web;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};

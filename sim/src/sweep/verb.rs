@@ -9,7 +9,7 @@ use super::run::{self, Ended, How, Ran};
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, Progress, grouped, json_text, write_all};
+use crate::output::{Form, Place, Progress, grouped, json_text, say, tell, write_all};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::io::Write;
@@ -31,7 +31,9 @@ pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow:
         (Some(Verb::Merge(args)), _) => merge::<P>(args, json),
         (Some(Verb::Slurm(args)), _) => slurm::<P>(args, json),
         (Some(Verb::K8s(args)), _) => kubernetes::<P>(args, json),
-        (Some(Verb::Container), _) => no_json("container", json.as_ref()).and_then(|()| say(CONTAINER)),
+        (Some(Verb::Container), _) => {
+            no_json("container", json.as_ref()).and_then(|()| say(CONTAINER)).map(|()| Outcome::Done)
+        }
         (None, Some(of)) => expansion::<P>(of, json),
         (None, None) => bail!("expected a sweep's file, or a verb"),
     }
@@ -53,23 +55,9 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
         results: args.of.results.as_deref(),
     };
     match tune::tune::<P>(&plan, &options, &Progress::new()) {
-        Ok(report) => told(&report, &report.to_string(), json),
+        Ok(report) => tell(&report, &report.to_string(), json).map(|()| Outcome::Done),
         Err(ended) => failed(ended),
     }
-}
-
-fn say(text: &str) -> anyhow::Result<Outcome> {
-    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
-    Ok(Outcome::Done)
-}
-
-/// As text on standard output, or as JSON.
-fn told(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(json) = json {
-        json.json(report)?;
-    }
-    if to_stdout { Ok(Outcome::Done) } else { say(text) }
 }
 
 fn no_json(verb: &str, json: Option<&Place>) -> anyhow::Result<()> {
@@ -168,7 +156,8 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
         report.results,
         of.command("run")
     );
-    told(&report, &said, json)
+    tell(&report, &said, json)?;
+    Ok(Outcome::Done)
 }
 
 fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -204,7 +193,7 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
                 ));
             }
             let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
-            told(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
+            tell(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
         }
         Err(ended) => failed(ended),
     }
@@ -285,7 +274,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
             );
         }
     }
-    told(&status, &said, json)?;
+    tell(&status, &said, json)?;
     all.complaints(&of.command("run"), NAMED).iter().for_each(|line| complain(line));
     Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
 }
@@ -344,7 +333,8 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
         return failed(Ended::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
     }
-    say(&script)
+    say(&script)?;
+    Ok(Outcome::Done)
 }
 
 fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -365,5 +355,6 @@ fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::
             merge: args.merge,
         },
     );
-    say(&json_text(&job)?)
+    say(&json_text(&job)?)?;
+    Ok(Outcome::Done)
 }

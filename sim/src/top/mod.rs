@@ -11,13 +11,11 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::output::Place;
 use crate::output::command::Outcome;
-use anyhow::Context;
+use crate::output::{Place, say, tell};
 use clap::Args;
-use reading::{Reading, Sort};
+use reading::Sort;
 use source::Source;
-use std::io::Write;
 use std::time::Duration;
 
 /// Show the object caches of a running program: objects, slabs and bytes of each, and how often they are used.
@@ -71,18 +69,8 @@ pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome
         return follow(source, args);
     }
     let reading = source.one()?;
-    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(json) = json {
-        json.json(&reading)?;
-    }
-    if !to_stdout {
-        print(&reading, args.sort)?;
-    }
+    tell(&reading, &reading.text(args.sort), json)?;
     Ok(Outcome::Done)
-}
-
-fn print(reading: &Reading, sort: Sort) -> anyhow::Result<()> {
-    std::io::stdout().lock().write_all(reading.text(sort).as_bytes()).context("standard output")
 }
 
 #[cfg(not(feature = "watch"))]
@@ -107,8 +95,7 @@ fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
     // The terminal is as it was when there is something to say.
     let ended = screen::follow(&mut top, &mut source, &mut crate::watch::terminal::Terminal::start()?)?;
     if ended {
-        print(&top.reading, top.sort)?;
-        writeln!(std::io::stdout(), "{source} has ended.").context("standard output")?;
+        say(&format!("{}{source} has ended.\n", top.reading.text(top.sort)))?;
     }
     Ok(Outcome::Done)
 }

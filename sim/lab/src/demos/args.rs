@@ -7,9 +7,9 @@ use anyhow::Context;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{BufRead, Write as _};
-use uslab_output::Place;
+use std::io::BufRead;
 use uslab_output::command::Outcome;
+use uslab_output::{Place, tell};
 
 /// Drive an allocator of the textbooks by hand: what its memory looks like after each command.
 ///
@@ -46,14 +46,7 @@ impl Args {
             let scene = demo.act(&command);
             done.push(Done { command: command.to_string(), scene });
         }
-        let stdout = json.as_ref().is_some_and(Place::is_stdout);
-        if let Some(place) = json {
-            place.json(&done)?;
-        }
-        if !stdout {
-            let text: String = done.iter().map(text).collect();
-            std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
-        }
+        tell(&done, &done.iter().map(text).collect::<String>(), json)?;
         Ok(Outcome::Done)
     }
 

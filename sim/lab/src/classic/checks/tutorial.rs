@@ -1,6 +1,7 @@
 //! The tutorial, README.md, says what is so: its commands print what it shows, and its code is the code.
 
 use std::process::Command;
+use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
 /// How all commands begin that run this program.
@@ -47,9 +48,9 @@ fn every_command_prints_what_the_tutorial_shows() {
             continue;
         }
         let mut run = Command::new(std::env::current_exe().unwrap());
-        let settings = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "REPLAY", "STORY", "STORY_JSON"];
-        settings.iter().for_each(|name| _ = run.env_remove(name));
-        run.args(arguments.split(' ')).envs(variables.split_whitespace().map(|v| v.split_once('=').unwrap()));
+        unset(&mut run)
+            .args(arguments.split(' '))
+            .envs(variables.split_whitespace().map(|v| v.split_once('=').unwrap()));
         let output = run.output().unwrap();
         let printed = said(&String::from_utf8(output.stdout).unwrap());
         assert!(output.status.success(), "{command}: {printed}");
@@ -65,8 +66,7 @@ fn the_story_that_is_kept_is_the_one_that_is_told() {
     let program = std::env::current_exe().unwrap();
     let json = program.with_extension("story.json");
     let mut run = Command::new(&program);
-    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "REPLAY"].iter().for_each(|name| _ = run.env_remove(name));
-    run.args(["--exact", "classic::checks::scenarios::a_free_makes_a_magazine::planted"]);
+    unset(&mut run).args(["--exact", "classic::checks::scenarios::a_free_makes_a_magazine::planted"]);
     let output = run.env("STORY", "1").env("STORY_JSON", &json).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let told = std::fs::read_to_string(json).unwrap();

@@ -1,11 +1,9 @@
-//! The verb: its options, and what they ask for.
+//! `uslab story`.
 
-use super::Story;
+use super::quoted;
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, json_text, write_all};
-use anyhow::Context;
-use clap::Args;
-use std::io::Write;
+use crate::output::{Form, Place, json_text, say, write_all};
+use crate::story::Story;
 use std::path::PathBuf;
 
 /// Step through an execution that failed: a counter-example that loom found in a model.
@@ -13,14 +11,14 @@ use std::path::PathBuf;
 /// A model that fails writes it with STORY_JSON=FILE in the environment; one with a planted bug if STORY=1 asks for it. Without an
 /// option it is printed as the model printed it. The page that --html writes steps through it forward and back: who did what, and
 /// what that changed. `uslab stress --html` writes such a page, too.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   STORY_JSON=story.json RUSTFLAGS='--cfg loom' cargo test --profile loom
   uslab story story.json
   uslab story story.json --html story.html
   uslab story story.json --step 7")]
-pub struct StoryArgs {
+pub(super) struct Args {
     /// The story as JSON.
     #[arg(value_name = "FILE")]
     story: PathBuf,
@@ -36,7 +34,7 @@ pub struct StoryArgs {
 ///
 /// # Errors
 /// The file is no story, there is no such step, or a place cannot be written.
-pub fn run(args: &StoryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
     let story = Story::read(&args.story)?;
@@ -49,11 +47,11 @@ pub fn run(args: &StoryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     };
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let json = json.map(|place| (place, data));
-    let command = format!("uslab story {}", crate::cli::quoted(&args.story.to_string_lossy()));
+    let command = format!("uslab story {}", quoted(&args.story.to_string_lossy()));
     let html = html.map(|place| story.page(Some(&command)).map(|page| (place, page))).transpose()?;
     write_all(json.into_iter().chain(html))?;
     if !to_stdout {
-        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+        say(&text)?;
     }
     Ok(Outcome::Done)
 }

@@ -1,0 +1,65 @@
+//! `uslab convert`.
+
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, Progress, grouped, json_text, say, write_all};
+use crate::replay;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read without parsing.
+///
+/// Names of caches, sizes, CPUs, times and marks are kept, and what was found out on the way: which cache an event belongs to, where a
+/// hidden allocation was. Addresses, call sites and the kernel's page moves are not. Its tables are still looked for beside OUT.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uslab convert trace.txt.zst trace.ops
+  uslab replay --design slub trace.ops
+  uslab convert - trace.ops < trace.txt")]
+pub(super) struct Args {
+    /// The trace, as `uslab replay` reads it; `-` is standard input.
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// Where the operations go. A file that is there and holds something else is not overwritten.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// Simulated CPUs. Default: as many as the trace names.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+}
+
+/// What a conversion wrote.
+#[derive(Serialize)]
+struct Converted {
+    trace: String,
+    operations: u64,
+    cpus: u32,
+    caches: usize,
+    bytes: usize,
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let out = Place::open(Form::Operations, &args.out)?;
+    let out = Some(out);
+    Place::apart([&json, &out])?;
+    let options = replay::Options { cpus: args.cpus, ..replay::Options::default() };
+    let progress = Progress::new();
+    let stream = replay::read_stream(Some(&args.trace), &options, &progress)?;
+    drop(progress);
+    let bytes = stream.write();
+    let (operations, cpus, caches) = (stream.operations, stream.cpus, stream.caches.len());
+    let report = Converted { trace: stream.title, operations, cpus, caches, bytes: bytes.len() };
+    let to_stdout = [&json, &out].into_iter().flatten().any(Place::is_stdout);
+    let text = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
+    write_all(text.into_iter().chain(out.map(|place| (place, bytes))))?;
+    if !to_stdout {
+        let Converted { trace, bytes, .. } = report;
+        let each = bytes as f64 / operations.max(1) as f64;
+        let (operations, bytes) = (grouped(operations), grouped(bytes as u64));
+        let text = format!(
+            "{trace}: {operations} operations on {cpus} CPUs, {caches} caches: {bytes} bytes, {each:.2} an operation\n"
+        );
+        say(&text)?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,42 @@
+//! `uslab diff`.
+
+use crate::diff;
+use crate::output::command::Outcome;
+use crate::output::{Place, tell};
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+
+/// Compare two reports that `--json` wrote: which numbers differ, the largest relative change first.
+///
+/// Rows of lists are matched by their names (of a cache, a design, a moment, a number of CPUs), not by their places.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uslab replay --design slub --json a.json
+  uslab replay --design slub:cpu_partial=0 --json b.json
+  uslab diff a.json b.json")]
+pub(super) struct Args {
+    /// The first report.
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The second one.
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Numbers that differ by at most so many per cent are left out.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    above: f64,
+    /// Show every number that differs, not only forty.
+    #[arg(long)]
+    all: bool,
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let read = |path: &Path| {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("{shown}"))?;
+        serde_json::from_str(&text).with_context(|| format!("{shown}: expected a report that `--json` wrote"))
+    };
+    let diff = diff::Diff::new(&read(&args.a)?, &read(&args.b)?, args.above);
+    tell(&diff, &diff.text(if args.all { usize::MAX } else { 40 }), json)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,106 @@
+//! The command line: the verbs, each with its options in a module of its own, or beside what it runs. How it ends is
+//! [`output::command`](crate::output::command).
+
+mod calibrate;
+mod convert;
+mod diff;
+mod geometry;
+mod lab;
+mod record;
+mod replay;
+mod scale;
+mod story;
+mod stress;
+mod validate;
+
+use crate::output::command::{self, Outcome};
+use crate::output::{Form, Place};
+use crate::sweep::{self, SweepArgs, TuneArgs};
+use crate::top::{self, TopArgs};
+use crate::watch::{self, WatchArgs};
+use crate::{course, pages};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use uslab_engine::Policy;
+use uslab_engine::designs::NoPolicy;
+
+/// Replay kernel memory traces through a Linux-style slab allocator, and study it.
+///
+/// Without a verb, the bundled trace (a real kernel under a file workload) is replayed and explained.
+#[derive(Debug, Parser)]
+#[command(name = "uslab", version, max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Write the result as JSON: to FILE, or to standard output where FILE is `-` or left out.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Replay(replay::Args),
+    Watch(WatchArgs),
+    Top(TopArgs),
+    Record(record::Args),
+    Convert(convert::Args),
+    Scale(scale::Args),
+    Sweep(SweepArgs),
+    Tune(TuneArgs),
+    Calibrate(calibrate::Args),
+    Validate(validate::Args),
+    Diff(diff::Args),
+    Geometry(geometry::Args),
+    Stress(stress::Args),
+    Page(pages::Args),
+    Course(course::Args),
+    Story(story::Args),
+    Lab(lab::Args),
+}
+
+/// Runs the command line and returns its exit code.
+pub fn main() -> ExitCode {
+    main_with::<NoPolicy>()
+}
+
+/// The same, with a policy that the calling program brings: `--design` knows it by its name.
+///
+/// `examples/uma/main.rs` beside this crate is such a program.
+pub fn main_with<P: Policy>() -> ExitCode {
+    command::run(run::<P>)
+}
+
+fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
+    let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();
+    match &cli.verb {
+        None => replay::run::<P>(&replay::Args::bundled(), json()?),
+        Some(Verb::Replay(args)) => replay::run::<P>(args, json()?),
+        Some(Verb::Watch(args)) => watch::run::<P>(args, cli.json.as_deref()),
+        Some(Verb::Top(args)) => top::run(args, json()?),
+        Some(Verb::Record(args)) => record::run(args, json()?),
+        Some(Verb::Convert(args)) => convert::run(args, json()?),
+        Some(Verb::Diff(args)) => diff::run(args, json()?),
+        Some(Verb::Calibrate(args)) => calibrate::run(args, json()?),
+        Some(Verb::Validate(args)) => validate::run(args, json()?),
+        Some(Verb::Sweep(args)) => sweep::sweep::<P>(args, json()?),
+        Some(Verb::Tune(args)) => sweep::tune::<P>(args, json()?),
+        Some(Verb::Scale(args)) => scale::run::<P>(args, json()?),
+        Some(Verb::Geometry(args)) => geometry::run(args, json()?),
+        Some(Verb::Stress(args)) => stress::run(args, json()?),
+        Some(Verb::Page(args)) => args.run(json()?),
+        Some(Verb::Course(args)) => args.run(json()?),
+        Some(Verb::Story(args)) => story::run(args, json()?),
+        Some(Verb::Lab(args)) => lab::run(args, cli.json.as_deref()),
+    }
+}
+
+/// A word of a shell's command line.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

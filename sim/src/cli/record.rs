@@ -1,0 +1,126 @@
+//! `uslab record`.
+
+use crate::output::command::Outcome;
+use crate::output::{Place, bytes, tell};
+use crate::record;
+use anyhow::bail;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Record what `uslab replay` needs: a trace of the kernel's memory events, and its own tables before and after.
+///
+/// Into a new folder go the trace (trace.txt.zst), with marks at the moments of the tables; slabinfo, buddyinfo, zoneinfo,
+/// pagetypeinfo, vmstat and meminfo of each moment; the counters and the attributes of all caches in /sys/kernel/slab; what each CPU's
+/// buffer lost; the formats of the events; the kernel's release and command line.
+///
+/// The running kernel is recorded as root, with tracefs mounted, in a tracing instance of our own, which is gone afterwards; other
+/// tracing is not disturbed. Moments: `before` and `after`, and with --shrink `end`. Ctrl-C ends it, and nothing is kept.
+///
+/// With --qemu a kernel of a distribution is booted for it, and needs no root: qemu-system-x86_64 and a static busybox do (Debian:
+/// qemu-system-x86, busybox-static). Events are on from early boot; caches are shrunk before `before` and before `end`, so that these
+/// two tables are exact. KVM is used where it works, else the CPUs are emulated: then times mean little, and everything else is as the
+/// kernel does it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo uslab record --seconds 30
+  sudo uslab record --out build --buffer 256M -- make -j8
+  apt-get download linux-image-6.1.0-56-amd64 && dpkg-deb -x linux-image-6.1.0-56-amd64_*.deb linux
+  uslab record --out a --qemu linux --workload load.sh
+  uslab record --out b --qemu linux --workload load.sh --append slub_max_order=0 --set cpu_partial=0
+  uslab record --out c --qemu linux --workload load --workload load.sh --cpus 8 -- load.sh 5000
+  uslab replay a/trace.txt.zst --design slub,slub:slab_max_order=0:cpu_partial=0 --predict --beside b")]
+pub(super) struct Args {
+    /// The new folder.
+    #[arg(long, value_name = "FOLDER", default_value = "recording")]
+    out: PathBuf,
+    /// How long, where there is no COMMAND. Default: 10.
+    #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50.
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
+    buffer: u64,
+    /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. It costs the running kernel a
+    /// moment, and makes the numbers exact: otherwise objects that CPUs hold back count as in use.
+    #[arg(long, conflicts_with = "qemu")]
+    shrink: bool,
+    /// Where tracefs is mounted. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
+    #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
+    tracefs: Option<PathBuf>,
+    /// Boot this kernel: a file vmlinuz-RELEASE with lib/modules/RELEASE beside its folder, or the folder of an unpacked linux-image
+    /// package.
+    #[arg(long, value_name = "KERNEL")]
+    qemu: Option<PathBuf>,
+    /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).
+    #[arg(long, value_name = "TEXT", requires = "qemu", default_value = "", allow_hyphen_values = true)]
+    append: String,
+    /// With --qemu, written to /sys/kernel/slab/*/KEY before the workload: cpu_partial and min_partial, say.
+    #[arg(long, value_name = "KEY=NUMBER", requires = "qemu", value_parser = setting)]
+    set: Vec<String>,
+    /// With --qemu, its CPUs.
+    #[arg(long, value_name = "N", requires = "qemu", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: u32,
+    /// With --qemu, its memory: bytes, or with K, M, G.
+    #[arg(long, value_name = "BYTES", requires = "qemu", default_value = "1G", value_parser = bytes)]
+    memory: u64,
+    /// With --qemu, a static program or a shell script to put into its /bin. The first one runs, unless there is a COMMAND.
+    #[arg(long, value_name = "FILE", requires = "qemu")]
+    workload: Vec<PathBuf>,
+    /// With --qemu, how many seconds all of it may take.
+    #[arg(long, value_name = "N", requires = "qemu", default_value_t = 1800)]
+    timeout: u64,
+    /// With --qemu, emulate its CPUs even where there is KVM.
+    #[arg(long, requires = "qemu")]
+    emulate: bool,
+    /// What runs meanwhile, and its arguments. What it writes to standard output goes to standard error.
+    #[arg(value_name = "COMMAND", last = true)]
+    command: Vec<String>,
+}
+
+/// `cpu_partial=0`.
+fn setting(text: &str) -> Result<String, String> {
+    let known = |(key, value): &(&str, &str)| {
+        !key.is_empty()
+            && key.bytes().all(|c| c == b'_' || c.is_ascii_lowercase())
+            && value.parse::<u64>().is_ok()
+    };
+    text.split_once('=')
+        .filter(known)
+        .map(|_| text.to_owned())
+        .ok_or_else(|| "expected KEY=NUMBER, e.g. cpu_partial=0".to_owned())
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let recorded = match args.qemu.clone() {
+        Some(kernel) => {
+            if args.workload.is_empty() && args.command.is_empty() {
+                bail!("--qemu: expected something to do: --workload FILE, or -- COMMAND of busybox");
+            }
+            let guest = record::qemu::Guest {
+                kernel,
+                append: args.append.clone(),
+                set: args.set.clone(),
+                cpus: args.cpus,
+                memory: args.memory,
+                buffer: args.buffer,
+                workload: args.workload.clone(),
+                command: args.command.clone(),
+                limit: Duration::from_secs(args.timeout),
+                emulate: args.emulate,
+            };
+            record::qemu::record(&args.out, &guest)?
+        }
+        None => {
+            let options = record::Options {
+                tracefs: args.tracefs.clone(),
+                buffer: args.buffer,
+                shrink: args.shrink,
+                seconds: args.seconds.unwrap_or(10),
+                command: args.command.clone(),
+            };
+            record::record(&args.out, &options)?
+        }
+    };
+    tell(&recorded, &recorded.to_string(), json)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,260 @@
+//! `uslab replay`.
+
+use super::quoted;
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, Progress, bytes, json_text, say, write_all};
+use crate::replay;
+use crate::trace::PageSize;
+use anyhow::{Context, bail};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use uslab::Magazines;
+use uslab_engine::Policy;
+use uslab_engine::designs::Spec;
+
+/// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
+///
+/// The shipping allocator does the work, on simulated CPUs: object events go through caches of the traced names and
+/// sizes, page events through the buddy allocator. At the end the kernel's columns are shown with what slabinfo cannot
+/// tell (used, in magazines, in the depot, free in slabs), and beside the kernel's own numbers where its tables lie
+/// beside the trace.
+///
+/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
+/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read, and
+/// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which go to kmalloc on one CPU. Of Fleetbench's
+/// distributions (lines of `SIZE, RATE, LIVE`) a trace is made. What libuslab.so recorded of a program
+/// (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs that it ran on. All may be plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
+/// no_hash_pointers; randomised ones are no obstacle.)
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uslab replay trace.txt.zst
+  uslab replay trace.gz
+  ssh host cat /sys/kernel/tracing/trace | uslab replay -
+  uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
+  uslab replay trace.txt --callers=50
+  uslab replay trace.txt --html page.html
+  uslab replay trace.txt --at 5000,5001 --design slub --json moments.json")]
+pub(super) struct Args {
+    /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
+    trace: Option<PathBuf>,
+    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. What happened on CPU n of the trace
+    /// happens on CPU n modulo N; more CPUs than the trace names stay idle, but make slabs larger.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+    /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nodes: u32,
+    /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 64.
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    magazine: Magazines,
+    /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
+    #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
+    limit_memory: u64,
+    /// Pages of the traced machine: 4k, 16k or 64k. Default: as the slabinfo beside the trace tells, or the trace's addresses; else
+    /// 4k. The simulated machine's have 4 KiB: a larger page is a block of them.
+    #[arg(long, value_name = "SIZE")]
+    page_size: Option<PageSize>,
+    /// Check the conservation laws after every N operations, and at each mark and at the end.
+    #[arg(long, value_name = "N")]
+    snapshot_every: Option<u64>,
+    /// Make the first free of an object that was never seen allocated an error, with its line.
+    #[arg(long)]
+    strict: bool,
+    /// Show every cache, not only the busiest.
+    #[arg(long)]
+    all: bool,
+    /// Show who allocates and how long objects live: N call sites with the numbers of `perf kmem stat --caller`, and lifetimes in
+    /// N caches. JSON has all of them. Default: 20.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
+    callers: Option<usize>,
+    /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
+    /// kernel's own tables beside the trace; and the kernel's free pages, rebuilt from the trace's events, beside its
+    /// buddyinfo.
+    ///
+    /// Designs, and what can be set with `:KEY=NUMBER`:
+    ///
+    ///   uslab        the shipping allocator: capacity (0: no magazines), stock, depot_limit
+    ///   uslab-model  a model of it, for virtual time: capacity, first_fill, stock, depot_limit
+    ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
+    ///                slab_max_order, cpus
+    ///   sheaves      a model of SLUB in Linux 6.18: sheaf_capacity, cpu_partial, min_partial
+    ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
+    ///   bonwick94    a model of the slab allocator of 1994
+    ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
+    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
+    design: Vec<String>,
+    /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
+    #[arg(long, requires = "design")]
+    predict: bool,
+    /// Of designs: write how the run went, as CSV: every cache, CPU and order of free blocks at a hundred points. FILE, or `-` for
+    /// standard output.
+    #[arg(long, value_name = "FILE", requires = "design")]
+    series: Option<PathBuf>,
+    /// With `--predict`: FOLDER is a recording of a boot with the second one's settings (another number of CPUs, another kernel,
+    /// `slab_nomerge`), without the workload. Of it are taken: before.slabinfo (which caches there are, how large their objects, how
+    /// many slabs they have before the workload), the aliases in slab-attributes.tsv, and from its trace, if there is one, which call
+    /// site allocates from which cache. No count from after its moment `before` is. Without it the prediction knows the traced kernel
+    /// only.
+    #[arg(long, value_name = "FOLDER", requires = "predict")]
+    start: Option<PathBuf>,
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second one's settings, to compare with. Nothing of it goes
+    /// into the prediction.
+    #[arg(long, value_name = "FOLDER", requires = "predict")]
+    beside: Option<PathBuf>,
+    /// With `--beside`: FOLDER has the tables of another boot with the first one's settings and the same workload. A cache's change
+    /// counts if it is larger than these boots differ. May be given several times.
+    #[arg(long, value_name = "FOLDER", requires = "beside")]
+    again: Vec<PathBuf>,
+    /// With --json: write, in place of the report, the moment after N operations, or several of them, as the page of --html shows it:
+    /// what the last operation did, and where every object and page is. With --design NAME of that design.
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
+    at: Vec<u64>,
+    /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
+    /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
+    /// node.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
+    html: Option<PathBuf>,
+}
+
+/// How many rows of a table to show.
+fn rows(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|rows| *rows > 0)
+        .ok_or_else(|| "expected a number of rows, at least 1".to_owned())
+}
+
+impl Args {
+    pub(super) fn bundled() -> Self {
+        Self {
+            trace: None,
+            cpus: None,
+            nodes: 1,
+            magazine: Magazines::BySize,
+            limit_memory: replay::DEFAULT_MEMORY,
+            snapshot_every: None,
+            strict: false,
+            page_size: None,
+            all: false,
+            callers: None,
+            design: Vec::new(),
+            predict: false,
+            start: None,
+            beside: None,
+            again: Vec::new(),
+            series: None,
+            at: Vec::new(),
+            html: None,
+        }
+    }
+
+    /// The command line that reads the same operations.
+    fn command(&self) -> String {
+        let mut command = "uslab replay".to_owned();
+        if let Some(path) = &self.trace {
+            command += &format!(" {}", quoted(&path.to_string_lossy()));
+        }
+        if let Some(cpus) = self.cpus {
+            command += &format!(" --cpus {cpus}");
+        }
+        if let Some(size) = self.page_size {
+            command += &format!(" --page-size {}k", size.bytes() >> 10);
+        }
+        command
+    }
+}
+
+pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let options = replay::Options {
+        cpus: args.cpus,
+        nodes: args.nodes,
+        magazines: args.magazine,
+        memory: args.limit_memory,
+        snapshot_every: args.snapshot_every,
+        strict: args.strict,
+        page_size: args.page_size,
+        callers: args.callers.is_some(),
+    };
+    options.check()?;
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
+    let progress = Progress::new();
+    if !args.design.is_empty() {
+        let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
+        let specs = specs.collect::<Result<Vec<_>, _>>().context("--design")?;
+        if !args.at.is_empty() {
+            return run_at(args, &options, &specs, json, &progress);
+        }
+        if args.predict && specs.len() != 2 {
+            bail!("--predict: expected two designs, got {}", specs.len());
+        }
+        let csv = args.series.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
+        Place::apart([&json, &csv])?;
+        let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
+        let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
+        let beside = replay::Beside {
+            start: args.start.clone(),
+            real: args.beside.clone(),
+            again: args.again.clone(),
+        };
+        let predict = args.predict.then_some(&beside);
+        let report =
+            replay::designs(args.trace.as_deref(), &options, &specs, predict, series.as_ref(), &progress)?;
+        drop(progress);
+        let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+        let rows = series.map(|series| series.into_inner().into_csv());
+        write_all(json.into_iter().chain(csv.zip(rows)))?;
+        if !to_stdout {
+            say(&report.to_string())?;
+        }
+        return Ok(if report.holds() { Outcome::Done } else { Outcome::Violated });
+    }
+    if !args.at.is_empty() {
+        return run_at(args, &options, &[Spec::<P>::default()], json, &progress);
+    }
+    // A converted trace has no events to report on.
+    let only_page = |path: &&Path| html.is_some() && json.is_none() && replay::is_converted(path);
+    if let Some(path) = args.trace.as_deref().filter(only_page) {
+        let stream = replay::page_stream(Some(path), &options, &progress)?;
+        let page = replay::page(&stream, &args.command())?;
+        drop(progress);
+        write_all(html.map(|place| (place, page)))?;
+        return Ok(Outcome::Done);
+    }
+    let (report, page) = match &html {
+        Some(_) => {
+            let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;
+            (report, Some(replay::page(&stream, &args.command())?))
+        }
+        None => (replay::run(args.trace.as_deref(), &options, &progress)?, None),
+    };
+    drop(progress);
+    // All forms are made before the first one is written.
+    let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(html.zip(page)))?;
+    if !to_stdout {
+        let introduce = args.trace.is_none() && !args.all && args.callers.is_none();
+        let mut text = if introduce { report.introduction() } else { report.page(args.all) };
+        if let Some((callers, rows)) = report.callers.as_ref().zip(args.callers) {
+            text += &callers.page(rows);
+        }
+        say(&text)?;
+    }
+    Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
+}
+
+fn run_at<P: Policy>(
+    args: &Args,
+    options: &replay::Options,
+    designs: &[Spec<P>],
+    json: Option<Place>,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
+    let [design] = designs else { bail!("--at: expected one design, got {}", designs.len()) };
+    let Some(json) = json else { bail!("--at: expected --json, for a moment has no other form") };
+    json.json(&replay::Moments::new(args.trace.as_deref(), options, design, &args.at, progress)?)?;
+    Ok(Outcome::Done)
+}

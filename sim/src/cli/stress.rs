@@ -1,0 +1,192 @@
+//! `uslab stress`.
+
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, Progress, json_text, say, tell, write_all};
+use crate::stress::{self, FaultSpec, Workload};
+use anyhow::{Context, bail};
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use uslab_sync::shard::Shard;
+
+/// Load the allocator with threads on this machine's CPUs and verify every object.
+///
+/// Each object bears a stamp of its owner, checked when it is allocated, held and freed; what the threads hold is compared
+/// eight times with what the caches say and with a walk of all slabs and pages; at the end everything is freed, and nothing
+/// may be left. A violation is told with the cache and the object, the object's history as far as threads remember it, and
+/// the last operations of the threads involved; it is exit code 1. Ctrl-C ends the run early, with its census.
+/// USLAB_RSEQ=off in the environment stresses the claimed slot in place of restartable sequences.
+#[derive(Debug, clap::Args)]
+#[command(after_help = stress_help())]
+pub(super) struct Args {
+    /// How long, in seconds. Default: 10, unless --ops is given; with both, whichever ends first.
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// How many operations in all: allocations, frees, refusals, other calls.
+    #[arg(long, value_name = "N")]
+    ops: Option<u64>,
+    /// Threads at a time. Default: four a CPU.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// What the threads decide follows from it; printed in the report. Default: another one each time.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// What to refuse, see below.
+    #[arg(long, value_name = "RULES")]
+    faults: Option<FaultSpec>,
+    /// What the threads do, separated by commas. Default: everything.
+    #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
+    workload: Vec<Workload>,
+    /// Leak an object on purpose, to see that it is missed: the first one that is freed to this cache (raw-64, say) is
+    /// allocated again by nobody, and a census comes at once.
+    #[arg(long, value_name = "CACHE")]
+    leak: Option<String>,
+    /// After a violation, write a page that steps through the last deeds of all threads before it, the object's own ones marked: FILE, or
+    /// `-` for standard output. One file for any browser, without a network. Without a violation none is written.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// So many runs, one after the other, of seeds that follow --seed; --seconds and --ops are of each. A line of each is shown.
+    #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["html", "leak"])]
+    runs: Option<NonZeroU64>,
+    /// Only share I of N of the runs, I from 0, whose rows go to a file. Left out: what the engine says that runs this, by
+    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; else it is all.
+    #[arg(long, value_name = "I/N", requires = "runs")]
+    shard: Option<Shard>,
+    /// The file that the share's rows go to, whole or not at all. Default: stress.I-of-N.rows.
+    #[arg(long, value_name = "FILE", requires = "runs")]
+    rows: Option<PathBuf>,
+    /// Run nothing, and put together what all shares left in these files.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["runs", "shard", "rows", "seed", "ops", "seconds", "workload", "html"])]
+    merge: Vec<PathBuf>,
+}
+
+fn stress_help() -> String {
+    let points = uslab::faults::POINTS.map(|point| format!("  {:12} {}", point.name, point.what)).join("\n");
+    format!(
+        "\
+Faults: rules POINT:attribute=value,... separated by semicolons; POINT is `any` or one of
+{points}
+with Linux's fault attributes, all optional:
+  probability=N  so many calls in 100 are refused (100)
+  interval=N     only each N-th call is looked at (1)
+  times=N        at most N calls are refused, -1: without end (-1; with nth: 1)
+  space=BYTES    calls for so many bytes in all are granted first (0)
+  nth=N          only the N-th call and later ones are refused (1)
+  order=N..M     only blocks of pages of these orders; also N, N.. and ..M
+  cache=NAME     only at this cache: bitmap and points above it
+What magazines serve comes to no point.
+
+Examples:
+  uslab stress --seconds 60 --workload churn,exchange,reap
+  uslab stress --ops 10000000 --threads 64 --seed 7
+  uslab stress --leak raw-64 --html violation.html
+  uslab stress --seed 1 --runs 1000 --ops 10000000 --shard 3/200
+  uslab stress --merge stress.*-of-200.rows
+  uslab stress --faults 'slab:probability=5,cache=raw-64;page:order=1..,probability=10;commit:nth=7'"
+    )
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    if !args.merge.is_empty() {
+        return told_of_runs(&stress::Runs::merge(&args.merge)?, json);
+    }
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    let interrupt = move || {
+        // Who does not want to wait for the census asks twice.
+        if flag.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+    };
+    if let Some(name) = &args.leak
+        && !stress::caches().any(|cache| cache == name)
+    {
+        let caches: Vec<_> = stress::caches().collect();
+        bail!("--leak {name}: no such cache; expected one of {}", caches.join(", "));
+    }
+    let leaked = Arc::new(AtomicBool::new(false));
+    ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
+    let options = stress::Options {
+        seconds: args.seconds,
+        operations: args.ops,
+        threads: args.threads,
+        seed: args.seed.unwrap_or_else(any_seed),
+        faults: args.faults.clone(),
+        workloads: args.workload.clone(),
+        interrupted,
+        saboteur: args.leak.clone().map(|name| leaker(name, leaked.clone())),
+    };
+    if let Some(runs) = args.runs {
+        return run_stresses(args, runs, &options, json);
+    }
+    let progress = Progress::new();
+    let report = stress::run(&options, &progress)?;
+    drop(progress);
+    if let Some(name) = &args.leak
+        && !leaked.load(Relaxed)
+    {
+        bail!(
+            "--leak {name}: nothing was leaked: no object was freed to this cache; run longer, or more workloads"
+        );
+    }
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
+    let mut text = report.page();
+    let html = match (html, &report.story) {
+        (Some(place), Some(story)) => Some((place, story.page(None)?)),
+        (Some(place), None) => {
+            text += &format!("{}: not written: it would show the deeds before a violation\n", place.shown());
+            None
+        }
+        (None, _) => None,
+    };
+    let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(html))?;
+    if !to_stdout {
+        say(&text)?;
+    }
+    Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
+}
+
+/// Many runs, or a share of them.
+fn run_stresses(
+    args: &Args,
+    of: NonZeroU64,
+    options: &stress::Options,
+    json: Option<Place>,
+) -> anyhow::Result<Outcome> {
+    let shard = Shard::asked(args.shard).map_err(anyhow::Error::msg)?;
+    let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
+    let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
+    let outcome = told_of_runs(&runs, json)?;
+    if let Some(rows) = rows {
+        eprintln!("uslab: {}", rows.display());
+    }
+    Ok(outcome)
+}
+
+fn told_of_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    tell(runs, &runs.page(), json)?;
+    Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
+}
+
+/// Leaks an object of the cache of that name, once, and says whether it did.
+fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
+    Arc::new(move |cache, freed| {
+        if cache.name() != name || leaked.swap(true, Relaxed) {
+            return false;
+        }
+        // The object that was just freed, which somebody remembers; else another try at the next free.
+        let block = cache.alloc_block(uslab::Gfp::KERNEL).ok().filter(|block| block.address() == freed);
+        leaked.store(block.is_some(), Relaxed);
+        block.map(std::mem::forget).is_some()
+    })
+}
+
+/// Another one each time.
+fn any_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into())
+}
