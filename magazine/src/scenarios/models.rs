@@ -12,6 +12,7 @@ use crate::depot::Block;
 use crate::layer::Config;
 use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
+use crate::sync::unset;
 use crate::sync::{Arc, Ordering::Relaxed, thread};
 use crate::table::{SweepGroup, Which};
 use crate::threads::together;
@@ -728,11 +729,8 @@ fn fails_on_purpose() {
 #[test]
 fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"]
-        .iter()
-        .for_each(|name| _ = command.env_remove(name));
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
-    let output = command.args(["--exact", test]).env("STORY", "1").output().unwrap();
+    let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
     assert!(said.contains("STORY a drain gives away what another one took | script "), "{said}");
@@ -743,8 +741,6 @@ fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
 fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     use std::process::Command;
     let said = |command: &mut Command| {
-        // What it tells depends on nothing that a runner may have set for the models.
-        ["BOUND", "OM", "OM_LIST", "MODEL_ROWS"].iter().for_each(|name| _ = command.env_remove(name));
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
         assert!(!output.status.success(), "it fails");
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
@@ -757,7 +753,9 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     };
     let program = std::env::current_exe().unwrap();
     let test = "scenarios::models::fails_on_purpose";
-    let first = said(Command::new(&program).args(["--exact", test, "--include-ignored", "--nocapture"]));
+    // What it tells depends on nothing that a runner may have set for the models.
+    let first =
+        said(unset(&mut Command::new(&program)).args(["--exact", test, "--include-ignored", "--nocapture"]));
     let (title, steps, message) = of(&first);
     assert!(title.starts_with("a failure | script 0"), "{title}");
     for part in [
@@ -770,10 +768,10 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     }
     let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
     let json = program.with_extension("story.json");
-    let again = said(Command::new("sh").args(["-c", command]).env("STORY_JSON", &json));
+    let again = said(unset(&mut Command::new("sh")).args(["-c", command]).env("STORY_JSON", &json));
     // Another file than a failing model's is refused.
     let missing = command.replace(".replay'", ".missing'");
-    assert!(said(Command::new("sh").args(["-c", &missing])).contains("no such file"));
+    assert!(said(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
     // The rounds are where they were, and so is all else.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");

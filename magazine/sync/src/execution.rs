@@ -87,6 +87,12 @@ pub fn catch(
     }
 }
 
+/// Unsets what models read of the environment, for a program whose models are to run as if nobody had asked for anything.
+pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
+    let settings = ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SHARD", "STORY", "STORY_JSON"];
+    settings.iter().fold(program, |program, name| program.env_remove(name))
+}
+
 /// The share that `SHARD=I/N` asks for.
 ///
 /// # Panics
@@ -95,6 +101,7 @@ pub fn shard() -> Option<Shard> {
     let asked = std::env::var("SHARD").ok()?;
     Some(asked.parse().unwrap_or_else(|error| panic!("SHARD={asked}: {error}")))
 }
+
 /// Whether the share has a planted bug: each bug of a property is one share's.
 pub fn has_bug(bug: &str, property: &str) -> bool {
     shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))

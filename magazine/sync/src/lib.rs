@@ -95,7 +95,7 @@ macro_rules! planted {
     };
 }
 #[cfg(any(loom, shuttle))]
-pub use execution::{is_planted, unique};
+pub use execution::{is_planted, unique, unset};
 
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
 /// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.

@@ -24,10 +24,9 @@ fn tickets() {
 #[cfg(any(loom, shuttle))]
 fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY", "SHARD"]
-        .iter()
-        .for_each(|name| _ = command.env_remove(name));
-    command.args(["--exact", test, "--nocapture"]).envs(share.map(|share| ("SHARD", share)));
+    crate::unset(&mut command)
+        .args(["--exact", test, "--nocapture"])
+        .envs(share.map(|share| ("SHARD", share)));
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -141,8 +140,7 @@ mod models {
         let program = std::env::current_exe().unwrap();
         let json = program.with_extension(format!("{asked}.json"));
         let mut command = std::process::Command::new(&program);
-        ["BOUND", "OM", "OM_LIST", "MODEL_ROWS"].iter().for_each(|name| _ = command.env_remove(name));
-        command.args(["--exact", "scenarios::tickets_differ::planted"]);
+        crate::unset(&mut command).args(["--exact", "scenarios::tickets_differ::planted"]);
         let output = command.env("STORY", asked).env("STORY_JSON", &json).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
