@@ -482,9 +482,8 @@ impl PageAllocator {
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        let pages = (0..from.pages()).step_by(to.pages() as usize);
-        // The first page last: until then the whole block is what a walk sees.
-        for page in pages.rev() {
+        // In any order: a block that is freed looks at its buddy, which is none of these, and the audit is alone.
+        for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
             // SAFETY: by contract the block is the caller's.
             unsafe { frame.set_owner(core::ptr::null_mut()) };

@@ -423,8 +423,9 @@ impl Region<'_> {
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
-        let len = (head & LEN) as u32;
-        if len >= self.cap(class) {
+        let (len, cap) = ((head & LEN) as u32, self.cap(class));
+        planted!("a push goes above the last place" => let cap = cap + 1);
+        if len >= cap {
             return false;
         }
         // Speculative: nobody reads above `len` before `len` moves.

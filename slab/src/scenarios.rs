@@ -59,6 +59,10 @@ uslab_magazine::sync::scenarios! {
         shuttle("W1: a hive is walked while three reap", RUNS, || walk_beside_reaps(3));
         bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
     }
+    w1_removal {
+        loom("W1 a value is taken out beside a reap", Model::new(TWO, 500), models::removal_beside_a_reap);
+        bug("a hive reads a value whose place is free", "W1", "Causality violation");
+    }
 
     // For loom.
     s1 {

@@ -380,6 +380,16 @@ impl KmemCache {
         unsafe { self.cache.free(object) };
     }
 
+    /// Tells the models that an object is used, whose page must be out; nothing in other builds.
+    #[inline(always)]
+    pub(crate) fn touch(&self, _object: NonNull<u8>) {
+        #[cfg(any(loom, shuttle))]
+        {
+            let pages = &self.cache.core().memory.pages;
+            pages.frame(pages.pfn_of(_object.as_ptr()).unwrap()).touch();
+        }
+    }
+
     /// Takes many objects back.
     ///
     /// # Safety

@@ -133,10 +133,14 @@ impl<T> Hive<T> {
     /// The key is another hive's.
     pub fn remove(&mut self, key: Key<T>) -> T {
         self.own(&key);
+        // SAFETY: allocated from there, nothing is in it any more, and the key is gone.
+        let free = || unsafe { self.cache.free(key.value.cast()) };
+        planted!("a hive reads a value whose place is free" => free());
+        self.cache.touch(key.value.cast());
         // SAFETY: the key is of this hive, so its place holds a value, and it goes with the key.
         let value = unsafe { key.value.read() };
-        // SAFETY: allocated from there, nothing is in it any more, and the key is gone.
-        unsafe { self.cache.free(key.value.cast()) };
+        planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
+        free();
         self.len -= 1;
         self.stale = true;
         value

@@ -1,12 +1,12 @@
 //! What loom runs: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, publish};
+use super::world::{SMALL, World, beside_reaps, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{Script, on_cpu};
 use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
 use crate::registry::Registry;
-use crate::{AllocError, Config, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Config, Gfp, Hive, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -251,4 +251,16 @@ fn u1_in_a_model_of_looms() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));
+}
+
+/// W1: a value is taken out of a hive while another thread reaps its cache.
+pub(super) fn removal_beside_a_reap() {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
+    let key = hive.insert(7).unwrap();
+    beside_reaps(core, 1, || {
+        assert_eq!(hive.remove(key), 7);
+        drop(hive);
+    });
 }

@@ -59,8 +59,7 @@ impl World {
     }
     /// Uses the object: its page must be out.
     pub(crate) fn touch(&self, object: NonNull<u8>) {
-        let pages = &self.core.memory.pages;
-        pages.frame(pages.pfn_of(object.as_ptr()).unwrap()).touch();
+        self.cache().touch(object);
     }
     pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
         self.touch(object);
@@ -114,7 +113,7 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
 }
 
 /// Does `what` while others reap. The only cache there is goes by it.
-fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
+pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
         move || core.refs().for_each(|cache| _ = cache.shrink(&Operation::new()))
