@@ -4,7 +4,7 @@ use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, 
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
 use super::merge::{self, Collected, Report, collect, counted, failures};
 use super::page;
-use super::plan::{Plan, Sample, Work};
+use super::plan::{Plan, Sample};
 use super::run::{self, Ended, How, Kept, Ran};
 use super::store::Cost;
 use super::tune::{self, Steps};
@@ -51,7 +51,7 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
     };
-    match tune::tune::<P>(&plan, &options, &Progress::new(), &*Kept::on_interrupt()?) {
+    match tune::tune::<P>(&plan, &options, &Progress::new(), &Kept::on_interrupt()?) {
         Ok(report) => tell(&report, &report.to_string(), json).map(|()| Outcome::Done),
         Err(ended) => failed(ended),
     }
@@ -168,11 +168,11 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
     );
     tell(&report, &said, json)?;
     // Each trace is read once, so that none fails in the middle of a long run.
-    let mut failed = vec![];
-    for (at, trace) in plan.traces.iter().enumerate() {
-        let Err(why) = run::read(trace) else { continue };
-        let items = (0..plan.len()).filter(|item| plan.item(*item).work == Work::Trace { trace: at });
-        failed.extend(items.map(|item| (item, why.clone())));
+    let (mut failed, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
+    for (at, trace) in (0_u64..).zip(&plan.traces) {
+        if let Err(why) = run::read(trace) {
+            failed.extend((at * of_one..(at + 1) * of_one).map(|item| (item, why.clone())));
+        }
     }
     failures(&plan, "would fail", &failed).iter().for_each(|line| complain(line));
     Ok(if failed.is_empty() { Outcome::Done } else { Outcome::Violated })
@@ -206,7 +206,7 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     };
     let threads = args.threads.map(NonZeroUsize::get);
     let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*Kept::on_interrupt()?) {
+    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &Kept::on_interrupt()?) {
         Ok(ran) => {
             ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
             failures(&plan, "failed", &ran.failed).iter().for_each(|line| complain(line));
