@@ -129,7 +129,7 @@ impl Policy for Slub {
         MIN_PARTIAL_KNOB,
         Knob {
             name: "slab_min_objects",
-            means: "objects that a slab is to hold, if its order allows it",
+            means: "objects that a slab is to hold, if its order allows it (0: by the number of CPUs)",
             range: 0..=u32::MAX as u64,
             default: |_, cpus| OrderRule::for_cpus(cpus).min_objects.into(),
         },
