@@ -51,7 +51,7 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
     };
-    match tune::tune::<P>(&plan, &options, &Progress::new(), &Kept::on_interrupt()?) {
+    match tune::tune::<P>(&plan, &options, &Progress::new(), &*Kept::on_interrupt()?) {
         Ok(report) => tell(&report, &report.to_string(), json).map(|()| Outcome::Done),
         Err(ended) => failed(ended),
     }
@@ -206,7 +206,7 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     };
     let threads = args.threads.map(NonZeroUsize::get);
     let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &Kept::on_interrupt()?) {
+    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*Kept::on_interrupt()?) {
         Ok(ran) => {
             ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
             failures(&plan, "failed", &ran.failed).iter().for_each(|line| complain(line));
