@@ -285,10 +285,10 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        type Length = fn(&Round) -> usize;
         // A sweep of workloads has no traces, and one of traces no seeds.
-        let has = |of: fn(&Round) -> usize| self.rounds.iter().any(|round| of(round) > 0);
-        let lists: [(&str, fn(&Round) -> usize); 2] =
-            [("traces", |round| round.traces), ("seeds", |round| round.seeds)];
+        let has = |of: Length| self.rounds.iter().any(|round| of(round) > 0);
+        let lists: [(&str, Length); 2] = [("traces", |round| round.traces), ("seeds", |round| round.seeds)];
         let lists: Vec<_> = lists.into_iter().filter(|(_, of)| has(*of)).collect();
         let mut header = vec!["round", "settings"];
         header.extend(lists.iter().map(|(name, _)| *name));
