@@ -2,7 +2,7 @@
 
 use crate::design::{Design, NoMemory, Unable};
 use crate::machine::{Machine, MachineError};
-use crate::model::{Model, Op, Policy};
+use crate::model::{Knob, Model, Op, Policy};
 use crate::models::bonwick94::{self, Bonwick94};
 use crate::models::magazines01::Magazines01;
 use crate::models::sheaves::Sheaves;
@@ -17,7 +17,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 use uslab::{Geometry, Magazines};
-use uslab_magazine::{Cpus, MAX_DEPOT};
+use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
 /// Designs that are part of this crate, or the one that a program brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +32,11 @@ enum Kind {
     Own,
 }
 
-/// What can be set on a design: each knob by its name, and what it means in a line. Empty if there is no such design.
-pub fn knobs<P: Policy>(design: &str) -> &'static [(&'static str, &'static str)] {
+/// What can be set on a design. Empty if there is no such design.
+pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     match kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind) {
         None => &[],
-        Some(Kind::Uslab) => &[
-            (
-                "capacity",
-                "objects of a magazine, 0 to 64; 0: no magazines. By the size of an object if it is not set",
-            ),
-            ("stock", "magazines that a CPU's stack has room for beyond two; 8 if it is not set"),
-            ("depot_limit", "full magazines that the depot keeps; 10 if it is not set"),
-        ],
+        Some(Kind::Uslab) => &SHIPPING_KNOBS,
         Some(Kind::UslabModel) => Uslab::KNOBS,
         Some(Kind::Slub) => Slub::KNOBS,
         Some(Kind::Sheaves) => Sheaves::KNOBS,
@@ -53,6 +46,30 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [(&'static str, &'static str)]
         Some(Kind::Own) => P::KNOBS,
     }
 }
+
+/// With `capacity` alone the others are as here; without it they are by the size of an object, as in the model.
+static SHIPPING_KNOBS: [Knob; 3] = [
+    Knob {
+        name: "capacity",
+        means: "objects of a magazine (0: no magazines)",
+        range: 0..=MAX_CAPACITY as u64,
+        default: Uslab::KNOBS[0].default,
+    },
+    Knob {
+        name: "stock",
+        means: "magazines that a CPU's stack has room for beyond two, beside capacity",
+        range: 0..=u16::MAX as u64,
+        default: |_, _| STOCK.into(),
+    },
+    Knob {
+        name: "depot_limit",
+        means: "full magazines that the depot keeps, beside capacity",
+        range: 0..=MAX_DEPOT as u64,
+        default: |_, _| DEPOT_LIMIT.into(),
+    },
+];
+const STOCK: u16 = 8;
+const DEPOT_LIMIT: u32 = 10;
 
 /// All designs that there are with the [`Policy`] `P` beside: names, and what they are in a line.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -136,6 +153,11 @@ impl<P: Policy> FromStr for Spec<P> {
             let Some((key, value)) = part.split_once('=').and_then(value) else {
                 return Err(BadSpec(format!("`{part}` of {name}: a knob is KEY=NUMBER")));
             };
+            if let Some(knob) =
+                knobs::<P>(name).iter().find(|knob| knob.name == key && !knob.range.contains(&value))
+            {
+                return Err(BadSpec(format!("{name}: {key}={value}: expected {}", knob.accepts())));
+            }
             if spec.knobs.insert(key.clone(), value.into()).is_some() {
                 return Err(BadSpec(format!("`{key}` of {name} is set twice")));
             }
@@ -214,17 +236,11 @@ impl<P: Policy> Spec<P> {
             Sizes { capacity: Some(0), .. } => {
                 Err("without magazines (capacity=0) there is no stock and no depot".to_owned())
             }
-            Sizes { depot_limit: Some(limit), .. } if limit > MAX_DEPOT => {
-                Err(format!("depot_limit is {limit}; expected 0 to {MAX_DEPOT}"))
-            }
-            Sizes { capacity: Some(capacity @ 1..=64), stock, depot_limit } => Ok(Magazines::Sized {
+            Sizes { capacity: Some(capacity), stock, depot_limit } => Ok(Magazines::Sized {
                 capacity,
-                stock: stock.unwrap_or(8),
-                depot_limit: depot_limit.unwrap_or(10),
+                stock: stock.unwrap_or(STOCK),
+                depot_limit: depot_limit.unwrap_or(DEPOT_LIMIT),
             }),
-            Sizes { capacity: Some(capacity), .. } => {
-                Err(format!("capacity is {capacity}; expected 0 to 64"))
-            }
         }
     }
     fn shipping(&self, stream: &Stream) -> Result<Machine, DesignError> {
@@ -331,8 +347,37 @@ mod tests {
             let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
             // `unknown field X, expected one of A, B`; quoted.
             let there_are: Vec<_> = said.split('`').skip(3).step_by(2).collect();
-            let explained: Vec<_> = knobs::<NoPolicy>(design).iter().map(|(knob, _)| *knob).collect();
+            let explained: Vec<_> = knobs::<NoPolicy>(design).iter().map(|knob| knob.name).collect();
             assert_eq!(explained, there_are, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_knob_says_what_it_is_by_default() {
+        let said = |design, name| {
+            let knob = knobs::<NoPolicy>(design).iter().find(|knob| knob.name == name);
+            knob.map(ToString::to_string).unwrap_or_default()
+        };
+        assert_eq!(
+            said("uslab-model", "capacity"),
+            "objects of a magazine: 1 to 64, by default 64 for 64 bytes and 16 for 4096"
+        );
+        assert_eq!(
+            said("slub", "slab_max_order"),
+            "largest order of a slab that holds more than one object: 0 to 10, by default 3"
+        );
+        assert_eq!(
+            said("slub", "cpus"),
+            "CPUs that the policy has: at least 1, by default 4 on 4 CPUs and 64 on 64"
+        );
+        // Sheaves have no default that could be set.
+        for (design, _) in all::<NoPolicy>().filter(|(name, _)| *name != "sheaves") {
+            for Knob { name, range, default, .. } in knobs::<NoPolicy>(design) {
+                assert!(
+                    range.contains(&default(64, 4)) && range.contains(&default(8192, 1024)),
+                    "{design}:{name}"
+                );
+            }
         }
     }
 
@@ -347,22 +392,24 @@ mod tests {
             ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
             ("slub:cpu_partial=1:cpu_partial=2", "`cpu_partial` of slub is set twice"),
             ("slub:limit=1", "slub: unknown field `limit`, expected one of `cpu_partial`, `min_partial`"),
-            ("slub:slab_max_order=11", "slub: slab_max_order=11: an order is 0 to 10"),
-            ("slab:limit=0", "slab: limit=0: at least 1"),
+            ("slub:slab_max_order=11", "slub: slab_max_order=11: expected 0 to 10"),
+            ("slab:limit=0", "slab: limit=0: expected at least 1"),
             ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
-            ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: at least 1"),
+            ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: expected at least 1"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
-            ("uslab:capacity=65", "uslab: capacity is 65; expected 0 to 64"),
-            ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit is 4097; expected 0 to 4096"),
+            ("uslab:capacity=65", "uslab: capacity=65: expected 0 to 64"),
+            ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit=4097: expected 0 to 4096"),
             ("uslab:stock=1", "uslab: stock and depot_limit are of magazines whose capacity is set, too"),
             ("uslab:capacity=0:stock=1", "uslab: without magazines (capacity=0) there is no stock"),
             (
                 "uslab:first_fill=1",
                 "uslab: unknown field `first_fill`, expected one of `capacity`, `stock`, `depot_limit`",
             ),
-            ("uslab-model:capacity=65", "uslab-model: capacity=65: 1 to 64"),
-            ("uslab-model:first_fill=0", "uslab-model: first_fill=0: 1 to 64"),
-            ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: 0 to 4096"),
+            ("uslab-model:capacity=65", "uslab-model: capacity=65: expected 1 to 64"),
+            ("uslab-model:first_fill=0", "uslab-model: first_fill=0: expected 1 to 64"),
+            ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: expected 0 to 4096"),
+            // It was `invalid value: integer 100000, expected u16`, of whatever knob.
+            ("uslab-model:stock=100000", "uslab-model: stock=100000: expected 0 to 65535"),
         ] {
             let said = text.parse::<Spec>().unwrap_err().to_string();
             assert!(said.starts_with(error), "{said}");

@@ -62,7 +62,7 @@ pub mod policy {
     pub use crate::design::{NoMemory, Unable};
     pub use crate::held::{Held, Holder, OwnSlabs};
     pub use crate::levels::{Level, Levels};
-    pub use crate::model::{Deed, Lines, Op, Policy};
+    pub use crate::model::{Deed, Knob, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
     pub use uslab::{Geometry, GeometryError, OrderRule};

@@ -12,11 +12,51 @@ use crate::slabs::{Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::ops::RangeInclusive;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::{Order, PageAllocator, PageBlock};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Cpus, Path, Paths, on_cpu};
+
+/// What can be set on a design. Its text is what it means, its range and its default.
+#[derive(Debug)]
+pub struct Knob {
+    /// As the real system names it.
+    pub name: &'static str,
+    /// What it is, in half a line.
+    pub means: &'static str,
+    /// The values that it takes.
+    pub range: RangeInclusive<u64>,
+    /// What it is where it is not set: for objects of so many bytes, on so many CPUs.
+    pub default: fn(size: usize, cpus: u32) -> u64,
+}
+
+impl Knob {
+    /// The values that it takes, in words.
+    pub fn accepts(&self) -> String {
+        let (least, most) = (self.range.start(), self.range.end());
+        if *most >= u32::MAX.into() { format!("at least {least}") } else { format!("{least} to {most}") }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [small, large, on_many] =
+            [(64, 4), (4096, 4), (64, 64)].map(|(size, cpus)| (self.default)(size, cpus));
+        write!(f, "{}: {}, by default {small}", self.means, self.accepts())?;
+        match (small == large, small == on_many) {
+            (true, true) => Ok(()),
+            (true, false) => write!(f, " on 4 CPUs and {on_many} on 64"),
+            (false, _) => write!(f, " for 64 bytes and {large} for 4096"),
+        }
+    }
+}
+
+/// A default that follows from how objects of a policy lie in slabs. 0 if they are too large for one.
+pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geometry) -> usize) -> u64 {
+    P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
+}
 
 /// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
 ///
@@ -30,8 +70,8 @@ pub trait Policy: Debug + Sized {
     /// What can be set, with the real system's names.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
-    /// The same by name, with what each means in a line.
-    const KNOBS: &'static [(&'static str, &'static str)] = &[];
+    /// The same by name. Who reads knobs from a text keeps their ranges.
+    const KNOBS: &'static [Knob] = &[];
 
     /// The lists that a slab can be on.
     const LISTS: &'static [&'static str];
@@ -42,10 +82,10 @@ pub trait Policy: Debug + Sized {
     /// Cache lines that CPUs share of a cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Knobs that it can run with.
+    /// Whether it can run with knobs that are each in their range.
     ///
     /// # Errors
-    /// Which one is not, and what would be accepted.
+    /// Which one does not fit another one, and what would be accepted.
     fn accept(_: &Self::Knobs) -> Result<(), Unable> {
         Ok(())
     }

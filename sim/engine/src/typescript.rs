@@ -60,7 +60,8 @@ fn views() -> String {
     let paths = Path::ALL.map(|path| format!("{:?}", path.name())).join(" | ");
     file.add(None, &format!("type Path = {paths};"));
     let designs = all::<NoPolicy>().map(|(name, about)| {
-        let knobs = knobs::<NoPolicy>(name).iter().map(|(knob, means)| format!("[{knob:?}, {means:?}]"));
+        let knobs =
+            knobs::<NoPolicy>(name).iter().map(|knob| format!("[{:?}, {:?}]", knob.name, knob.to_string()));
         format!("  [{name:?}, {about:?}, [{}]],\n", knobs.collect::<Vec<_>>().join(", "))
     });
     file.add(

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use uslab::Magazines;
 use uslab_engine::Policy;
-use uslab_engine::designs::Spec;
+use uslab_engine::designs::{self, NoPolicy, Spec};
 
 /// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
 ///
@@ -27,15 +27,7 @@ use uslab_engine::designs::Spec;
 /// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
 /// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  uslab replay trace.txt.zst
-  uslab replay trace.gz
-  ssh host cat /sys/kernel/tracing/trace | uslab replay -
-  uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
-  uslab replay trace.txt --callers=50
-  uslab replay trace.txt --html page.html
-  uslab replay trace.txt --at 5000,5001 --design slub --json moments.json")]
+#[command(after_help = help())]
 pub(super) struct Args {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
     trace: Option<PathBuf>,
@@ -71,19 +63,8 @@ pub(super) struct Args {
     callers: Option<usize>,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
     /// kernel's own tables beside the trace; and the kernel's free pages, rebuilt from the trace's events, beside its
-    /// buddyinfo.
-    ///
-    /// Designs, and what can be set with `:KEY=NUMBER`:
-    ///
-    ///   uslab        the shipping allocator: capacity (0: no magazines), stock, depot_limit
-    ///   uslab-model  a model of it, for virtual time: capacity, first_fill, stock, depot_limit
-    ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
-    ///                slab_max_order, cpus
-    ///   sheaves      a model of SLUB in Linux 6.18: sheaf_capacity, cpu_partial, min_partial
-    ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
-    ///   bonwick94    a model of the slab allocator of 1994
-    ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
-    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
+    /// buddyinfo. Designs and their knobs are listed at the end.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
     /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
     #[arg(long, requires = "design")]
@@ -116,6 +97,28 @@ pub(super) struct Args {
     /// node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
+}
+
+fn help() -> String {
+    let mut designs = String::new();
+    for (name, about) in designs::all::<NoPolicy>() {
+        designs += &format!("  {name:12} {about}\n");
+        let knobs = designs::knobs::<NoPolicy>(name).iter();
+        designs.extend(knobs.map(|knob| format!("    {}: {knob}\n", knob.name)));
+    }
+    format!(
+        "\
+Designs, and what is set on each with `:KEY=NUMBER`:
+{designs}
+Examples:
+  uslab replay trace.txt.zst
+  uslab replay trace.gz
+  ssh host cat /sys/kernel/tracing/trace | uslab replay -
+  uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
+  uslab replay trace.txt --callers=50
+  uslab replay trace.txt --html page.html
+  uslab replay trace.txt --at 5000,5001 --design slub --json moments.json"
+    )
 }
 
 /// How many rows of a table to show.

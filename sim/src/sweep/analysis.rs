@@ -22,6 +22,15 @@ pub(super) struct Score {
     pub(super) runs: u64,
     /// It cannot be told from the first one. See [`Lead::is_tie`].
     pub(super) ties: bool,
+    /// The design's knobs are as they are without being set, under all works.
+    pub(super) is_default: bool,
+}
+
+impl Score {
+    /// The setting, as tables show it.
+    pub(super) fn shown(&self) -> String {
+        format!("{}{}", self.setting, if self.is_default { " (default)" } else { "" })
+    }
 }
 
 /// The best setting of a work on some CPUs.
@@ -79,10 +88,11 @@ pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Ro
 
 /// All settings, the best one first.
 pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
-    let mut settings: FxHashMap<&str, (f64, u64, f64, String)> = FxHashMap::default();
+    let mut settings: FxHashMap<&str, (f64, u64, f64, String, bool)> = FxHashMap::default();
     for (row, ratio) in of_best(rows, metric) {
-        let (logs, runs, worst, at) =
-            settings.entry(&row.setting).or_insert((0.0, 0, f64::MAX, String::new()));
+        let (logs, runs, worst, at, is_default) =
+            settings.entry(&row.setting).or_insert((0.0, 0, f64::MAX, String::new(), true));
+        *is_default &= row.is_default;
         *logs += ratio.ln();
         *runs += 1;
         if ratio < *worst {
@@ -91,13 +101,14 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     }
     let mut scores: Vec<_> = settings
         .into_iter()
-        .map(|(setting, (logs, runs, worst, worst_at))| Score {
+        .map(|(setting, (logs, runs, worst, worst_at, is_default))| Score {
             setting: setting.to_owned(),
             of_best: (logs / runs as f64).exp(),
             worst,
             worst_at,
             runs,
             ties: false,
+            is_default,
         })
         .collect();
     scores.sort_by(|a, b| b.of_best.total_cmp(&a.of_best).then_with(|| a.setting.cmp(&b.setting)));
@@ -207,6 +218,7 @@ pub(super) mod tests {
             item: 0,
             work: work.to_owned(),
             setting: setting.to_owned(),
+            is_default: false,
             cpus,
             validated: true,
             size: Some(64),

@@ -1,6 +1,6 @@
 //! What the verbs take.
 
-use super::engines::quoted;
+use super::engines::{Length, quoted};
 use super::plan::Plan;
 use super::record::Metric;
 use super::spec;
@@ -30,7 +30,7 @@ pub(crate) struct SweepArgs {
 const FILE_HELP: &str = "\
 A sweep's file is TOML. Its keys are the options of `uslab scale`:
 
-  trace = [\"a.txt.zst\", \"b.ops\"]     # and, or in their place, workloads
+  trace = [\"a.txt.zst\", \"b.ops\"]     # and, or in their place, workloads; one name needs no list
   workload = [\"bursts\", \"server=1000\"]
   design = [\"slub\", \"uslab-model\"]
   cpus = { from = 1, to = 64, factor = 2 }   # needed for workloads; left out, each trace has its own
@@ -39,6 +39,7 @@ A sweep's file is TOML. Its keys are the options of `uslab scale`:
   ops = 20000                 # operations of each CPU (20000), of workloads
   think = 0                   # ns that a CPU spends on something else after each operation (0), of workloads
   profile = \"vm2\"             # prices: a name, or a file in the folder of traces (vm2)
+  inputs = \"traces\"           # the folder of traces, from the file's own (the file's own)
   results = \"depot.results\"   # the folder of results, from the file's own (FILE with the ending .results)
   [knobs.uslab-model]
   capacity = [8, 16, 32, 64]
@@ -47,9 +48,10 @@ A sweep's file is TOML. Its keys are the options of `uslab scale`:
   points = 32
   seed = 0        # another sample (0)
 
-A number is an axis of one value; a list, { from, to, step } and { from, to, factor } have several, none above `to`. Traces lie in the
-file's folder. The kernel's tables beside a trace (before.slabinfo, end.zoneinfo, ...) are read as `uslab replay` reads them.
-`uslab scale --help` lists workloads and profiles, `uslab replay --help` designs with their knobs.
+A number is an axis of one value; a list, { from, to, step } and { from, to, factor } have several, none above `to`. The kernel's
+tables beside a trace (before.slabinfo, end.zoneinfo, ...) are read as `uslab replay` reads them. `uslab scale --help` lists workloads
+and profiles, `uslab replay --help` designs and their knobs, with what each takes and is by default. An item whose trace cannot be
+read fails, and the others go on.
 
 Examples:
   uslab sweep depot.toml
@@ -80,7 +82,7 @@ pub(super) struct Of {
     /// What the sweep is of: see `uslab sweep --help`.
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
-    /// The folder of the traces. Default: the file's.
+    /// The folder of the traces. Default: as FILE says, or FILE's own.
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
     /// The folder of the results. Default: as FILE says, or FILE with the ending `.results`.
@@ -147,7 +149,7 @@ pub(super) struct RunArgs {
     /// One item, whether it has a result or not.
     #[arg(long, value_name = "N")]
     pub(super) item: Option<u64>,
-    /// The sweep's hash. With another one nothing runs: a file or a trace has been changed.
+    /// The sweep's hash, or its first 16 digits. With another one nothing runs: a file or a trace has been changed.
     #[arg(long, value_name = "HEX")]
     pub(super) hash: Option<String>,
     /// Threads. Default: one a CPU.
@@ -168,7 +170,7 @@ pub(super) struct StatusArgs {
 
 /// Make one of all results: the best settings, how much each knob matters, CSV, Parquet, a page.
 ///
-/// Items without a result are named with the command that runs them. Then nothing is written, and the exit code is 1.
+/// If items have no result, it says which failed, and the command that runs what is left. Then nothing is written, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
@@ -176,7 +178,7 @@ pub(super) struct MergeArgs {
     /// What settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// Merge what is there, though it is not all.
+    /// Merge what is there, though it is not all: exit code 0, unless nothing is there.
     #[arg(long)]
     pub(super) partial: bool,
     /// Write a row an item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in ten minutes".
@@ -198,15 +200,15 @@ pub(super) struct MergeArgs {
 pub(super) struct SlurmArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Tasks of the array.
+    /// Tasks of the array, at most as many as there are items.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) shards: NonZeroU64,
     /// CPUs of a task.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) cpus: NonZeroU32,
-    /// The longest a task may take, as sbatch has it: 01:00:00.
-    #[arg(long, value_name = "TIME", value_parser = word)]
-    pub(super) time: Option<String>,
+    /// The longest a task may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS.
+    #[arg(long, value_name = "TIME")]
+    pub(super) time: Option<Length>,
     /// Memory of a task, as sbatch has it: 2G.
     #[arg(long, value_name = "SIZE", value_parser = word)]
     pub(super) memory: Option<String>,
@@ -228,7 +230,7 @@ pub(super) struct SlurmArgs {
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Completions of the Job.
+    /// Completions of the Job, at most as many as there are items.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) shards: u64,
     /// Pods at once.
@@ -249,12 +251,13 @@ pub(super) struct KubernetesArgs {
     /// Memory of a pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
-    /// Seconds that a pod may take. It is ended then, and its share goes on in another one, three times at most.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) time: Option<u32>,
-    /// Seconds that all of the Job may take.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) deadline: Option<u32>,
+    /// The longest a pod may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. It is ended then, and its share goes on in another one, three
+    /// times at most.
+    #[arg(long, value_name = "TIME")]
+    pub(super) time: Option<Length>,
+    /// The longest all of the Job may take.
+    #[arg(long, value_name = "TIME")]
+    pub(super) deadline: Option<Length>,
     /// Write the Job that merges: one pod, to be applied after the other Job is done. CSV, Parquet and page go to /sweep, the report to
     /// its log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
@@ -263,7 +266,9 @@ pub(super) struct KubernetesArgs {
 
 /// Find the best setting of a sweep's file with fewer runs: by rounds, of which each drops settings and adds seeds and traces.
 ///
-/// Successive halving. The first round has all settings on few traces and seeds, the last one the best few on all of them. Each
+/// Successive halving. The last round has all traces and seeds, and each one before it a third of the next one's, rounded up (--factor). The
+/// first one has all settings, and each next one the best third of them. There are as many rounds as it takes to get to three settings,
+/// but no more than have ever more traces or seeds: a setting goes by runs that the round before did not have. Each
 /// round is a sweep's file of its own in the folder FILE with the ending `.tune`, so an engine can run it as an array. Results of all rounds
 /// lie with those of FILE, and what is there already, from whatever sweep, is not run again. At the end the setting is compared with
 /// all others where these have run, and those that cannot be told from it are marked.

@@ -2,18 +2,62 @@
 
 use super::plan::Plan;
 use serde_json::{Value, json};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// The most tasks of an array, where an administrator has set nothing else (`MaxArraySize` of slurm.conf is one more).
-const SLURM_TASKS: u64 = 1000;
+pub(super) const SLURM_TASKS: u64 = 1000;
+
+/// What an array of more of them needs.
+pub(super) fn many_tasks(shards: u64) -> String {
+    format!("more than {SLURM_TASKS} tasks need a cluster whose MaxArraySize is above {shards}")
+}
+
+/// How long something may take, in seconds: `3600` is `01:00:00`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Length(u32);
+
+impl FromStr for Length {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = || {
+            let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+            let parts: Vec<u32> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+            let of_clock = match parts[..] {
+                [seconds] if !text.contains('-') => seconds,
+                [hours, minutes @ 0..60, seconds @ 0..60] => {
+                    hours.checked_mul(3600)?.checked_add(minutes * 60 + seconds)?
+                }
+                _ => return None,
+            };
+            days.parse::<u32>()
+                .ok()?
+                .checked_mul(86_400)?
+                .checked_add(of_clock)
+                .filter(|seconds| *seconds > 0)
+        };
+        seconds().map(Self).ok_or_else(|| {
+            "expected seconds, as 3600, or [DAYS-]HOURS:MINUTES:SECONDS, as 01:00:00".to_owned()
+        })
+    }
+}
+
+impl fmt::Display for Length {
+    /// As `sbatch` takes it: a number alone would be minutes there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(seconds) = self;
+        write!(f, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    }
+}
 
 /// A script for `sbatch`.
 #[derive(Debug)]
 pub(super) struct Slurm<'a> {
     pub(super) shards: u64,
     pub(super) cpus: u32,
-    pub(super) time: Option<&'a str>,
+    pub(super) time: Option<Length>,
     pub(super) memory: Option<&'a str>,
     pub(super) partition: Option<&'a str>,
     pub(super) inputs: Option<&'a Path>,
@@ -68,16 +112,11 @@ pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
         plan.len(),
         shards - 1
     );
-    for (option, value) in [("time", time), ("mem", memory), ("partition", partition)] {
+    let time = time.map(|time| time.to_string());
+    for (option, value) in [("time", time.as_deref()), ("mem", *memory), ("partition", *partition)] {
         if let Some(value) = value {
             let _ = writeln!(script, "#SBATCH --{option}={value}");
         }
-    }
-    if *shards > SLURM_TASKS {
-        let _ = writeln!(
-            script,
-            "# More than {SLURM_TASKS} tasks: the cluster's MaxArraySize has to be above {shards}."
-        );
     }
     let inputs = inputs.map_or_else(String::new, |inputs| format!(" --inputs {}", path(&from_root(inputs))));
     let _ = write!(
@@ -91,7 +130,7 @@ not_here() {{ echo "$(hostname): $1: $2 on this node; expected a folder that all
 [ -x "$program" ] || not_here "$program" "no such program"
 [ -r "$sweep" ] || not_here "$sweep" "no such file"
 [ -w "$results" ] || not_here "$results" "no such folder that can be written"
-# The share is said in full: `sbatch --array=7 THIS` runs share 7 of {shards} again, and not all of it.
+# The share is said in full: `sbatch --array={last} THIS` runs share {last} of {shards} again, and not all of it.
 exec "$program" sweep run "$sweep"{inputs} --results "$results" \
     --hash {hash} --shard "$SLURM_ARRAY_TASK_ID/{shards}" --threads "${{SLURM_CPUS_PER_TASK:-{cpus}}}"
 "#,
@@ -99,6 +138,7 @@ exec "$program" sweep run "$sweep"{inputs} --results "$results" \
         file = path(&from_root(&plan.path)),
         results = path(&from_root(results)),
         hash = plan.hash,
+        last = shards - 1,
     );
     script
 }
@@ -115,9 +155,9 @@ pub(super) struct Kubernetes<'a> {
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
-    /// Seconds of a pod, and of the whole Job.
-    pub(super) time: Option<u32>,
-    pub(super) deadline: Option<u32>,
+    /// Of a pod, and of the whole Job.
+    pub(super) time: Option<Length>,
+    pub(super) deadline: Option<Length>,
     /// One pod that merges, in the place of shares.
     pub(super) merge: bool,
 }
@@ -186,10 +226,10 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
             }
         }
     });
-    if let Some(seconds) = deadline {
+    if let Some(Length(seconds)) = deadline {
         job["spec"]["activeDeadlineSeconds"] = json!(seconds);
     }
-    if let Some(seconds) = time {
+    if let Some(Length(seconds)) = time {
         job["spec"]["template"]["spec"]["activeDeadlineSeconds"] = json!(seconds);
     }
     job
@@ -225,6 +265,22 @@ ENTRYPOINT [\"/uslab\"]
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_is_seconds_or_a_clock_for_every_engine() {
+        for (text, seconds, shown) in [
+            ("3600", 3600, "01:00:00"),
+            ("01:00:00", 3600, "01:00:00"),
+            ("1-00:00:01", 86_401, "24:00:01"),
+            ("90", 90, "00:01:30"),
+        ] {
+            let length: Length = text.parse().unwrap();
+            assert_eq!((length, &*length.to_string()), (Length(seconds), shown));
+        }
+        for text in ["", "0", "banana", "01:00", "01:60:00", "1-", "1-5", "-1", "99999999999"] {
+            assert!(text.parse::<Length>().unwrap_err().contains("01:00:00"), "{text}");
+        }
+    }
 
     #[test]
     fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {

@@ -3,10 +3,13 @@
 //! Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS 2016). What grows from
 //! round to round is the number of traces and of seeds: each run is one of the whole sweep.
 
-/// How many settings each round has, from all of them to at most `factor`.
-pub(super) fn rounds(settings: u64, factor: u64) -> Vec<u64> {
-    let fewer = |n: &u64| (*n > factor).then(|| n.div_ceil(factor));
-    std::iter::successors(Some(settings), fewer).collect()
+/// How many settings each round has, from all of them to at most `factor`, if lists of such lengths last so long: each round has more of
+/// one of them than the round before, so no setting goes by what is known already.
+pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
+    let fewer = |n: u64, least: u64| (n > least).then(|| n.div_ceil(factor));
+    let lasts = |all: usize| std::iter::successors(Some(all as u64), |n| fewer(*n, 1)).count();
+    let rounds = std::iter::successors(Some(settings), |n| fewer(*n, factor));
+    rounds.take(lists.map(lasts).into_iter().max().unwrap_or(1)).collect()
 }
 
 /// How many of a list a round has: all in the last one, and in each one before a part of it, at least one.
@@ -23,24 +26,39 @@ mod tests {
 
     #[test]
     fn rounds_have_a_third_each_and_the_last_one_all_seeds() {
-        assert_eq!(rounds(27, 3), [27, 9, 3]);
-        assert_eq!(rounds(28, 3), [28, 10, 4, 2]);
-        assert_eq!(rounds(1, 3), [1]);
+        assert_eq!(rounds(27, 3, [0, 20]), [27, 9, 3]);
+        assert_eq!(rounds(28, 3, [28, 0]), [28, 10, 4, 2]);
+        assert_eq!(rounds(1, 3, [9, 9]), [1]);
         assert_eq!([0, 1, 2].map(|round| part(20, round, 3, 3)), [3, 7, 20]);
         assert_eq!(part(0, 0, 3, 3), 0);
         assert_eq!(part(5, 0, 70, 3), 1);
     }
 
+    /// Of 35 settings on 3 seeds, 31 were dropped in rounds two and three by the one seed that round one had.
+    #[test]
+    fn no_round_drops_settings_on_what_the_round_before_had() {
+        assert_eq!(rounds(35, 3, [0, 3]), [35, 12]);
+        assert_eq!(rounds(35, 3, [0, 1]), [35]);
+        assert_eq!(rounds(35, 3, [1, 4]), [35, 12, 4]);
+    }
+
     proptest! {
         #[test]
-        fn rounds_end_and_grow_as_settings_fall(settings in 1..1_000_000_u64, factor in 2..10_u64, seeds in 1..100_usize) {
-            let sizes = rounds(settings, factor);
+        fn rounds_end_and_grow_as_settings_fall(
+            settings in 1..1_000_000_u64,
+            factor in 2..10_u64,
+            traces in 0..100_usize,
+            seeds in 1..100_usize,
+        ) {
+            let sizes = rounds(settings, factor, [traces, seeds]);
             prop_assert_eq!(sizes[0], settings);
-            prop_assert!(*sizes.last().unwrap() <= factor);
             prop_assert!(sizes.windows(2).all(|pair| pair[1] < pair[0] && pair[1] * factor >= pair[0]));
-            let seeds_of = |round| part(seeds, round, sizes.len(), factor);
-            prop_assert!((1..sizes.len()).all(|round| seeds_of(round - 1) <= seeds_of(round)));
-            prop_assert_eq!(seeds_of(sizes.len() - 1), seeds);
+            let of = |round| [traces, seeds].map(|all| part(all, round, sizes.len(), factor));
+            for round in 1..sizes.len() {
+                let (before, now) = (of(round - 1), of(round));
+                prop_assert!(before[0] <= now[0] && before[1] <= now[1] && before != now, "{:?} {:?}", before, now);
+            }
+            prop_assert_eq!(of(sizes.len() - 1), [traces, seeds]);
         }
     }
 }

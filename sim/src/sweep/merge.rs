@@ -1,9 +1,9 @@
 //! All results of a sweep as one: what is missing, tables, CSV and Parquet.
 
 use super::analysis::{self, Best, Score};
-use super::plan::Plan;
+use super::plan::{Plan, Work};
 use super::record::{Metric, Number, Numbers, Row};
-use super::sensitivity::{self, Method, Sensitivity};
+use super::sensitivity::{self, Effect, Method, Sensitivity};
 use super::store::{Found, Store};
 use crate::output::{Progress, grouped, table, text};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
@@ -20,6 +20,8 @@ use std::sync::Arc;
 const GROUP: usize = 65_536;
 /// Settings that are shown.
 const SHOWN: usize = 10;
+/// Reasons of failures that are told.
+const MOST_REASONS: usize = 20;
 
 /// What there is of a sweep.
 #[derive(Debug, Default)]
@@ -58,23 +60,55 @@ impl Collected {
     pub(super) fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// What is not there: a line an item, with the command that runs it. At most so many, and how many more there are.
-    pub(super) fn complaints(&self, command: &str, most: usize) -> Vec<String> {
-        let missing = self.missing.iter().map(|number| (*number, "missing".to_owned()));
-        let failed = self.failed.iter().map(|(number, why)| (*number, format!("failed: {why}")));
-        let damaged = self.damaged.iter().map(|(number, why)| (*number, format!("damaged: {why}")));
-        let all: Vec<_> = failed.chain(damaged).chain(missing).collect();
-        let line = |(number, why): &(u64, String)| {
-            format!("item {number}: {why}; `{command} --item {number}` runs it")
-        };
-        let mut lines: Vec<_> = all.iter().take(most).map(line).collect();
-        if all.len() > most {
-            let left = grouped((all.len() - most) as u64);
-            let more = if most == 0 { "have no result" } else { "more" };
-            lines.push(format!("{left} items {more}; `{command}` runs all of them"));
+    /// What is not there: a line for each failure and each damaged file, and one with the command that runs all of it.
+    pub(super) fn complaints(&self, plan: &Plan, command: &str) -> Vec<String> {
+        let Self { missing, failed, damaged, .. } = self;
+        let mut lines = failures(plan, "failed", failed);
+        lines.extend(failures(plan, "damaged", damaged));
+        let no_result = (missing.len() + failed.len() + damaged.len()) as u64;
+        if no_result > 0 {
+            let have = if no_result == 1 { "has" } else { "have" };
+            lines.push(format!("{} {have} no result; `{command}` runs what is left", counted(no_result)));
         }
         lines
     }
+}
+
+/// A line for each reason, with the items that it is of, and of a trace with its place in the sweep's file.
+pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
+    for (item, why) in items {
+        match reasons.iter().position(|(known, _)| known == why) {
+            Some(at) => reasons[at].1.push(*item),
+            None if reasons.len() < MOST_REASONS => reasons.push((why, vec![*item])),
+            None => {}
+        }
+    }
+    let line = |(why, items): &(&str, Vec<u64>)| {
+        let place = match plan.item(items[0]).work {
+            Work::Trace { trace } => format!("{}:{}: ", plan.path.display(), plan.traces[trace].line),
+            Work::Made { .. } => String::new(),
+        };
+        let ranges = items.chunk_by(|a, b| a + 1 == *b).map(|range| match range {
+            [one] => one.to_string(),
+            [first, .., last] => format!("{first} to {last}"),
+            [] => String::new(),
+        });
+        let (noun, ranges) =
+            (if items.len() == 1 { "item" } else { "items" }, ranges.collect::<Vec<_>>().join(", "));
+        format!("{place}{noun} {ranges} {what}: {why}")
+    };
+    let mut lines: Vec<_> = reasons.iter().map(line).collect();
+    let told: usize = reasons.iter().map(|(_, items)| items.len()).sum();
+    if told < items.len() {
+        lines.push(format!("{} more {what}", counted((items.len() - told) as u64)));
+    }
+    lines
+}
+
+/// So many items.
+pub(super) fn counted(items: u64) -> String {
+    format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
 
 /// What a sweep says.
@@ -134,7 +168,8 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
-                "from a polynomial fit to {settings} settings; it predicts {} of what settings differ by",
+                "from a polynomial fit to {settings} settings; it predicts {} of what settings differ by, so an index is known no better \
+                 than that; what is shown by the values has what other knobs do in it",
                 percent(*predicts)
             )
         }
@@ -147,6 +182,16 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
         None => "; with one seed, chance is not told".to_owned(),
     };
     said
+}
+
+/// An index as per cent. What is less than a fit misses is a bound.
+pub(super) fn index(part: f64, method: Method) -> String {
+    match method {
+        Method::Fit { predicts } if part < 1.0 - predicts => {
+            format!("< {}", percent((part + 1.0 - predicts).min(1.0)))
+        }
+        _ => percent(part),
+    }
 }
 
 /// A part as per cent.
@@ -169,10 +214,10 @@ impl fmt::Display for Report {
         let Self { metric, done, items, .. } = self;
         writeln!(
             f,
-            "Sweep {}: {} of {} items, judged by {metric} ({}).\n{}",
+            "Sweep {}: {} of {}, judged by {metric} ({}).\n{}",
             &self.sweep[..16],
             grouped(*done),
-            grouped(*items),
+            counted(*items),
             unit(metric),
             self.validated()
         )?;
@@ -185,9 +230,9 @@ impl fmt::Display for Report {
         )?;
         let mut rows = table(&["setting", "of the best", "", "at worst", "where", "runs"]);
         for score in self.settings.iter().take(SHOWN) {
-            let Score { setting, of_best, worst, worst_at, runs, ties } = score;
+            let Score { of_best, worst, worst_at, runs, ties, .. } = score;
             rows.add_row([
-                setting.clone(),
+                score.shown(),
                 percent(*of_best),
                 tie(*ties).to_owned(),
                 percent(*worst),
@@ -238,27 +283,32 @@ impl fmt::Display for Report {
                 "by the values",
             ]);
             for effect in &design.knobs {
-                let range = |means: &mut dyn Iterator<Item = f64>| {
-                    let (least, most) = means
-                        .fold((f64::MAX, f64::MIN), |(least, most), mean| (least.min(mean), most.max(mean)));
-                    format!("{:.1} to {:.1}", 100.0 * least, 100.0 * most)
-                };
-                let most = effect.places.first();
-                let values: Vec<_> = effect.means.iter().map(|(name, _)| name.as_str()).collect();
-                rows.add_row([
-                    effect.knob.clone(),
-                    percent(effect.index.first),
-                    percent(effect.index.total),
-                    range(&mut effect.means.iter().map(|(_, mean)| *mean)),
-                    most.map_or_else(String::new, |at| format!("{} on {}", at.work, at.cpus)),
-                    most.map_or_else(String::new, |at| range(&mut at.means.iter().copied())),
-                    values.join(", "),
-                ]);
+                let [first, total] =
+                    [effect.index.first, effect.index.total].map(|part| index(part, design.method));
+                let [of_best, work, there, values] = ranges(effect);
+                rows.add_row([effect.knob.clone(), first, total, of_best, work, there, values]);
             }
             write!(f, "{}", text(&rows))?;
         }
         Ok(())
     }
+}
+
+/// What a knob's means lie between, in % of the best: of all works, of the one where they differ most, with its name; and the values.
+pub(super) fn ranges(effect: &Effect) -> [String; 4] {
+    let range = |means: &mut dyn Iterator<Item = f64>| {
+        let (least, most) =
+            means.fold((f64::MAX, f64::MIN), |(least, most), mean| (least.min(mean), most.max(mean)));
+        format!("{:.1} to {:.1}", 100.0 * least, 100.0 * most)
+    };
+    let most = effect.places.first();
+    let values: Vec<_> = effect.means.iter().map(|(name, _)| name.as_str()).collect();
+    [
+        range(&mut effect.means.iter().map(|(_, mean)| *mean)),
+        most.map_or_else(String::new, |at| format!("{} on {}", at.work, at.cpus)),
+        most.map_or_else(String::new, |at| range(&mut at.means.iter().copied())),
+        values.join(", "),
+    ]
 }
 
 /// What indices are of.
@@ -308,7 +358,7 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     to.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
     let told = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
     for row in rows {
-        let Row { item, work, setting, cpus, validated, size, ops, think, seed, numbers } = row;
+        let Row { item, work, setting, cpus, validated, size, ops, think, seed, numbers, .. } = row;
         let axes = [
             item.to_string(),
             work.clone(),
@@ -443,6 +493,7 @@ fn columns(rows: &[Row], names: &[String]) -> Vec<Column> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::tests::plan;
     use super::*;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
@@ -493,15 +544,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_up_to_a_number() {
+    fn failures_are_told_by_reason_and_what_is_missing_in_one_line() {
+        let plan = plan(&[0, 10, 1, 10, 1, 1, 1], &[], None);
         let all = Collected {
-            missing: (5..30).collect(),
-            failed: vec![(1, "why".to_owned())],
+            missing: (50..80).collect(),
+            failed: [1, 2, 3, 5].map(|item| (item, "why".to_owned())).to_vec(),
+            damaged: (10..40).map(|item| (item, format!("file {item}"))).collect(),
             ..Collected::default()
         };
-        let lines = all.complaints("run", 3);
-        assert_eq!(lines[0], "item 1: failed: why; `run --item 1` runs it");
-        assert_eq!(lines[1], "item 5: missing; `run --item 5` runs it");
-        assert_eq!(lines[3..], ["23 items more; `run` runs all of them".to_owned()]);
+        let lines = all.complaints(&plan, "run");
+        assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
+        assert_eq!(
+            lines[21..],
+            ["10 items more damaged", "64 items have no result; `run` runs what is left"]
+        );
+        let one = Collected { missing: vec![7], ..Collected::default() };
+        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs what is left"]);
+    }
+
+    #[test]
+    fn an_index_that_a_fit_may_have_missed_is_a_bound() {
+        let of = |part, predicts| index(part, Method::Fit { predicts });
+        assert_eq!([of(0.0, 0.9), of(0.05, 0.9), of(0.5, 0.9)], ["< 10.0 %", "< 15.0 %", "50.0 %"]);
+        assert_eq!(index(0.0, Method::Grid), "0.0 %");
     }
 }

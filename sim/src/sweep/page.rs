@@ -1,6 +1,6 @@
 //! A sweep as a static page: tables, and a picture for each axis. Nothing is fetched.
 
-use super::merge::{Report, SENSITIVITY, percent, short, sureness, tie, unit};
+use super::merge::{Report, SENSITIVITY, index, percent, ranges, short, sureness, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -19,10 +19,10 @@ const SHOWN: usize = 50;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark } body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #8884 }
+table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .2em .6em; text-align: right; border-bottom: 1px solid #8884 }
 th:first-child, td:first-child { text-align: left } figure { display: inline-block; margin: .5em } figcaption { text-align: center }
 figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; display: inline-block; height: .8em }
-.scroll { overflow-x: auto }";
+.scroll { overflow-x: auto } code { overflow-wrap: anywhere }";
 
 /// The page.
 ///
@@ -53,7 +53,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(SHOWN) {
-                        tr { td { (score.setting) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                        tr { td { (cuttable(&score.shown())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
                 h2 { "The best setting of each work" }
@@ -61,17 +61,17 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
                     @for best in &report.best {
                         tr {
-                            td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (best.setting) }
+                            td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (cuttable(&best.setting)) }
                             td { (short(best.mean)) } td { (short(best.spread[0])) } td { (short(best.spread[1])) }
                             @match &best.second {
-                                Some((name, part)) => { td { (name) } td { (percent(*part)) } }
+                                Some((name, part)) => { td { (cuttable(name)) } td { (percent(*part)) } }
                                 None => { td {} td {} }
                             }
                         }
                     }
                 } }
                 h2 { "Sensitivity" }
-                p { (SENSITIVITY) " A grey line is a work on a number of CPUs, the blue one their mean. Many values are cut into groups of neighbours." }
+                p { (SENSITIVITY) " A grey line is a work on a number of CPUs, the blue one their mean. Values stand side by side, whatever lies between them; many are cut into groups of neighbours." }
                 @for design in designs { (design) }
             }
         }
@@ -79,24 +79,33 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     Ok(page.into_string() + "\n")
 }
 
+/// A setting, which a narrow column may cut before each knob.
+fn cuttable(setting: &str) -> Markup {
+    let parts = setting.split_inclusive(':');
+    html! { @for part in parts { (part) wbr; } }
+}
+
 fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     let pictures = design.knobs.iter().map(picture);
     let pictures =
         pictures.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow::anyhow!("a picture: {error}"))?;
-    let bar = |part: f64| format!("width: {:.0}px", part * 200.0);
+    let bar = |part: f64| format!("width: {:.0}px", part * 100.0);
     Ok(html! {
         h3 { (design.design) }
         p { (sureness(design)) "." }
-        table {
-            tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} }
+        div.scroll { table {
+            tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} th { "% of the best" } th { "most of all" } th { "there" } }
             @for effect in &design.knobs {
+                @let [of_best, work, there, _] = ranges(effect);
                 tr {
                     td { (effect.knob) }
-                    td { (percent(effect.index.first)) } td style="text-align: left" { span.share style=(bar(effect.index.first)) {} }
-                    td { (percent(effect.index.total)) } td style="text-align: left" { span.share style=(bar(effect.index.total)) {} }
+                    @for part in [effect.index.first, effect.index.total] {
+                        td { (index(part, design.method)) } td style="text-align: left" { span.share style=(bar(part)) {} }
+                    }
+                    td { (of_best) } td { (work) } td { (there) }
                 }
             }
-        }
+        } }
         @for (effect, picture) in design.knobs.iter().zip(&pictures) {
             figure { (PreEscaped(picture)) figcaption { "% of the best " (metric) " by " (effect.knob) } }
         }

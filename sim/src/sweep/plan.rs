@@ -37,6 +37,9 @@ pub(super) struct Trace {
     pub(super) sha256: String,
     #[serde(skip)]
     pub(super) path: PathBuf,
+    /// Of the sweep's file.
+    #[serde(skip)]
+    pub(super) line: usize,
 }
 
 /// A knob with its values.
@@ -119,7 +122,7 @@ impl Settings {
     }
     /// Their designs: each with its knobs and how many settings it has.
     pub(super) fn designs(&self) -> impl Iterator<Item = (&str, &[Knob], u64)> {
-        self.designs.iter().map(|knobs| (knobs.design.as_str(), &knobs.knobs[..], knobs.count))
+        self.designs.iter().map(|of| (of.design.as_str(), &of.knobs[..], of.count))
     }
 }
 
@@ -129,6 +132,12 @@ pub(super) struct Plan {
     pub(super) traces: Vec<Trace>,
     pub(super) workloads: Vec<String>,
     pub(super) settings: Settings,
+    /// What was asked for: designs of few combinations have all of these.
+    #[serde(skip)]
+    pub(super) sample: Option<Sample>,
+    /// What can be set on a design.
+    #[serde(skip)]
+    pub(super) knobs: fn(&str) -> &'static [uslab_engine::model::Knob],
     /// None: each trace has its own.
     pub(super) cpus: Vec<u64>,
     pub(super) seeds: Vec<u64>,
@@ -145,6 +154,9 @@ pub(super) struct Plan {
     /// Of all above, and of the simulator's version.
     #[serde(skip)]
     pub(super) hash: String,
+    /// The folder of the traces.
+    #[serde(skip)]
+    pub(super) inputs: PathBuf,
     /// The folder of the results, if the file names one.
     #[serde(skip)]
     pub(super) results: Option<PathBuf>,
@@ -256,18 +268,20 @@ pub(super) mod tests {
     use std::collections::HashSet;
 
     /// A plan with axes of these lengths.
-    fn plan(lengths: &[usize], knobs: &[usize], sample: Option<Sample>) -> Plan {
+    pub(in super::super) fn plan(lengths: &[usize], knobs: &[usize], sample: Option<Sample>) -> Plan {
         let values = |n: usize| (0..n as u64).map(|n| n * 3 + 1).collect::<Vec<_>>();
         let name = |kind: &str, n: usize| (0..n).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
         let mut settings = Settings::default();
         settings.add("slub".to_owned(), vec![], sample.as_ref());
         let knob = |(at, n): (usize, &usize)| Knob { key: format!("k{at}"), values: values(*n) };
         settings.add("sheaves".to_owned(), knobs.iter().enumerate().map(knob).collect(), sample.as_ref());
-        let trace = |name: String| Trace { path: PathBuf::new(), sha256: String::new(), name };
+        let trace = |name: String| Trace { path: PathBuf::new(), line: 1, sha256: String::new(), name };
         Plan {
             traces: name("trace", lengths[0]).into_iter().map(trace).collect(),
             workloads: name("work", lengths[1]),
             settings,
+            sample,
+            knobs: |_| &[],
             cpus: values(lengths[2]),
             seeds: values(lengths[3]),
             sizes: values(lengths[4]),
@@ -277,6 +291,7 @@ pub(super) mod tests {
             profile: Profile::free(),
             profile_sha256: String::new(),
             hash: String::new(),
+            inputs: PathBuf::new(),
             results: None,
             path: PathBuf::new(),
         }

@@ -4,6 +4,7 @@ use super::identity::Identity;
 use super::plan::{Item, Plan, Work};
 use serde::{Deserialize, Serialize};
 use uslab_engine::clock::{LockCounts, Outcome};
+use uslab_engine::model::Knob;
 
 /// A file of results. It is a function of the identity: no time, no machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub(super) struct Row {
     pub(super) work: String,
     /// The design with its knobs.
     pub(super) setting: String,
+    /// Whether the design's knobs are as they are without being set.
+    pub(super) is_default: bool,
     pub(super) cpus: u32,
     /// Whether the profile was held against measurements on so many CPUs.
     pub(super) validated: bool,
@@ -251,10 +254,12 @@ impl Row {
                 (Some(size), Some(operations), Some(think), Some(seed))
             }
         };
+        let setting = plan.settings.text(item.setting);
         Self {
             item: item.number,
             work: plan.work_name(item.work).to_owned(),
-            setting: plan.settings.text(item.setting),
+            is_default: is_default(plan, &setting, size, numbers.cpus),
+            setting,
             cpus: numbers.cpus,
             validated: numbers.cpus <= plan.profile.validated_cpus,
             size,
@@ -272,6 +277,15 @@ impl Row {
     pub(super) fn knobs(&self) -> impl Iterator<Item = (&str, u64)> {
         knobs(&self.setting)
     }
+}
+
+/// Whether a setting is its design's default. Of a trace, whose objects have many sizes, only one that sets nothing is known to be; a
+/// design without knobs has none.
+fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
+    let known = (plan.knobs)(setting.split(':').next().unwrap_or_default());
+    let mut set = knobs(setting).map(|(key, value)| (known.iter().find(|knob| knob.name == key), value));
+    let is_own = |knob: &Knob, value| size.is_some_and(|size| (knob.default)(size as usize, cpus) == value);
+    !known.is_empty() && set.all(|(knob, value)| knob.is_some_and(|knob| is_own(knob, value)))
 }
 
 /// The knobs of a setting.

@@ -1,6 +1,6 @@
 //! Runs items, on all CPUs, and writes what came of them.
 
-use super::plan::{Item, Plan, Work};
+use super::plan::{Item, Plan, Trace, Work};
 use super::record::{Outcomes, Record};
 use super::store::{Found, Store, cost_line};
 use crate::output::{Progress, grouped};
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use std::collections::hash_map::Entry;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_engine::clock::Workload;
 use uslab_engine::{Policy, Stream};
@@ -33,8 +33,10 @@ pub(super) struct Ran {
     pub(super) failed: Vec<(u64, String)>,
     /// Those whose file was no result: they were run again.
     pub(super) damaged: Vec<String>,
-    /// Seconds of all runs together.
+    /// Seconds of all threads together.
     pub(super) seconds: f64,
+    /// Seconds from the first to the last.
+    pub(super) took: f64,
 }
 
 /// How items are run.
@@ -74,13 +76,47 @@ impl Lines {
 
 fn progress_line(done: u64, all: u64, took: Duration) -> String {
     let left = took.as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
-    let time = |seconds: f64| match seconds {
-        3600.0.. => format!("{:.1} h", seconds / 3600.0),
-        60.0.. => format!("{:.0} min", seconds / 60.0),
-        _ => format!("{seconds:.0} s"),
-    };
-    let took = time(took.as_secs_f64());
-    format!("{} of {} items run in {took}, about {} left", grouped(done), grouped(all), time(left))
+    let [took, left] = [took.as_secs_f64(), left].map(time);
+    format!("{} of {} items run in {took}, about {left} left", grouped(done), grouped(all))
+}
+
+/// Seconds, or `1:23`, or `2:01:23`.
+pub(super) fn time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, _) => format!("{seconds:.1} s"),
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+/// How far a run is, for whoever ends it.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    done: AtomicU64,
+    all: AtomicU64,
+}
+
+impl Kept {
+    /// From now on Ctrl-C says what is kept, and ends the process. A result that is being written then is not there.
+    ///
+    /// # Errors
+    /// The handler cannot be set.
+    pub(super) fn on_interrupt() -> anyhow::Result<Arc<Self>> {
+        let kept = Arc::new(Self::default());
+        let seen = kept.clone();
+        let handler = move || {
+            // Numbers to read: they order nothing.
+            let [done, all] = [&seen.done, &seen.all].map(|number| grouped(number.load(Relaxed)));
+            let _ = writeln!(
+                std::io::stderr(),
+                "\nuslab: {done} of {all} items that had no result have one now; the same command goes on"
+            );
+            std::process::exit(130)
+        };
+        ctrlc::set_handler(handler).context("the handler of Ctrl-C")?;
+        Ok(kept)
+    }
 }
 
 /// Why a run of a share ended.
@@ -95,13 +131,14 @@ pub(super) enum Ended {
 /// Runs those items of a range that have no result, or all of them.
 ///
 /// # Errors
-/// A trace cannot be read, a result there is of another sweep, or one cannot be written. Results that are there stay.
+/// A result there is of another sweep, or one cannot be written. Results that are there stay. Of a trace that cannot be read, the items fail.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
     items: Range<u64>,
     how: How,
     progress: &Progress,
+    kept: &Kept,
 ) -> Result<Ran, Ended> {
     let mut ran = Ran { items: items.end - items.start, ..Ran::default() };
     let mut wanted = vec![];
@@ -123,11 +160,12 @@ pub(super) fn run<P: Policy>(
     let costs = Mutex::new(store.costs().map_err(Ended::Write)?);
     let stage = progress.stage("sweeping", wanted.len() as u64);
     let (all, lines) = (wanted.len() as u64, Lines::new(how.every));
-    let done = AtomicU64::new(0);
-    let (there, stats) = (&done, Mutex::new((0.0, vec![])));
+    kept.all.store(all, Relaxed);
+    kept.done.store(0, Relaxed);
+    let stats = Mutex::new((0.0, vec![]));
     // One trace after another: of the last one nothing is kept.
     for wanted in wanted.chunk_by(|a, b| trace_of(plan, *a) == trace_of(plan, *b)) {
-        let streams = streams(plan, wanted).map_err(Ended::Input)?;
+        let streams = streams(plan, wanted);
         let one = |number: &u64| -> anyhow::Result<()> {
             let begun = Instant::now();
             let item = plan.item(*number);
@@ -145,7 +183,7 @@ pub(super) fn run<P: Policy>(
                 stats.1.push((*number, why));
             }
             drop(stats);
-            let done = there.fetch_add(1, Relaxed) + 1;
+            let done = kept.done.fetch_add(1, Relaxed) + 1;
             stage.at(done);
             lines.at(done, all);
             Ok(())
@@ -153,6 +191,7 @@ pub(super) fn run<P: Policy>(
         pool.install(|| wanted.par_iter().try_for_each(one)).map_err(Ended::Write)?;
     }
     (ran.seconds, ran.failed) = stats.into_inner();
+    ran.took = lines.begun.elapsed().as_secs_f64();
     ran.failed.sort();
     ran.done = wanted.len() as u64 - ran.failed.len() as u64;
     Ok(ran)
@@ -166,37 +205,47 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// The trace of some items, which is read once, on each number of CPUs that they want.
-fn streams(plan: &Plan, items: &[u64]) -> anyhow::Result<FxHashMap<Option<u32>, Stream>> {
-    let mut streams: FxHashMap<Option<u32>, Stream> = FxHashMap::default();
+/// The trace of some items on each number of CPUs that they want, or why there is none.
+type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
+
+/// Reads it once.
+fn streams(plan: &Plan, items: &[u64]) -> Streams {
+    let mut streams = Streams::default();
     for item in items.iter().map(|number| plan.item(*number)) {
         let Work::Trace { trace } = item.work else { continue };
         if streams.contains_key(&item.cpus) {
             continue;
         }
-        if let Entry::Vacant(entry) = streams.entry(None) {
-            let path = &plan.traces[trace].path;
-            entry.insert(replay::read_stream(Some(path), &replay::Options::default(), &Progress::new())?);
-        }
+        let own = streams.entry(None).or_insert_with(|| read(&plan.traces[trace]));
         if let Some(cpus) = item.cpus {
-            let on = streams[&None].clone().on(cpus)?;
+            let on = own.clone().and_then(|own| own.on(cpus).map_err(|error| error.to_string()));
             streams.insert(item.cpus, on);
         }
     }
-    Ok(streams)
+    streams
+}
+
+/// A trace's operations.
+///
+/// # Errors
+/// It is none, or cannot be read.
+pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
+    replay::read_stream(Some(&trace.path), &replay::Options::default(), &Progress::new())
+        .map_err(|error| format!("{error:#}"))
 }
 
 /// Runs one item. A failure, and a panic, are a result.
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,
-    streams: &FxHashMap<Option<u32>, Stream>,
+    streams: &Streams,
 ) -> Result<uslab_engine::clock::Outcome, String> {
     let run = || -> anyhow::Result<_> {
         let design = plan.settings.text(item.setting).parse::<uslab_engine::designs::Spec<P>>()?;
         let outcome = match item.work {
             Work::Trace { .. } => {
                 let stream = streams.get(&item.cpus).context("the trace is not read")?;
+                let stream = stream.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
                 scale::point(&design, Point::Trace(stream), &plan.profile)?
             }
             Work::Made { workload, seed, size, operations, think } => {
@@ -221,11 +270,8 @@ mod tests {
     #[test]
     fn a_line_of_progress_says_how_much_is_left() {
         let line = |done, all, seconds| progress_line(done, all, Duration::from_secs(seconds));
-        assert_eq!(
-            line(500, 2000, 20),
-            "500 of 2,000 items run in 20 s, about 60 s left".replace("60 s", "1 min")
-        );
-        assert_eq!(line(1, 24_000, 1), "1 of 24,000 items run in 1 s, about 6.7 h left");
-        assert_eq!(line(3, 3, 7), "3 of 3 items run in 7 s, about 0 s left");
+        assert_eq!(line(500, 2000, 20), "500 of 2,000 items run in 20.0 s, about 1:00 left");
+        assert_eq!(line(1, 24_000, 1), "1 of 24,000 items run in 1.0 s, about 6:39:59 left");
+        assert_eq!(line(3, 3, 83), "3 of 3 items run in 1:23, about 0.0 s left");
     }
 }

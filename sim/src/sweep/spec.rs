@@ -12,11 +12,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
-use uslab_engine::designs::{PolicyVisitor, Spec as Design};
+use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
 /// The most settings of all designs: each one is checked before anything runs.
 const MOST_SETTINGS: u64 = 1_000_000;
@@ -28,10 +28,10 @@ const MOST_ITEMS: u64 = 1_000_000_000;
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    trace: Vec<String>,
+    trace: Names,
     #[serde(default)]
-    workload: Vec<String>,
-    design: Vec<String>,
+    workload: Names,
+    design: Names,
     #[serde(default)]
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
     sample: Option<Sample>,
@@ -41,7 +41,26 @@ struct File {
     ops: Option<Axis>,
     think: Option<Axis>,
     profile: Option<String>,
+    inputs: Option<String>,
     results: Option<String>,
+}
+
+/// A name, or a list of names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "toml::Value")]
+struct Names(Vec<String>);
+
+impl TryFrom<toml::Value> for Names {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        let list = if let toml::Value::Array(list) = value { list } else { vec![value] };
+        let name = |value| match value {
+            toml::Value::String(name) => Ok(name),
+            other => Err(format!("{other}: expected a name, or a list of names")),
+        };
+        list.into_iter().map(name).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// A value that cannot be: its key, and its place in a list.
@@ -85,6 +104,15 @@ impl Wrong {
     }
 }
 
+/// The key whose value is at a place in a text: what deserialising says names none.
+fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
+        let name = key.get_ref();
+        inner.map(|inner| format!("{name}.{inner}")).or(value.span().contains(&at).then(|| name.to_string()))
+    })
+}
+
 /// The line of a place in a text, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
@@ -109,6 +137,7 @@ pub(super) struct Written<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(super) think: &'a [u64],
     pub(super) profile: &'a str,
+    pub(super) inputs: &'a str,
     pub(super) results: &'a str,
 }
 
@@ -129,7 +158,7 @@ impl PolicyVisitor for HasClock {
 
 /// Reads a sweep's file, checks all of it, and hashes it with the traces that it names.
 ///
-/// `inputs` is the folder of traces; left out, that of the file.
+/// `inputs` is the folder of traces; left out, what the file says, or that of the file.
 ///
 /// # Errors
 /// What is wrong, with the file, the key and what would be accepted. Nothing has been run.
@@ -137,19 +166,27 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let line = line_of(&text, error.span().map_or(0, |span| span.start));
-        anyhow::anyhow!("{shown}:{line}: {}", error.message().replace('\n', " "))
+        let at = error.span().map_or(0, |span| span.start);
+        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), at));
+        let key = key.map_or_else(String::new, |key| format!("{key}: "));
+        anyhow::anyhow!("{shown}:{}: {key}{}", line_of(&text, at), error.message().replace('\n', " "))
     })?;
-    let here = path.parent().unwrap_or(Path::new("."));
-    plan::<P>(file, path, inputs.unwrap_or(here)).map_err(|error| {
+    let mut plan = plan::<P>(file, path, inputs).map_err(|error| {
         let line = error.downcast_ref::<Wrong>().and_then(|wrong| wrong.line(&text));
         error.context(line.map_or_else(|| shown.to_string(), |line| format!("{shown}:{line}")))
-    })
+    })?;
+    for (at, trace) in plan.traces.iter_mut().enumerate() {
+        let wrong = Wrong { keys: vec!["trace".to_owned()], place: Some(at), why: String::new() };
+        trace.line = wrong.line(&text).unwrap_or(1);
+    }
+    Ok(plan)
 }
 
-fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Plan> {
-    let File { trace, workload, design, knobs, sample, cpus, seed, size, ops, think, profile, results } =
-        file;
+fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Result<Plan> {
+    let File { knobs, sample, cpus, seed, size, ops, think, profile, inputs, results, .. } = file;
+    let (Names(trace), Names(workload), Names(design)) = (file.trace, file.workload, file.design);
+    let near = |name: String| without_parents(&path.parent().unwrap_or(Path::new("")).join(name));
+    let inputs = folder.map_or_else(|| near(inputs.unwrap_or_default()), Path::to_owned);
     if trace.is_empty() && workload.is_empty() {
         bail!("neither `trace` nor `workload`: expected a list in one of them");
     }
@@ -198,10 +235,12 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         traces: trace
             .into_iter()
             .enumerate()
-            .map(|(at, name)| read_trace(name, inputs).map_err(|error| Wrong::error("trace", at, error)))
+            .map(|(at, name)| read_trace(name, &inputs).map_err(|error| Wrong::error("trace", at, error)))
             .collect::<Result<_, _>>()?,
         workloads: workload,
         settings,
+        sample,
+        knobs: designs::knobs::<P>,
         cpus: if has_cpus { cpus } else { vec![] },
         seeds: within("seed", seed, 1, 0, u64::MAX)?,
         sizes: within("size", size, 64, 1, 8192)?,
@@ -211,7 +250,8 @@ fn plan<P: Policy>(file: File, path: &Path, inputs: &Path) -> anyhow::Result<Pla
         profile_sha256: hex(&Sha256::digest(serde_json::to_vec(&profile)?)),
         profile,
         hash: String::new(),
-        results: results.map(|folder| path.parent().unwrap_or(Path::new("")).join(folder)),
+        results: results.map(near),
+        inputs,
         path: path.to_owned(),
     };
     match plan.count() {
@@ -231,6 +271,17 @@ fn settings<P: Policy>(
     sample: Option<&Sample>,
 ) -> anyhow::Result<Settings> {
     let name_of = |design: &str| design.split(':').next().unwrap_or_default().to_owned();
+    for (place, design) in designs.iter().enumerate() {
+        let wrong = |why: &dyn fmt::Display| Wrong::error("design", place, why);
+        let has_clock = |name: &str| name.parse::<Design<P>>().map(|design| design.policy(HasClock).is_ok());
+        if designs::all::<P>().all(|(known, _)| known != name_of(design)) {
+            let known = designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
+            let known = known.collect::<Vec<_>>().join(", ");
+            return Err(wrong(&format_args!("no design `{}`; there are {known}", name_of(design))));
+        }
+        let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
+        parsed.policy(HasClock).map_err(|error| wrong(&error))?;
+    }
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
         let why = "no design of that name is in `design`";
         return Err(Wrong::error(&format!("knobs.{name}"), None, why));
@@ -246,9 +297,6 @@ fn settings<P: Policy>(
     }
     let mut settings = Settings::default();
     for (place, design) in designs.iter().enumerate() {
-        let wrong = |why: &dyn fmt::Display| Wrong::error("design", place, why);
-        let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
-        parsed.policy(HasClock).map_err(|error| wrong(&error))?;
         let name = name_of(design);
         let axes = knobs.get(&name).into_iter().flatten();
         let axes: Vec<_> =
@@ -257,7 +305,7 @@ fn settings<P: Policy>(
         settings.add(design.clone(), axes.clone(), sample);
         if settings.count() > MOST_SETTINGS {
             let why = format_args!("more than {MOST_SETTINGS} settings; expected fewer knobs, or a `sample`");
-            return Err(wrong(&why));
+            return Err(Wrong::error("design", place, why));
         }
         for number in first..settings.count() {
             let text = settings.text(number);
@@ -288,7 +336,8 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     if !path.is_file() {
         // What opening says of it: there is none, or it is a folder.
         let error = path.metadata().err().unwrap_or_else(|| ErrorKind::IsADirectory.into());
-        bail!("{}: {error}", path.display());
+        let folder = std::path::absolute(inputs.join(".")).unwrap_or_else(|_| inputs.to_owned());
+        bail!("{name}: {error}, in {}; the key `inputs` or --inputs names another folder", folder.display());
     }
     let mut hash = Sha256::new();
     add(&mut hash, &path).with_context(|| path.display().to_string())?;
@@ -308,7 +357,18 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
             Err(source) => Err(TraceError::Read { path: path.to_owned(), source }),
         })?;
     }
-    Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path })
+    Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
+}
+
+/// A path without what its `..` take back.
+fn without_parents(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut path, part| {
+        match (part, path.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => _ = path.pop(),
+            _ => path.push(part),
+        }
+        path
+    })
 }
 
 /// The bytes of a file, with their number.

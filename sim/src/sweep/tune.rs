@@ -7,7 +7,7 @@ use super::halving;
 use super::merge::{Collected, collect, percent, tie};
 use super::plan::Plan;
 use super::record::Metric;
-use super::run::{self, Ended, How};
+use super::run::{self, Ended, How, Kept};
 use super::spec::{self, Written};
 use super::store::Store;
 use crate::output::{Progress, grouped, table, text};
@@ -101,20 +101,23 @@ pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
     progress: &Progress,
+    kept: &Kept,
 ) -> Result<Report, Ended> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
         (0..plan.settings.count()).map(|number| plan.settings.text(number)).collect();
-    let sizes = halving::rounds(settings.len() as u64, options.factor);
+    let made = !plan.workloads.is_empty();
+    let lists = [plan.traces.len(), if made { plan.seeds.len() } else { 0 }];
+    let sizes = halving::rounds(settings.len() as u64, options.factor, lists);
     let mut report =
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
     let mut has_run = false;
     let store = Store::new(plan, options.results);
-    let folder_of_results = results_of_rounds(plan, &store).map_err(Ended::Input)?;
+    let folder_of_results = from_rounds(plan, store.folder()).map_err(Ended::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
         let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
-        let (traces, seeds) = (part(plan.traces.len()), part(plan.seeds.len()));
+        let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
         let text = written(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
             .map_err(Ended::Input)?;
@@ -128,7 +131,7 @@ pub(super) fn tune<P: Policy>(
                 report.next = Some(Next { file, command });
                 return Ok(report);
             }
-            run::run::<P>(&own, &store, 0..own.len(), options.how, progress)?;
+            run::run::<P>(&own, &store, 0..own.len(), options.how, progress, kept)?;
             all = collect(&own, &store, progress).map_err(Ended::Input)?;
             has_run = true;
         }
@@ -144,7 +147,7 @@ pub(super) fn tune<P: Policy>(
             file: file.clone(),
             settings: own.settings.count(),
             traces,
-            seeds: if plan.workloads.is_empty() { 0 } else { seeds },
+            seeds,
             items: own.len(),
             failed: all.failed.len() as u64,
             there,
@@ -195,16 +198,8 @@ fn written(
     (round, rounds): (usize, usize),
     results: &str,
 ) -> anyhow::Result<String> {
-    // The file lies in a folder beside the sweep's.
-    let traces: Vec<_> = plan.traces[..traces]
-        .iter()
-        .map(|trace| match options.inputs {
-            None if !Path::new(&trace.name).is_absolute() => format!("../{}", trace.name),
-            _ => trace.name.clone(),
-        })
-        .collect();
-    let made = !plan.workloads.is_empty();
-    let of_made = |axis: &[u64]| if made { axis.to_vec() } else { vec![] };
+    let traces: Vec<_> = plan.traces[..traces].iter().map(|trace| trace.name.clone()).collect();
+    let of_made = |axis: &[u64]| if plan.workloads.is_empty() { vec![] } else { axis.to_vec() };
     let file = Path::new(&plan.profile_name);
     let profile =
         if file.is_file() { file.canonicalize()?.display().to_string() } else { plan.profile_name.clone() };
@@ -218,6 +213,7 @@ fn written(
         ops: &of_made(&plan.operations),
         think: &of_made(&plan.thinks),
         profile: &profile,
+        inputs: &from_rounds(plan, &plan.inputs)?,
         results,
     })?;
     Ok(format!(
@@ -229,11 +225,10 @@ fn written(
     ))
 }
 
-/// The results of all rounds are those of the sweep, as a round's file names them from its own folder.
-fn results_of_rounds(plan: &Plan, store: &Store) -> anyhow::Result<String> {
-    let (folder, beside) = (store.folder(), plan.path.parent());
-    let folder = match folder.file_name() {
-        Some(name) if folder.parent() == beside => Path::new("..").join(name),
+/// A folder of the sweep, as a round's file names it from its own folder, which lies beside the sweep's file.
+fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
+    let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
+        Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
         _ => std::path::absolute(folder).with_context(|| folder.display().to_string())?,
     };
     Ok(folder.to_string_lossy().into_owned())
@@ -290,39 +285,36 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows = table(&[
-            "round",
-            "settings",
-            "traces",
-            "seeds",
-            "items",
-            "there",
-            "failed",
-            "the best setting",
-            "of the best",
-        ]);
+        type Length = fn(&Round) -> usize;
+        // A sweep of workloads has no traces, and one of traces no seeds.
+        let has = |of: Length| self.rounds.iter().any(|round| of(round) > 0);
+        let lists: [(&str, Length); 2] = [("traces", |round| round.traces), ("seeds", |round| round.seeds)];
+        let lists: Vec<_> = lists.into_iter().filter(|(_, of)| has(*of)).collect();
+        let mut header = vec!["round", "settings"];
+        header.extend(lists.iter().map(|(name, _)| *name));
+        header.extend(["items", "there", "failed", "its best setting", "reaches"]);
+        let mut rows = table(&header);
         for (at, round) in self.rounds.iter().enumerate() {
             let (name, of_best) = round
                 .best
                 .first()
                 .map_or_else(<_>::default, |score| (score.setting.clone(), percent(score.of_best)));
-            let Round { settings, traces, seeds, items, failed, there, .. } = round;
-            let numbers = [*settings, *traces as u64, *seeds as u64, *items, *there, *failed].map(grouped);
-            let [settings, traces, seeds, items, there, failed] = numbers;
-            rows.add_row([
-                format!("{} of {}", at + 1, self.of),
-                settings,
-                traces,
-                seeds,
-                items,
-                there,
-                failed,
-                name,
-                of_best,
-            ]);
+            let Round { settings, items, failed, there, .. } = round;
+            let mut row = vec![format!("{} of {}", at + 1, self.of), grouped(*settings)];
+            row.extend(lists.iter().map(|(_, of)| grouped(of(round) as u64)));
+            row.extend([*items, *there, *failed].map(grouped));
+            row.extend([name, of_best]);
+            rows.add_row(row);
         }
         if !self.rounds.is_empty() {
-            writeln!(f, "{}", text(&rows))?;
+            writeln!(
+                f,
+                "{}reaches: of the best {} under each work, CPUs and seed of the round, as a geometric mean.",
+                text(&rows),
+                self.metric
+            )?;
+            let nothing = self.rounds.iter().all(|round| round.there == round.items);
+            writeln!(f, "{}", if nothing { "All items had a result: nothing was run.\n" } else { "" })?;
         }
         if let Some(Next { file, command }) = &self.next {
             writeln!(f, "Round {} of {} is next: {}", self.rounds.len() + 1, self.of, file.display())?;

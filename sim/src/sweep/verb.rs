@@ -2,10 +2,10 @@
 
 use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
-use super::merge::{self, Collected, Report, collect};
+use super::merge::{self, Collected, Report, collect, counted, failures};
 use super::page;
-use super::plan::Plan;
-use super::run::{self, Ended, How, Ran};
+use super::plan::{Plan, Sample};
+use super::run::{self, Ended, How, Kept, Ran};
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
@@ -15,14 +15,11 @@ use serde::Serialize;
 use std::io::Write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
-use std::time::Duration;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
 /// Values of an axis that are shown.
 const SHOWN: usize = 8;
-/// Items that are named where some are missing.
-const NAMED: usize = 20;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     match (&args.verb, &args.of) {
@@ -54,7 +51,7 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
     };
-    match tune::tune::<P>(&plan, &options, &Progress::new()) {
+    match tune::tune::<P>(&plan, &options, &Progress::new(), &*Kept::on_interrupt()?) {
         Ok(report) => tell(&report, &report.to_string(), json).map(|()| Outcome::Done),
         Err(ended) => failed(ended),
     }
@@ -117,7 +114,7 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
         last: named(plan.len() - 1),
     };
     let mut said =
-        format!("{}: {} items, sweep {}.\n\n", of.file.display(), grouped(plan.len()), plan.short_hash());
+        format!("{}: {}, sweep {}.\n\n", of.file.display(), counted(plan.len()), plan.short_hash());
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
         [first, .., last] if values.len() > SHOWN => format!("{first}, ... {last}{unit}"),
@@ -146,8 +143,21 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
     }
     said += "\nSettings:\n";
     for (design, knobs, count) in plan.settings.designs() {
-        let knobs = knobs.iter().map(|knob| format!(", {} = {}", knob.key, numbers(&knob.values, "")));
-        said += &format!("  {design}: {}{}\n", grouped(count), knobs.collect::<String>());
+        let values = knobs.iter().map(|knob| format!(", {} = {}", knob.key, numbers(&knob.values, "")));
+        said += &format!("  {design}: {}{}", grouped(count), values.collect::<String>());
+        let all: u64 = knobs.iter().fold(1, |all, knob| all.saturating_mul(knob.values.len() as u64));
+        said += &match plan.sample {
+            Some(Sample { points, .. }) if !knobs.is_empty() && count < points.into() => {
+                let which = if count == all { "all combinations" } else { "all that a sample has found" };
+                format!(" ({which}, fewer than {points} points)")
+            }
+            _ => String::new(),
+        };
+        said += "\n";
+        let known = (plan.knobs)(design.split(':').next().unwrap_or_default());
+        for knob in known.iter().filter(|known| knobs.iter().any(|knob| knob.key == known.name)) {
+            said += &format!("    {}: {knob}\n", knob.name);
+        }
     }
     said += &format!(
         "\nItem 0 is {}; the last one is {}.\nResults go to {}. `{}` runs them.\n",
@@ -157,7 +167,15 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
         of.command("run")
     );
     tell(&report, &said, json)?;
-    Ok(Outcome::Done)
+    // Each trace is read once, so that none fails in the middle of a long run.
+    let (mut failed, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
+    for (at, trace) in (0_u64..).zip(&plan.traces) {
+        if let Err(why) = run::read(trace) {
+            failed.extend((at * of_one..(at + 1) * of_one).map(|item| (item, why.clone())));
+        }
+    }
+    failures(&plan, "would fail", &failed).iter().for_each(|line| complain(line));
+    Ok(if failed.is_empty() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -170,9 +188,14 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     };
     let (plan, store) = args.of.plan::<P>()?;
     if let Some(hash) = &args.hash
-        && *hash != plan.hash
+        && !(plan.hash.starts_with(&**hash) && hash.len() >= plan.short_hash().len())
     {
-        bail!("--hash {hash}: {} with its traces is sweep {}", args.of.file.display(), plan.hash);
+        bail!(
+            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed; expected a script that was \
+             written since",
+            args.of.file.display(),
+            plan.hash
+        );
     }
     let items = match args.item {
         Some(item) if item >= plan.len() => {
@@ -183,15 +206,10 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     };
     let threads = args.threads.map(NonZeroUsize::get);
     let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new()) {
+    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*Kept::on_interrupt()?) {
         Ok(ran) => {
             ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
-            for (item, why) in &ran.failed {
-                complain(&format!(
-                    "item {item}: {why}; `{} --item {item}` runs it again",
-                    args.of.command("run")
-                ));
-            }
+            failures(&plan, "failed", &ran.failed).iter().for_each(|line| complain(line));
             let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
             tell(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
         }
@@ -200,11 +218,12 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
 }
 
 fn ran_text(ran: &Ran, shard: Shard) -> String {
-    let [items, there, done, failed] = [ran.items, ran.there, ran.done, ran.failed.len() as u64].map(grouped);
+    let [there, done, failed] = [ran.there, ran.done, ran.failed.len() as u64].map(grouped);
     let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
-    let seconds = Duration::from_secs_f64(ran.seconds).as_secs_f32();
+    let [took, seconds] = [ran.took, ran.seconds].map(run::time);
     format!(
-        "{share}{items} items: {done} run in {seconds:.1} s of all threads, {there} were there, {failed} failed\n"
+        "{share}{}: {done} run in {took} ({seconds} of all threads together), {there} were there, {failed} failed\n",
+        counted(ran.items)
     )
 }
 
@@ -245,17 +264,19 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
         mean_seconds: cost.mean(),
         left_seconds: left,
     };
-    let [items, done, missing, failed, damaged] = [plan.len(), done, missing, failed, damaged].map(grouped);
+    let [done, missing, failed, damaged] = [done, missing, failed, damaged].map(grouped);
     let mut said = format!(
-        "{}: {done} of {items} items done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
+        "{}: {done} of {} done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
         of.file.display(),
+        counted(plan.len()),
         plan.short_hash()
     );
     if cost.runs > 0 {
         said += &format!(
-            "{} runs took {:.1} s of threads: {:.3} s each, {:.3} s the dearest, item {}.\n",
+            "{} run{} of them, repeated ones too, took {} of all threads together: {:.3} s each, {:.3} s the dearest, item {}.\n",
             grouped(cost.runs),
-            cost.seconds,
+            if cost.runs == 1 { "" } else { "s" },
+            run::time(cost.seconds),
             cost.mean(),
             cost.dearest_seconds,
             cost.dearest
@@ -264,18 +285,19 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
         let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
         if all.is_whole() {
             said += &format!(
-                "On 1,000 CPUs all of it would take {:.1} s.\n",
-                on(1000.0, cost.mean() * plan.len() as f64)
+                "On 1,000 CPUs all of it would take {}.\n",
+                run::time(on(1000.0, cost.mean() * plan.len() as f64))
             );
         } else {
             said += &format!(
-                "What is left would take {left:.1} s of one thread, {:.1} s on 1,000.\n",
-                on(1000.0, left)
+                "What is left would take {} of one thread, {} on 1,000.\n",
+                run::time(left),
+                run::time(on(1000.0, left))
             );
         }
     }
     tell(&status, &said, json)?;
-    all.complaints(&of.command("run"), NAMED).iter().for_each(|line| complain(line));
+    all.complaints(&plan, &of.command("run")).iter().for_each(|line| complain(line));
     Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
 }
 
@@ -288,15 +310,14 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let progress = Progress::new();
     let all = collect(&plan, &store, &progress)?;
     drop(progress);
-    // Of a part that is asked for, what is missing is a number.
-    let named = if args.partial { 0 } else { NAMED };
-    all.complaints(&args.of.command("run"), named).iter().for_each(|line| complain(line));
-    let outcome = if all.is_whole() { Outcome::Done } else { Outcome::Violated };
+    all.complaints(&plan, &args.of.command("run")).iter().for_each(|line| complain(line));
     if !(all.is_whole() || args.partial) || all.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
     let report = Report::new(&plan, &all, args.by);
-    let to_stdout = [&json, &csv, &parquet, &html].into_iter().flatten().any(Place::is_stdout);
+    let places = || [&json, &csv, &parquet, &html].into_iter().flatten();
+    let to_stdout = places().any(Place::is_stdout);
+    let wrote = places().filter(|place| !place.is_stdout()).map(Place::shown).collect::<Vec<_>>().join(", ");
     let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
     let csv = csv.map(|place| merge::csv(&all.rows).map(|rows| (place, rows))).transpose()?;
@@ -306,22 +327,34 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     if let Err(error) = write_all(json.into_iter().chain(csv).chain(parquet).chain(html)) {
         return failed(Ended::Write(error));
     }
+    if !wrote.is_empty() {
+        complain(&format!("wrote {wrote}"));
+    }
     if !to_stdout {
         say(&report.to_string())?;
     }
-    Ok(outcome)
+    Ok(Outcome::Done)
+}
+
+/// As many shares as were asked for, but none without an item.
+fn shares(plan: &Plan, asked: u64) -> u64 {
+    if asked > plan.len() {
+        complain(&format!("--shards {asked}: there are {}, so as many shares", counted(plan.len())));
+    }
+    asked.min(plan.len())
 }
 
 fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     no_json("slurm", json.as_ref())?;
     let (plan, store) = args.of.plan::<P>()?;
     let this = std::env::current_exe().context("the name of this program")?;
+    let shares = shares(&plan, args.shards.get());
     let script = engines::slurm(
         &plan,
         &Slurm {
-            shards: args.shards.get(),
+            shards: shares,
             cpus: args.cpus.get(),
-            time: args.time.as_deref(),
+            time: args.time,
             memory: args.memory.as_deref(),
             partition: args.partition.as_deref(),
             inputs: args.of.inputs.as_deref(),
@@ -329,6 +362,9 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
             program: args.program.as_deref().unwrap_or(&this),
         },
     );
+    if shares > engines::SLURM_TASKS {
+        complain(&format!("--shards {shares}: {}", engines::many_tasks(shares)));
+    }
     // The script asks each node for it: what is made here is there only if the folder is shared.
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
         return failed(Ended::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
@@ -343,7 +379,7 @@ fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::
     let job = engines::kubernetes(
         &plan,
         &Kubernetes {
-            shards: args.shards,
+            shards: if args.merge { 1 } else { shares(&plan, args.shards) },
             parallelism: args.parallelism,
             image: &args.image,
             claim: &args.claim,

@@ -17,7 +17,7 @@
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{Deed, Knob, Op, Policy, by_geometry};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -77,8 +77,12 @@ impl Policy for Magazines01 {
     const NAME: &'static str = "magazines01";
     const ABOUT: &'static str = "the magazine layer of 2001 over a model of the slabs of 1994";
     type Knobs = Knobs;
-    const KNOBS: &'static [(&'static str, &'static str)] =
-        &[("magsize", "objects of a magazine at first; by the size of an object if it is not set")];
+    const KNOBS: &'static [Knob] = &[Knob {
+        name: "magsize",
+        means: "objects of a magazine at first",
+        range: 1..=u32::MAX as u64,
+        default: |size, cpus| by_geometry::<Self>(size, cpus, |geometry| sizes(geometry.stride()).first),
+    }];
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(15_000_000_000);
     const LOCKED: bool = true;

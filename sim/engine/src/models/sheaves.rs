@@ -22,9 +22,9 @@
 //! `kfree_rcu` from `kfree`, so there are no sheaves that wait for a grace period.
 
 use super::slub::{self, Slub};
-use crate::design::{NoMemory, Unable};
+use crate::design::NoMemory;
 use crate::held::{Held, Holder, OwnSlabs};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{Deed, Knob, Op, Policy};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -76,19 +76,18 @@ impl Policy for Sheaves {
     const NAME: &'static str = "sheaves";
     const ABOUT: &'static str = "a model of SLUB in Linux 6.18: two sheaves for each CPU, and a barn";
     type Knobs = Knobs;
-    const KNOBS: &'static [(&'static str, &'static str)] = &[
-        ("sheaf_capacity", "objects of a sheaf, for all caches; as Linux 6.18 has it if it is not set"),
-        ("cpu_partial", "as in slub"),
-        ("min_partial", "as in slub"),
+    const KNOBS: &'static [Knob] = &[
+        Knob {
+            name: "sheaf_capacity",
+            means: "objects of a sheaf; not set, only maple_node (32) and vm_area_struct (60) have sheaves",
+            range: 1..=u32::MAX as u64,
+            default: |_, _| 0,
+        },
+        slub::CPU_PARTIAL_KNOB,
+        slub::MIN_PARTIAL_KNOB,
     ];
     const LISTS: &'static [&'static str] = Slub::LISTS;
 
-    fn accept(knobs: &Knobs) -> Result<(), Unable> {
-        match knobs.sheaf_capacity {
-            Some(0) => Err(Unable("sheaf_capacity=0: at least 1; `slub` has no sheaves".to_owned())),
-            _ => Ok(()),
-        }
-    }
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
         Slub::geometry(size, cpus, &knobs.slub())
     }

@@ -27,7 +27,7 @@
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
 use crate::design::{NoMemory, Unable};
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{Deed, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -49,6 +49,22 @@ pub struct Knobs {
 
 /// Objects that an array gets that was not used lately.
 const COLD_BATCH: usize = 16;
+
+/// Objects of a CPU's array, by their size.
+fn limit(size: usize) -> u32 {
+    match size {
+        131_073.. => 1,
+        4097.. => 8,
+        1025.. => 24,
+        257.. => 54,
+        _ => 120,
+    }
+}
+
+/// Batches of the shared array.
+fn shared(size: usize, cpus: u32) -> u32 {
+    if size <= PAGE_SIZE && cpus > 1 { 8 } else { 0 }
+}
 
 /// A cache of SLAB.
 #[derive(Debug)]
@@ -80,19 +96,37 @@ impl Policy for Slab {
     const NAME: &'static str = "slab";
     const ABOUT: &'static str = "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one";
     type Knobs = Knobs;
-    const KNOBS: &'static [(&'static str, &'static str)] = &[
-        ("limit", "objects of a CPU's array; by the size of an object if it is not set"),
-        ("batchcount", "objects that move at once; half of limit if it is not set"),
-        ("shared", "batches that the shared array has room for"),
+    const KNOBS: &'static [Knob] = &[
+        Knob {
+            name: "limit",
+            means: "objects of a CPU's array",
+            range: 1..=u32::MAX as u64,
+            default: |size, cpus| {
+                by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()) as usize)
+            },
+        },
+        Knob {
+            name: "batchcount",
+            means: "objects that move at once, half of limit where it is not set",
+            range: 1..=u32::MAX as u64,
+            default: |size, cpus| {
+                by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()).div_ceil(2) as usize)
+            },
+        },
+        Knob {
+            name: "shared",
+            means: "batches that the shared array has room for",
+            range: 0..=u32::MAX as u64,
+            default: |size, cpus| {
+                by_geometry::<Slab>(size, cpus, |geometry| shared(geometry.stride(), cpus) as usize)
+            },
+        },
     ];
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
     const TICK: Option<u64> = Some(2_000_000_000);
 
     fn accept(knobs: &Knobs) -> Result<(), Unable> {
-        let Knobs { limit, batchcount, .. } = *knobs;
-        match (limit, batchcount) {
-            (Some(limit), _) if limit < 1 => Err(Unable("limit=0: at least 1".to_owned())),
-            (_, Some(batch)) if batch < 1 => Err(Unable("batchcount=0: at least 1".to_owned())),
+        match (knobs.limit, knobs.batchcount) {
             (Some(limit), Some(batch)) if batch > limit => {
                 Err(Unable(format!("batchcount={batch}: at most `limit`, {limit}")))
             }
@@ -104,16 +138,9 @@ impl Policy for Slab {
     }
     fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         let size = geometry.stride();
-        let limit = knobs.limit.unwrap_or(match size {
-            131_073.. => 1,
-            4097.. => 8,
-            1025.. => 24,
-            257.. => 54,
-            _ => 120,
-        }) as usize;
+        let limit = knobs.limit.unwrap_or(limit(size)) as usize;
         let batchcount = knobs.batchcount.map_or(limit.div_ceil(2), |batch| (batch as usize).min(limit));
-        let shared =
-            knobs.shared.unwrap_or(if size <= PAGE_SIZE && cpus.count() > 1 { 8 } else { 0 }) as usize;
+        let shared = knobs.shared.unwrap_or(shared(size, cpus.count())) as usize;
         Self {
             cpus: vec![Array { limit, ..Array::default() }; cpus.count() as usize],
             shared: Array { limit: shared * batchcount, ..Array::default() },

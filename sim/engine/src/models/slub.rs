@@ -28,9 +28,9 @@
 //! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and the notes of its authors; the rules above
 //! are what the model has of it.
 
-use crate::design::{NoMemory, Unable};
+use crate::design::NoMemory;
 use crate::held::OwnSlabs;
-use crate::model::{Deed, Op, Policy};
+use crate::model::{Deed, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -76,6 +76,22 @@ impl Knobs {
     }
 }
 
+/// Those that sheaves have, too.
+pub(crate) const CPU_PARTIAL_KNOB: Knob = Knob {
+    name: "cpu_partial",
+    means: "objects that a CPU's partial slabs are to have room for (0: one such slab)",
+    range: 0..=u32::MAX as u64,
+    default: |size, cpus| {
+        by_geometry::<Slub>(size, cpus, |geometry| Knobs::default().cpu_partial(geometry.stride()) as usize)
+    },
+};
+pub(crate) const MIN_PARTIAL_KNOB: Knob = Knob {
+    name: "min_partial",
+    means: "empty slabs that stay on the list of the node",
+    range: 0..=u32::MAX as u64,
+    default: |size, cpus| by_geometry::<Slub>(size, cpus, Geometry::min_partial),
+};
+
 /// Slabs that are a CPU's current one.
 const CURRENT: u8 = 0;
 /// Slabs of a CPU's partial list.
@@ -108,29 +124,36 @@ impl Policy for Slub {
     const ABOUT: &'static str =
         "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU";
     type Knobs = Knobs;
-    const KNOBS: &'static [(&'static str, &'static str)] = &[
-        ("cpu_partial", "objects that a CPU's partial slabs are to have room for; 0: one such slab"),
-        ("min_partial", "empty slabs that stay on the list of the node"),
-        ("slab_min_objects", "objects that a slab is to hold, if its order allows it"),
-        ("slab_min_order", "smallest order of a slab"),
-        ("slab_max_order", "largest order of a slab that holds more than one object, 0 to 10"),
-        ("cpus", "CPUs that the policy has, where these are not the stream's"),
+    const KNOBS: &'static [Knob] = &[
+        CPU_PARTIAL_KNOB,
+        MIN_PARTIAL_KNOB,
+        Knob {
+            name: "slab_min_objects",
+            means: "objects that a slab is to hold, if its order allows it (0: by the number of CPUs)",
+            range: 0..=u32::MAX as u64,
+            default: |_, cpus| OrderRule::for_cpus(cpus).min_objects.into(),
+        },
+        Knob {
+            name: "slab_min_order",
+            means: "smallest order of a slab",
+            range: 0..=MOST_ORDER as u64,
+            default: |_, cpus| OrderRule::for_cpus(cpus).min_order.into(),
+        },
+        Knob {
+            name: "slab_max_order",
+            means: "largest order of a slab that holds more than one object",
+            range: 0..=MOST_ORDER as u64,
+            default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
+        },
+        Knob {
+            name: "cpus",
+            means: "CPUs that the policy has",
+            range: 1..=u32::MAX as u64,
+            default: |_, cpus| cpus.into(),
+        },
     ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
 
-    fn accept(knobs: &Knobs) -> Result<(), Unable> {
-        if knobs.cpus == Some(0) {
-            return Err(Unable("cpus=0: at least 1".to_owned()));
-        }
-        for (name, order) in
-            [("slab_min_order", knobs.slab_min_order), ("slab_max_order", knobs.slab_max_order)]
-        {
-            if let Some(order) = order.filter(|order| *order > MOST_ORDER) {
-                return Err(Unable(format!("{name}={order}: an order is 0 to {MOST_ORDER}")));
-            }
-        }
-        Ok(())
-    }
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &knobs.rule(cpus))
     }

@@ -40,9 +40,9 @@
 //! Source: `uslab_magazine::Layer` and its depots, tuning and drains; `uslab::Magazines` for the sizes; the lists of a node
 //! and the order of flushes in `uslab`.
 
-use crate::design::{NoMemory, Unable};
+use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Lines, Op, Policy};
+use crate::model::{Deed, Knob, Lines, Op, Policy, by_geometry};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -90,6 +90,11 @@ impl Sizes {
             depot_limit: knobs.depot_limit.map_or(depot, |limit| limit as usize),
         }
     }
+}
+
+/// What is by the size of an object.
+fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
+    by_geometry::<Uslab>(size, cpus, |geometry| of(&Sizes::new(geometry.stride(), &Knobs::default())))
 }
 
 /// Slabs of which no object is out. Behind it the four bands, and behind them the full slabs: by their fullness.
@@ -145,11 +150,33 @@ impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
     const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
-    const KNOBS: &'static [(&'static str, &'static str)] = &[
-        ("capacity", "objects of a magazine, 1 to 64; by the size of an object if it is not set"),
-        ("first_fill", "objects that a cache's first fill asks for; 1 if it is not set"),
-        ("stock", "magazines that a CPU's stack has room for beyond two"),
-        ("depot_limit", "full magazines that the depot keeps"),
+    const KNOBS: &'static [Knob] = &[
+        Knob {
+            name: "capacity",
+            means: "objects of a magazine",
+            range: 1..=MAX_CAPACITY as u64,
+            default: |size, cpus| by_size(size, cpus, |sizes| sizes.capacity),
+        },
+        Knob {
+            name: "first_fill",
+            means: "objects that a cache's first fill asks for",
+            range: 1..=MAX_CAPACITY as u64,
+            default: |size, cpus| by_size(size, cpus, |sizes| sizes.first_fill),
+        },
+        Knob {
+            name: "stock",
+            means: "magazines that a CPU's stack has room for beyond two",
+            range: 0..=u16::MAX as u64,
+            default: |size, cpus| {
+                by_size(size, cpus, |sizes| (sizes.reach / sizes.capacity).saturating_sub(2))
+            },
+        },
+        Knob {
+            name: "depot_limit",
+            means: "full magazines that the depot keeps",
+            range: 0..=MAX_DEPOT as u64,
+            default: |size, cpus| by_size(size, cpus, |sizes| sizes.depot_limit),
+        },
     ];
     const LINES: Lines = Lines { depot: 1, lists: 3, counts: 1, slabs: 1 };
     const LISTS: &'static [&'static str] = &[
@@ -161,19 +188,6 @@ impl Policy for Uslab {
         "full",
     ];
 
-    fn accept(knobs: &Knobs) -> Result<(), Unable> {
-        let most = u32::from(MAX_CAPACITY);
-        for (name, value, least, most) in [
-            ("capacity", knobs.capacity.map(u32::from), 1, most),
-            ("first_fill", knobs.first_fill.map(u32::from), 1, most),
-            ("depot_limit", knobs.depot_limit, 0, MAX_DEPOT),
-        ] {
-            if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
-                return Err(Unable(format!("{name}={value}: {least} to {most}")));
-            }
-        }
-        Ok(())
-    }
     fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         let sizes = Sizes::new(geometry.stride(), knobs);
         Self {
