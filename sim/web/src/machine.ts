@@ -13,7 +13,7 @@ export interface Place {
 
 const LANE = 44;
 const MOST_CPUS = 64; // up close
-const RING = 7, PAD = RING + 2; // pixels: a ring's radius, and what is left free for it
+const RING = 7, OUTER = 3, PAD = RING + OUTER + 2; // pixels: a ring's radius, how far around it another one is, and what is left free for both
 const GAP = 12; // pixels between two lists of a lane
 
 /** What CPUs share above the slabs, as designs call it; those that share nothing have none. */
@@ -139,8 +139,8 @@ export class Machine {
     });
     const lists = shown && counts ? listsOf(shown, counts) : [];
     const rings = [
-      ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now }] : []),
-      ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink }] : []),
+      ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now, outer: 0 }] : []),
+      ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink, outer: OUTER }] : []),
     ];
     const at = drawSlabs(this.slabs, lists, rings, this.largest);
     this.hit = (x, y) => {
@@ -248,7 +248,7 @@ function rowsOf(objects: number): number {
 
 /** All slabs of a cache, as large as they all fit. Returns what lies where. */
 function drawSlabs(
-  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[], largest: number,
+  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string; outer: number }[], largest: number,
 ): (x: number, y: number) => { page: number; index: number } | null {
   const width = widthOf(canvas) - 2 * PAD;
   const most = 360, head = 24, foot = 6;
@@ -289,10 +289,10 @@ function drawSlabs(
   for (const { list: { list, slabs, count }, top, at } of placed) {
     const low = at.findIndex(([, y]) => y + rows * dots.dot > high);
     const drawn = low < 0 ? slabs.length : low;
-    g.fillText(fitted(g, `${grouped(count)} ${list}${drawn < count ? `, ${grouped(drawn)} of them drawn` : ''}`, width), PAD, top - 9);
+    g.fillText(fitted(g, `${grouped(count)} ${list}${drawn < count ? `, ${grouped(drawn)} of them drawn` : ''}`, width), 0, top - 9);
   }
-  if (none.length) g.fillText(fitted(g, none.join(', '), width), PAD, Math.min(height, high - head) + head - 9);
-  for (const { page, index, colour } of rings) {
+  if (none.length) g.fillText(fitted(g, none.join(', '), width), 0, Math.min(height, high - head) + head - 9);
+  for (const { page, index, colour, outer } of rings) {
     for (const { list, at } of placed) {
       const place = at[list.slabs.findIndex((slab) => slab.page === page)];
       if (!place) continue;
@@ -302,7 +302,7 @@ function drawSlabs(
         g.strokeStyle = stroke;
         g.lineWidth = line;
         g.beginPath();
-        g.arc(x, y, Math.max(dots.dot * 0.7, RING), 0, 7);
+        g.arc(x, y, Math.max(dots.dot * 0.7, RING) + outer, 0, 7);
         g.stroke();
       }
     }

@@ -58,7 +58,7 @@ await drive('front', async (openFile) => {
   const after = await view(page);
   assert.equal(after.view.caches[0].used, before.view.caches[0].used + 10);
   const place = await page.locator('.near-slabs canvas').boundingBox();
-  await page.mouse.click(place.x + 15, place.y + 30);
+  await page.mouse.click(place.x + 20, place.y + 30);
   assert.equal((await view(page)).view.caches[0].used, after.view.caches[0].used - 1);
   const here = await page.evaluate(() => location.hash);
   const again = await open(here);

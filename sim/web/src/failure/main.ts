@@ -35,7 +35,7 @@ function draw(at: number): void {
     $('said').replaceChildren(said, said && scene.refused ? ' It was refused.' : '');
     $('picture').replaceChildren(made('section', { ariaLabel: 'Memory' }, memory(scene, bytes <= ONE_ROW ? 1 : 8, { wrong: marked }),
       made('dl', { className: 'facts' }, ...facts.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]))));
-    $('kinds').replaceChildren(legend(scene.parts), ...(marked.length ? [made('p', {}, made('i', { className: 'kind wrong' }), ' what is wrong')] : []));
+    $('kinds').replaceChildren(legend(scene.parts), ...(marked.length ? [made('p', { className: 'kinds' }, made('span', {}, made('i', { className: 'kind wrong' }), ' what is wrong'))] : []));
     $('tables').replaceChildren(partsTable(scene.parts));
   }
   history.replaceState(null, '', `#moment=${at + 1}`);

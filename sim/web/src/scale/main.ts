@@ -11,7 +11,7 @@ import type { Curve, ScaleReport } from './report.ts';
 
 const LINEAR = 'Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem” (USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.';
 
-const START = 'Each run begins with an empty allocator, and that is in the curves: slabs are made and magazines filled, under locks that all CPUs share. “% beyond CPU” says how many operations did so; a longer run (--ops) has fewer of them.';
+const START = 'Each run begins with an empty allocator, and that is in the curves: slabs are made and magazines filled, under locks that all CPUs share. “% beyond CPU” says how many operations did so; in a longer run they are fewer.';
 
 class Page {
   private readonly report = JSON.parse($('report').textContent) as ScaleReport;
@@ -186,7 +186,7 @@ function workloadSaid(text: string): string {
 }
 
 function profileSaid({ name, own, lock, levels, validated_cpus: validated }: Profile): string {
-  const lines = levels.map(({ cpus, line }) => `${line.ns} ns from ${cpus ? `a CPU of the same ${cpus}` : levels.length === 1 ? 'another CPU' : 'any other'}`);
+  const lines = levels.map(({ cpus, line }) => `${line.ns} ns ${cpus ? `within ${cpus} CPUs` : levels.length === 1 ? 'from another CPU' : 'beyond'}`);
   return `Profile ${name}: what things cost on a machine. An operation that its CPU serves takes ${own.ns} ns, a free lock ${lock.ns} ns, and a cache line `
     + `comes in ${lines.join(', ')}. ${validated ? `These costs were measured, and curves from them were held against measurements on up to ${noun(validated, 'CPU')}.` : 'These costs are published numbers.'}`;
 }

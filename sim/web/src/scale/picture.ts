@@ -81,7 +81,7 @@ const DOUBLINGS = [doublings(1), doublings(2), doublings(4)];
 export function picture(curves: readonly Shown[], { width, unit, log, validated, cpus, linear }: Options): { svg: string; x: Axis } {
   const narrow = width < 500;
   const height = Math.round(Math.min(460, Math.max(360, width * 0.55)));
-  const [left, right, top, bottom] = [56, width - 14, 30, height - 40];
+  const [left, right, top, bottom] = [56, width - 14, 46, height - 40];
   const points = curves.flatMap((curve) => curve.points);
   const counts = points.map((point) => point.cpus);
   const most = Math.max(...counts, 1), highest = Math.max(...points.map(({ value }) => value), 0) || 1;
@@ -109,8 +109,8 @@ export function picture(curves: readonly Shown[], { width, unit, log, validated,
     svg += line(number, `M${at.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join('L')}`, same(curves, curve) && '10 10');
     svg += at.map(([a, b], i) => sample(number, a, b, own[i]!.cpus <= validated, narrow ? 0.7 : 1)).join('');
   }
-  const far = x.at(cpus) > (left + right) / 2;
-  svg += label(x.at(cpus) + (far ? -6 : 6), bottom - 8, far ? 'end' : 'start', noun(cpus, 'CPU'), 'over');
+  const place = x.at(cpus);
+  svg += label(place, top - 6, place < left + 24 ? 'start' : place > right - 24 ? 'end' : 'middle', noun(cpus, 'CPU'), 'over');
   if (validated >= Math.min(...counts, Infinity)) svg += label(left + 6, top + 16, 'start', 'validated', 'over');
   return { svg: `<svg viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" aria-hidden="true">${svg}</svg>`, x };
 }
