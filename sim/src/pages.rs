@@ -3,6 +3,7 @@
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, say, write_all};
 use crate::replay;
+use crate::scale::{self, ScaleReport};
 use crate::story::Story;
 use anyhow::Context;
 use clap::Args as ClapArgs;
@@ -10,13 +11,14 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
+use uslab_engine::designs::NoPolicy;
 
 /// Write pages to see allocators move, and to drive them: for any browser, from disk, without a network.
 ///
 /// Open index.html: the slab allocator on four CPUs, by hand and object by object; the allocators of the textbooks, each with a
 /// script and any size you type; a race of four of them; a course of labs that ask what will happen, and show it; the designs that
-/// can answer, and the words. Beside it, replay.html is the bundled kernel trace, forward and back, and story.html a race that the
-/// model checker loom found. The allocators themselves run in the pages, as WebAssembly.
+/// can answer, and the words. Beside it, replay.html is the bundled kernel trace, forward and back, scale.html designs on 1 to 64 CPUs, and
+/// story.html a race that the model checker loom found. The allocators themselves run in the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +40,15 @@ pub(crate) struct Args {
 const STORY: &str = include_str!("../data/story.json");
 /// What `uslab-lab latency --json` found. A page cannot time allocations.
 const LATENCY: &str = include_str!("../lab/data/latency.json");
-/// Where a page that stands beside index.html leads back to it; one that is written alone leads nowhere.
-const BACK: &str = "<p id=\"back\">";
+/// The list of pages that stand side by side; one that is written alone hides it.
+const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
+const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
+/// What `uslab scale` would be told for the page of curves.
+const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
+const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
+const PROFILE: &str = "milan2s";
+const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+const OPERATIONS: u64 = 20_000;
 
 /// A page that was written.
 #[derive(Serialize)]
@@ -54,11 +63,11 @@ impl Args {
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
-        let beside =
-            |page: String| page.replacen(BACK, &format!("{BACK}<a href=\"index.html\">all pages</a>"), 1);
+        let beside = |page: String| page.replacen(ALONE, BESIDE, 1);
         let pages = [
             ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
+            ("scale.html", beside(curves(&progress)?.page()?)),
             ("story.html", beside(story.page(None)?)),
         ];
         drop(progress);
@@ -93,6 +102,24 @@ impl Args {
             format!("--latency {}: expected what `uslab-lab latency --json=FILE` writes", file.display())
         })
     }
+}
+
+/// Designs on many CPUs.
+fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
+    let workloads = WORKLOADS.map(|name| name.parse().map_err(anyhow::Error::from));
+    let designs = DESIGNS.map(|name| name.parse().map_err(anyhow::Error::from));
+    let options = scale::Options::<NoPolicy> {
+        work: scale::Work::Made {
+            cpus: CPUS.to_vec(),
+            workloads: workloads.into_iter().collect::<anyhow::Result<_>>()?,
+            size: 64,
+            operations: OPERATIONS,
+            seed: 1,
+        },
+        designs: designs.into_iter().collect::<anyhow::Result<_>>()?,
+        profile: scale::profile(PROFILE)?,
+    };
+    Ok(scale::scale(&options, progress)?)
 }
 
 /// The histograms, one for each allocator: how many allocations took so many nanoseconds.

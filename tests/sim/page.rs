@@ -344,16 +344,15 @@ fn pages_of_demos_are_written_to_a_folder() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let written = written.as_array().unwrap();
-    assert_eq!(written.len(), 3);
-    for (page, name) in written.iter().zip(["index.html", "replay.html", "story.html"]) {
+    assert_eq!(written.len(), 4);
+    for (page, name) in written.iter().zip(["index.html", "replay.html", "scale.html", "story.html"]) {
         let text = std::fs::read_to_string(at(&format!("new/pages/{name}"))).unwrap();
         assert_eq!(page["bytes"], text.len());
         assert!(text.starts_with("<!DOCTYPE html>") && text.trim_end().ends_with("</html>"));
-        for place in ["{engine}", "{stream}", "{story}"] {
+        for place in ["{engine}", "{stream}", "{report}", "{story}"] {
             assert!(!text.contains(place), "{place} in {name}");
         }
-        let back = text.contains("<p id=\"back\"><a href=\"index.html\">all pages</a></p>");
-        assert_eq!(back, name != "index.html", "{name}");
+        assert!(text.contains("<nav id=\"nav\" aria-label=\"Pages\"></nav>"), "{name} leads to the others");
         for request in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest", "import("] {
             // The namespace of SVG is a name, and is asked of nobody.
             assert!(

@@ -8,25 +8,29 @@ use uslab_magazine::tracepoints::Step;
 pub(crate) fn dearest(did: &[Step]) -> Path {
     did.iter().map(|step| step.path()).max().unwrap_or_default()
 }
-/// Pages that the system gave or took back.
+/// Pages that the system gave.
 fn committed(did: &[Step]) -> u64 {
-    use Step::{Committed, Decommitted};
-    let pages =
-        |step: &_| if let Committed { pages } | Decommitted { pages } = step { u64::from(*pages) } else { 0 };
-    did.iter().map(pages).sum()
+    did.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
+}
+/// Pages that the system took back.
+fn decommitted(did: &[Step]) -> u64 {
+    did.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 
 /// How a block of pages came or went.
 pub(crate) fn how_pages(did: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
-    let pages = committed(did);
+    let (committed, decommitted) = (committed(did), decommitted(did));
     let by_magazine = did.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
     let moved = |step: &_| match step {
         BlocksTaken { blocks, order, .. } | BlocksGiven { blocks, order, .. } => u64::from(*blocks) << order,
         _ => 0,
     };
     match dearest(did) {
-        _ if pages > 0 => format!("the zone has {} of memory committed or given back.", kib(pages * 4)),
+        _ if committed > 0 => format!("the system commits {} of memory for the zone.", kib(committed * 4)),
+        _ if decommitted > 0 => {
+            format!("{} of the zone's memory go back to the system.", kib(decommitted * 4))
+        }
         Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
         Path::Depot => {
             "a magazine of this CPU's pages is exchanged with the depot, under the depot's lock.".to_owned()
@@ -91,8 +95,14 @@ fn how_cpu(freeing: bool, stack: Option<Level>, path: Path) -> String {
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {
         (false, 0) => format!("its stack hands out its last one{no_lock}."),
-        (false, _) => format!("its stack hands one out, and {objects} of at most {room} are left{no_lock}."),
-        (true, _) => format!("its stack takes it, and has {objects} of at most {room}{no_lock}."),
+        (false, _) => format!(
+            "its stack hands one out, and {} of at most {} are left{no_lock}.",
+            grouped(objects),
+            grouped(room)
+        ),
+        (true, _) => {
+            format!("its stack takes it, and has {} of at most {}{no_lock}.", grouped(objects), grouped(room))
+        }
     }
 }
 
@@ -100,6 +110,15 @@ pub(crate) fn pages(order: u8) -> String {
     match 1_u32 << order {
         1 => "a block of order 0 (1 page)".to_owned(),
         pages => format!("a block of order {order} ({pages} pages)"),
+    }
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(n: impl Into<u64>) -> String {
+    let n: u64 = n.into();
+    match n / 1000 {
+        0 => n.to_string(),
+        thousands => format!("{},{:03}", grouped(thousands), n % 1000),
     }
 }
 

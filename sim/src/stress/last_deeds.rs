@@ -44,12 +44,14 @@ fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<St
         Deed::Free => ("frees", "free".to_owned()),
         Deed::Leave => ("leaves for others", "left for others".to_owned()),
         Deed::Take => ("takes what was left,", format!("held by thread {seat}")),
+        Deed::Move(_) => ("moves to CPU", String::new()),
         Deed::Other(what) => (what, String::new()),
     };
     let part = format!("{:#x}", entry.address);
-    let said = match entry.source {
-        Some(source) => format!("{did} {part} of {source}: {}", entry.token),
-        None => did.to_owned(),
+    let said = match (entry.source, entry.deed) {
+        (Some(source), _) => format!("{did} {part} of {source}: {}", entry.token),
+        (None, Deed::Move(cpu)) => format!("{did} {cpu}"),
+        (None, _) => did.to_owned(),
     };
     let changes = entry.source.map(|_| {
         let next = things.len() + OBJECT;

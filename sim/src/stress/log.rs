@@ -16,6 +16,8 @@ pub(super) enum Deed {
     Leave,
     /// Took an object that was left.
     Take,
+    /// Goes to this CPU.
+    Move(usize),
     /// Did something to a cache or to all.
     Other(&'static str),
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Entry {
             (Deed::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
             (Deed::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
             (Deed::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
+            (Deed::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
             (Deed::Other(what), _) => f.write_str(what),
             (deed, None) => write!(f, "{deed:?}"),
         }

@@ -288,9 +288,14 @@ impl<'w, 'e> Worker<'w, 'e> {
     }
     /// Does something that is neither an allocation nor a free.
     pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
+        self.deed(Deed::Other(what), act)
+    }
+
+    /// Does something that is of no object, and keeps it for the story.
+    pub(super) fn deed<R>(&mut self, deed: Deed, act: impl FnOnce(&World) -> R) -> R {
         self.tally().others += 1;
         let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
-        self.seat.log.push(Entry { at, deed: Deed::Other(what), source: None, address: 0, token });
+        self.seat.log.push(Entry { at, deed, source: None, address: 0, token });
         act(self.world)
     }
 

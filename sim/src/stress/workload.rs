@@ -1,6 +1,7 @@
 //! What the threads do, a turn at a time.
 
 use super::affinity;
+use super::log::Deed;
 use super::worker::{Held, Worker};
 use super::world::{Memory, Source};
 use clap::ValueEnum;
@@ -169,7 +170,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     let cpus = affinity::usable();
     for _ in 0..16 {
         let cpu = worker.pick(&cpus);
-        worker.other("moves to another CPU", |_| affinity::pin(&[cpu]));
+        worker.deed(Deed::Move(cpu), |_| affinity::pin(&[cpu]));
         churn(worker, 64);
     }
     worker.other("moves anywhere", |_| affinity::pin(&cpus));

@@ -85,6 +85,8 @@ wrong: string,
 at: number,
 /** The object that it is about, where there is one: its slab's first page, and which one of the slab it is. */
 object: [number, number] | null,
+/** The blocks of memory that it is about: where they begin, in bytes. */
+blocks: Array<number>,
 /** CPUs of the machine. */
 cpus: number,
 /** Names of its caches. */

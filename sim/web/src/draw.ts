@@ -14,13 +14,14 @@ export function made<K extends keyof HTMLElementTagNameMap>(
 }
 
 const { format } = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
-export const grouped = (n: number): string => format(Math.round(n));
+/** As all pages write whole numbers; below 0 with a minus. */
+export const grouped = (n: number): string => format(Math.round(n) + 0).replace('-', '−');
 export const noun = (n: number, one: string): string => `${grouped(n)} ${one}${n === 1 ? '' : 's'}`;
 export const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 
 const NAMES = [
   'ink', 'quiet', 'line', 'soft', 'card', 'used', 'cached', 'depot', 'free', 'now', 'block', 'page-slab', 'page-other', 'page-cpu', 'depot-path', 'slab-path',
-  'pages-path', 'commit-path',
+  'pages-path', 'commit-path', 'curve-1', 'curve-2', 'curve-3', 'curve-4',
 ] as const;
 
 /** As page.css has them. */
@@ -73,6 +74,35 @@ export function sheet(canvas: HTMLCanvasElement, height: number): Sheet {
 export const pixel = (colour: string, alpha = 255): number =>
   [5, 3, 1].reduce((word, i) => word << 8 | parseInt(colour.slice(i, i + 2), 16), alpha) >>> 0;
 
+/** As much of a text as fits: nothing is squeezed. */
+export function fitted(g: CanvasRenderingContext2D, text: string, width: number): string {
+  if (g.measureText(text).width <= width) return text;
+  let length = text.length;
+  while (length > 0 && g.measureText(`${text.slice(0, length)}…`).width > width) length--;
+  return length ? `${text.slice(0, length)}…` : '';
+}
+
+const SVG = 'http://www.w3.org/2000/svg';
+type Attributes = Record<string, string | number>;
+
+export function svg<K extends keyof SVGElementTagNameMap>(tag: K, own: Attributes, ...children: (Node | string)[]): SVGElementTagNameMap[K] {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(own)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+/** A picture as wide as its place, in pixels, so that its texts and bars are as large everywhere. `parts` says what is in it at a width. */
+export function drawing(own: Attributes & { height: number }, parts: (width: number) => Node[]): SVGSVGElement {
+  const root = svg('svg', { ...own, role: 'img', width: '100%' });
+  const draw = (width: number) => root.replaceChildren(...parts(width));
+  draw(800);
+  new ResizeObserver(([entry]) => {
+    if (entry?.contentRect.width) draw(entry.contentRect.width);
+  }).observe(root);
+  return root;
+}
+
 /** Squares that were drawn so far, by all; for tests. */
 export const drawn = { squares: 0 };
 
@@ -123,14 +153,3 @@ export function column(
   g.fillRect(x + edge, y + height - 1 - fill, width - 2 * edge, fill);
 }
 
-/** So much of `room` for each who wants so much: who wants little gets it, the others share the rest. */
-export function shares(wanted: readonly number[], room: number): number[] {
-  const got = wanted.map(() => 0);
-  const order = wanted.map((_, i) => i).sort((a, b) => wanted[a]! - wanted[b]!);
-  let left = Math.max(room, 0);
-  order.forEach((i, at) => {
-    got[i] = Math.min(wanted[i]!, left / (order.length - at));
-    left -= got[i];
-  });
-  return got;
-}

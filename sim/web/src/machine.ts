@@ -1,6 +1,6 @@
 // The machine: what each CPU holds, the depot behind, the slabs below. The busiest caches as lanes, one of them up close.
 
-import { colours, column, grouped, made, noun, pixel, shares, sheet, Squares, sum, widthOf } from './draw.ts';
+import { colours, column, fitted, grouped, made, noun, pixel, sheet, Squares, sum, widthOf } from './draw.ts';
 import { said, total } from './levels.ts';
 import type { About, Level, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
 
@@ -13,6 +13,11 @@ export interface Place {
 
 const LANE = 44;
 const MOST_CPUS = 64; // up close
+const RING = 7, OUTER = 3, PAD = RING + OUTER + 2; // pixels: a ring's radius, how far around it another one is, and what is left free for both
+const GAP = 12; // pixels between two lists of a lane
+
+/** What CPUs share above the slabs, as designs call it; those that share nothing have none. */
+const SHARED: Record<string, string> = { slub: '', bonwick94: '', sheaves: 'barn', slab: 'shared array' };
 
 /** How slabs of one list are drawn: `rows` dots high, each so many pixels. */
 interface Dots {
@@ -29,10 +34,14 @@ export class Machine {
   private readonly slabs: HTMLCanvasElement;
   /** What lanes show: one that would show the same again is left alone. */
   private readonly looks = new Map<HTMLElement, string>();
+  /** Lists of slabs that lanes have, and how each is told of the others. */
+  private columns: string[] = [];
+  /** Pixels of a CPU's box up close: it only grows, so that nothing jumps. */
+  private high = 0;
   /** Where the objects up close were drawn. */
   private hit: ((x: number, y: number) => Place | null) = () => null;
 
-  constructor(private readonly about: Pick<About, 'cpus' | 'caches'>, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void,
+  constructor(private readonly about: Pick<About, 'cpus' | 'caches'>, design: string, private readonly caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void,
     private readonly largest = 9) {
     this.lanes = made('div', { className: 'lanes' });
     this.head = made('h3');
@@ -45,6 +54,7 @@ export class Machine {
       section('A cache up close', this.head,
         made('div', { className: 'near' }, this.cpus, made('div', { className: 'near-slabs' }, this.slabs))));
     const { cpus } = about;
+    const depot = SHARED[design.split(':')[0]!] ?? 'depot';
     const names = made('span', { className: 'cpu-names' });
     if (cpus <= 8) {
       names.style.gridTemplateColumns = `repeat(${cpus}, minmax(0, 1fr))`;
@@ -52,17 +62,17 @@ export class Machine {
     } else names.append(`CPU 0 to ${cpus - 1}`);
     this.lanes.style.setProperty('--cpus', cpus <= 2 ? '1.6fr' : '3fr');
     this.lanes.append(
-      made('div', { className: 'lane head' }, made('span'), names, made('span', {}, 'shared'), made('span', {}, 'slabs')),
+      made('div', { className: 'lane head' }, made('span'), names, made('span', {}, depot), made('canvas', { role: 'img' })),
       ...caches.map((cache) => {
         const lane = made('button', { className: 'lane', type: 'button', onclick: () => choose(cache) },
-          made('span', {}, made('b', {}, about.caches[cache]!), made('small')), made('canvas'), made('canvas'), made('canvas'));
+          made('span', {}, made('b', { title: about.caches[cache]! }, about.caches[cache]!), made('small')), made('canvas'), made('canvas'), made('canvas'));
         lane.dataset['cache'] = String(cache);
         return lane;
       }),
     );
     this.cpus.append(...Array.from({ length: Math.min(cpus, MOST_CPUS) }, (_, cpu) =>
       made('div', {}, made('h4', {}, `CPU ${cpu}`), made('canvas', { role: 'img' }), made('p'))));
-    this.shared = made('div', {}, made('h4', {}, 'shared by CPUs'), made('canvas', { role: 'img' }), made('p'));
+    this.shared = made('div', { hidden: !depot }, made('h4', {}, depot), made('canvas', { role: 'img' }), made('p'));
     this.cpus.append(this.shared);
     this.slabs.onclick = (event) => {
       const place = this.hit(event.offsetX, event.offsetY);
@@ -72,6 +82,10 @@ export class Machine {
 
   draw(view: View, chosen: number, followed: Place | null): void {
     const step = view.steps.at(-1);
+    // Each list is below its name in all lanes.
+    const lists = view.shown.filter(({ cache }) => this.caches.includes(cache)).flatMap(({ slabs }) => slabs.map(({ list }) => list));
+    this.columns = inOrder(lists);
+    if (this.caches.length > 1) drawNames(this.lanes.querySelector('.head canvas')!, this.columns);
     for (const lane of this.lanes.querySelectorAll('button')) {
       const cache = Number(lane.dataset['cache']);
       lane.setAttribute('aria-pressed', String(cache === chosen));
@@ -84,7 +98,7 @@ export class Machine {
     const counts = view.caches[cache];
     const shown = view.shown.find((own) => own.cache === cache);
     const canvases = lane.querySelectorAll('canvas') as unknown as HTMLCanvasElement[];
-    const look = JSON.stringify([shown, counts, acting, Array.from(canvases, widthOf), devicePixelRatio, colours.used]);
+    const look = JSON.stringify([shown, counts, acting, this.columns, Array.from(canvases, widthOf), devicePixelRatio, colours.used]);
     if (this.looks.get(lane) === look) return;
     this.looks.set(lane, look);
     lane.querySelector('small')!.textContent = counts
@@ -97,7 +111,7 @@ export class Machine {
     }
     drawCpus(cpus!, shown.cpus, acting);
     drawShared(shared!, shown.shared.flat());
-    drawLists(slabs!, listsOf(shown, counts), counts.per_slab);
+    drawLists(slabs!, listsOf(shown, counts), this.columns, counts.per_slab);
     lane.setAttribute('aria-label', `${this.about.caches[cache]}: ${countsSaid(counts)}`);
   }
 
@@ -105,27 +119,28 @@ export class Machine {
     const counts = view.caches[chosen];
     const shown = view.shown.find((own) => own.cache === chosen);
     const name = this.about.caches[chosen]!;
-    this.head.replaceChildren(`${name} up close `, made('span', { className: 'quiet' }, nearSaid(counts)));
+    this.head.replaceChildren(`Cache “${name}” up close `, made('span', { className: 'quiet' }, nearSaid(counts)));
     const shared = shown?.shared.flat() ?? [];
-    this.shared.hidden = !shown?.shared.length;
     const canvas = this.shared.querySelector('canvas')!;
-    if (shared.length <= 6) drawCpu(canvas, shared, colours.depot);
+    const boxes = [...(shown?.cpus ?? []), ...(shared.length <= 6 ? [shared] : [])];
+    this.high = Math.max(this.high, ...boxes.map((levels) => highOf(levels, widthOf(canvas))));
+    if (shared.length <= 6) drawCpu(canvas, shared, this.high, colours.depot);
     else drawShared(canvas, shared);
     canvas.setAttribute('aria-label', `CPUs share: ${said(shared) || 'nothing'}`);
-    this.shared.querySelector('p')!.textContent = shared.length ? `${noun(shared.length, shared[0]!.name)}, ${noun(total(shared).objects, 'object')}` : 'nothing';
+    this.shared.querySelector('p')!.textContent = shared.length ? `${noun(shared.length, shared[0]!.name)}, ${noun(total(shared).objects, 'object')}` : 'empty';
     [...this.cpus.children].forEach((box, cpu) => {
       if (box === this.shared) return;
       const own = shown?.cpus[cpu] ?? [];
       const canvas = box.querySelector('canvas')!;
       box.classList.toggle('acting', step?.cache === chosen && step.cpu === cpu);
-      drawCpu(canvas, own);
+      drawCpu(canvas, own, this.high);
       canvas.setAttribute('aria-label', `CPU ${cpu} holds: ${said(own) || 'nothing'}`);
       box.querySelector('p')!.textContent = said(own).replaceAll(' of ', '/');
     });
     const lists = shown && counts ? listsOf(shown, counts) : [];
     const rings = [
-      ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now }] : []),
-      ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink }] : []),
+      ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now, outer: 0 }] : []),
+      ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink, outer: OUTER }] : []),
     ];
     const at = drawSlabs(this.slabs, lists, rings, this.largest);
     this.hit = (x, y) => {
@@ -155,84 +170,97 @@ interface List {
   count: number;
 }
 
-/** What lists are called up close, where the word alone says too little. */
-const MEANS: Record<string, string> = {
-  full: 'full (nothing is free in them: what CPUs and the depot hold is out)', partial: 'partial (something is free in them)', empty: 'empty (all is free in them)',
-};
-
 const LAST = ['full', 'partial', 'empty'];
 
 /** Lists in the order of an object's way: those of CPUs, then full, partial and empty ones. */
+const inOrder = (lists: Iterable<string>): string[] => [...[...new Set(lists)].filter((list) => !LAST.includes(list)).sort(), ...LAST];
+
 function listsOf({ slabs }: ShownCache, counts: SeenCache): List[] {
-  const others = [...new Set(slabs.map(({ list }) => list))].filter((list) => !LAST.includes(list)).sort();
+  const names = inOrder(slabs.map(({ list }) => list));
   const hidden = counts.full + counts.partial + counts.empty - slabs.length;
-  return [...others, ...LAST].map((list) => {
+  return names.map((list) => {
     const own = slabs.filter((slab) => slab.list === list);
     return { list, slabs: own, count: own.length + (list === 'full' ? hidden : 0) };
-  }).filter(({ count }) => count > 0 || !others.length);
+  }).filter(({ count }) => count > 0 || names.length === LAST.length);
 }
 
+/** Columns of a slab in so many rows: its objects lie in them row by row. */
+const across = ({ objects }: ShownSlab, { rows }: Dots): number => Math.ceil(objects.length / rows);
+
 /** One slab as dots. */
-function drawSlab(squares: Squares, { objects }: ShownSlab, x: number, y: number, { rows, dot }: Dots): void {
+function drawSlab(squares: Squares, slab: ShownSlab, x: number, y: number, { rows, dot }: Dots): void {
+  const { objects } = slab;
   const gap = dot >= 3 ? 1 : dot > 1.6 ? 0.5 : 0, edge = dot > 3;
   const used = pixel(colours.used), depot = pixel(colours.depot), cached = pixel(colours.cached), free = pixel(colours.free, edge ? 255 : 102);
-  for (let i = 0, row = 0, left = x; i < objects.length; i++) {
+  const wide = across(slab, { rows, dot });
+  for (let i = 0; i < objects.length; i++) {
     const object = objects[i]!;
     const colour = object === 'u' ? used : object === '.' ? free : object === 'd' ? depot : cached;
-    squares.add(left, y + row * dot, dot - gap, colour, edge && object === '.');
-    if (++row === rows) [row, left] = [0, left + dot];
+    squares.add(x + (i % wide) * dot, y + Math.floor(i / wide) * dot, dot - gap, colour, edge && object === '.');
   }
 }
 
-/** A lane's lists, as many slabs of each as there is room for. */
-function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): void {
+/** Where each of a lane's lists begins, and how wide it is: the first ones hold most slabs. */
+function columnsIn(width: number, columns: readonly string[]): [x: number, wide: number][] {
+  const parts = columns.map((list) => (list === 'empty' ? 2 : 3)), all = sum(parts);
+  let x = 0;
+  return parts.map((part) => {
+    const begin = x;
+    x += part / all * (width + GAP);
+    return [begin, x - begin - GAP];
+  });
+}
+
+/** The names of a lane's lists. */
+function drawNames(canvas: HTMLCanvasElement, columns: readonly string[]): void {
+  const { g, width } = sheet(canvas, 16);
+  g.fillStyle = colours.quiet;
+  columnsIn(width, columns).forEach(([x, wide], i) => g.fillText(fitted(g, columns[i]!, wide), x, 12));
+  canvas.setAttribute('aria-label', `slabs: ${columns.join(', ')}`);
+}
+
+/** A lane's lists, as many slabs of each as there is room for, with the number of all of them. */
+function drawLists(canvas: HTMLCanvasElement, lists: List[], columns: readonly string[], perSlab: number): void {
   const { g, width } = sheet(canvas, LANE);
   // Slabs of many objects get smaller dots, so that several fit.
-  const dots: Dots = perSlab <= 140 ? { dot: 4, rows: 7 } : perSlab <= 300 ? { dot: 2.8, rows: 10 } : { dot: 1.8, rows: 15 };
-  const tile = ({ objects }: ShownSlab) => Math.ceil(objects.length / dots.rows) * dots.dot + 4;
-  const gap = 12, least = Math.min(66, width / lists.length - gap);
-  const wanted = lists.map(({ slabs }) => Math.max(sum(slabs.slice(0, 400).map(tile)) - least, 0));
-  const got = shares(wanted, width - lists.length * (least + gap));
+  const dots: Dots = perSlab <= 30 ? { dot: 4, rows: 7 } : perSlab <= 300 ? { dot: 2.8, rows: 10 } : { dot: 1.8, rows: 15 };
   const squares = new Squares(g);
-  const others: [string, number, number][] = [];
-  let x = 0;
-  const names = lists.map(({ list, slabs, count }, i): [string, number, number, number] => {
-    const begin = x, end = x + least + got[i]!;
-    // As many as there is room for, with the number of the others behind them.
-    const all = count === slabs.length && sum(slabs.map(tile)) <= end - begin + 4;
-    const edge = all ? end + 4 : end - g.measureText(`+${grouped(count)}`).width;
-    let left = x, drawn = 0;
-    for (const slab of slabs) {
-      if (left + tile(slab) > edge) break;
+  columnsIn(width, columns).forEach(([begin, wide], i) => {
+    let left = begin;
+    for (const slab of lists.find(({ list }) => list === columns[i])?.slabs ?? []) {
+      const tile = across(slab, dots) * dots.dot;
+      if (left > begin && left + tile > begin + wide) break;
       drawSlab(squares, slab, left, 15, dots);
-      left += tile(slab);
-      drawn++;
+      left += tile + 4;
     }
-    if (drawn < count) others.push([`+${grouped(count - drawn)}`, left + 1, 32]);
-    x = end + gap;
-    return [`${list} ${grouped(count)}`, begin, 10, end - begin];
   });
   squares.put();
   g.fillStyle = colours.quiet;
-  for (const name of names) g.fillText(...name);
-  for (const other of others) g.fillText(...other);
+  columnsIn(width, columns).forEach(([begin, wide], i) => g.fillText(fitted(g, grouped(lists.find(({ list }) => list === columns[i])?.count ?? 0), wide), begin, 10));
+}
+
+/** Rows of a slab up close: without a hole, if that makes about a square. */
+function rowsOf(objects: number): number {
+  const square = Math.sqrt(objects);
+  const even = [8, 7, 6, 5, 4, 3, 2].find((rows) => rows <= square && rows >= square / 2 && objects % rows === 0);
+  return even ?? Math.max(1, Math.min(8, Math.round(square)));
 }
 
 /** All slabs of a cache, as large as they all fit. Returns what lies where. */
 function drawSlabs(
-  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[], largest: number,
+  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string; outer: number }[], largest: number,
 ): (x: number, y: number) => { page: number; index: number } | null {
-  const width = widthOf(canvas);
+  const width = widthOf(canvas) - 2 * PAD;
   const most = 360, head = 24, foot = 6;
   const layout = (dots: Dots) => {
     const { rows, dot } = dots;
     let y = 0;
-    const placed = lists.map((list) => {
+    const placed = lists.filter(({ count }) => count).map((list) => {
       const top = y + head;
-      let x = 0, line = top;
-      const at = list.slabs.map(({ objects }): [x: number, y: number] => {
-        const wide = Math.ceil(objects.length / rows) * dot;
-        if (x + wide > width && x > 0) [x, line] = [0, line + rows * dot + (dot > 2 ? 4 : 2)];
+      let x = PAD, line = top;
+      const at = list.slabs.map((slab): [x: number, y: number] => {
+        const wide = across(slab, dots) * dot;
+        if (x + wide > PAD + width && x > PAD) [x, line] = [PAD, line + rows * dot + (dot > 2 ? 4 : 2)];
         const place: [number, number] = [x, line];
         x += wide + (dot > 2 ? 5 : 2);
         return place;
@@ -243,14 +271,15 @@ function drawSlabs(
     return { placed, height: y, dots };
   };
   const objects = lists.find(({ slabs }) => slabs.length)?.slabs[0]!.objects.length ?? 1;
-  const rows = Math.max(1, Math.min(8, Math.round(Math.sqrt(objects))));
+  const rows = rowsOf(objects);
   let found = layout({ dot: largest, rows });
   for (const dot of [8, 7, 6, 5, 4, 3, 2, 1.5, 1]) {
     if (found.height <= most) break;
     found = layout({ dot, rows });
   }
   const { placed, height, dots } = found;
-  const high = Math.min(Math.max(height, 80), 560);
+  const none = lists.filter(({ count }) => !count).map(({ list }) => `0 ${list}`);
+  const high = Math.min(height + (none.length ? head : 0), 560);
   const { g } = sheet(canvas, high);
   g.font = '12px system-ui, sans-serif';
   g.fillStyle = colours.quiet;
@@ -260,18 +289,20 @@ function drawSlabs(
   for (const { list: { list, slabs, count }, top, at } of placed) {
     const low = at.findIndex(([, y]) => y + rows * dots.dot > high);
     const drawn = low < 0 ? slabs.length : low;
-    g.fillText(`${grouped(count)} ${MEANS[list] ?? list}${drawn < count ? `, ${grouped(drawn)} of them drawn` : ''}`, 0, top - 9, width);
+    g.fillText(fitted(g, `${grouped(count)} ${list}${drawn < count ? `, ${grouped(drawn)} of them drawn` : ''}`, width), 0, top - 9);
   }
-  for (const { page, index, colour } of rings) {
+  if (none.length) g.fillText(fitted(g, none.join(', '), width), 0, Math.min(height, high - head) + head - 9);
+  for (const { page, index, colour, outer } of rings) {
     for (const { list, at } of placed) {
       const place = at[list.slabs.findIndex((slab) => slab.page === page)];
       if (!place) continue;
-      const x = place[0] + (Math.floor(index / rows) + 0.5) * dots.dot, y = place[1] + (index % rows + 0.5) * dots.dot;
+      const wide = across(list.slabs.find((slab) => slab.page === page)!, dots);
+      const x = place[0] + (index % wide + 0.5) * dots.dot, y = place[1] + (Math.floor(index / wide) + 0.5) * dots.dot;
       for (const [line, stroke] of [[4, colours.card], [2, colour]] as const) {
         g.strokeStyle = stroke;
         g.lineWidth = line;
         g.beginPath();
-        g.arc(x, y, Math.max(dots.dot * 0.7, 7), 0, 7);
+        g.arc(x, y, Math.max(dots.dot * 0.7, RING) + outer, 0, 7);
         g.stroke();
       }
     }
@@ -280,9 +311,10 @@ function drawSlabs(
     for (const { list, at } of placed) {
       for (const [i, [left, top]] of at.entries()) {
         const { page, objects } = list.slabs[i]!;
-        const across = Math.floor((x - left) / dots.dot), down = Math.floor((y - top) / dots.dot);
-        const index = across * rows + down;
-        if (across >= 0 && down >= 0 && down < rows && index < objects.length) return { page, index };
+        const wide = across(list.slabs[i]!, dots);
+        const right = Math.floor((x - left) / dots.dot), down = Math.floor((y - top) / dots.dot);
+        const index = down * wide + right;
+        if (right >= 0 && right < wide && down >= 0 && index < objects.length) return { page, index };
       }
     }
     return null;
@@ -333,17 +365,29 @@ function drawShared(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
 /** Objects side by side in a box of these many columns, each at most so many pixels large. */
 const ACROSS = [4, 6, 8, 10, 14, 18, 24, 32, 40, 48, 56], MOST_DOT = 12;
 
+/** The most pixels of a CPU's box, and between its levels. */
+const HIGHEST = 76, BETWEEN = 6;
+
+/** How the objects of a level lie in so many pixels: 0 columns if they are too many to be seen. */
+function gridOf(room: number, wide: number): { columns: number; dot: number; high: number } {
+  const dotOf = (columns: number) => Math.min((wide - 5) / columns, MOST_DOT);
+  const columns = ACROSS.find((n) => Math.ceil(room / n) * dotOf(n) <= HIGHEST - 5) ?? 0;
+  if (!columns || (wide - 5) / columns < 2) return { columns: 0, dot: 0, high: HIGHEST };
+  return { columns, dot: dotOf(columns), high: Math.ceil(room / columns) * dotOf(columns) + 5 };
+}
+const wideOf = (levels: readonly Level[], width: number): number => (width - BETWEEN * (levels.length - 1)) / levels.length;
+const highOf = (levels: readonly Level[], width: number): number => Math.max(8, ...levels.map(({ room }) => (room ? gridOf(room, wideOf(levels, width)).high : 0)));
+
 /** A CPU up close: each level object by object while that is possible. */
-function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = colours.cached): void {
-  const { g, width } = sheet(canvas, 78);
-  const gap = 6, high = 76, inner = high - 5;
-  const wide = (width - gap * (levels.length - 1)) / levels.length;
+function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], high: number, colour = colours.cached): void {
+  const { g, width } = sheet(canvas, high + 2);
+  const wide = wideOf(levels, width);
   const squares = new Squares(g), full = pixel(colour), empty = pixel(colours.soft);
   const frames: (() => void)[] = [];
   levels.forEach((level, which) => {
     const { objects, room } = level;
-    const x = which * (wide + gap);
-    const across = ACROSS.find((n) => Math.ceil(room / n) * Math.min((wide - 5) / n, MOST_DOT) <= inner) ?? 0;
+    const x = which * (wide + BETWEEN);
+    const { columns, dot } = gridOf(room, wide);
     if (!room) {
       frames.push(() => {
         g.strokeStyle = colours.line;
@@ -351,19 +395,19 @@ function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = c
       });
       return;
     }
-    if (!across || (wide - 5) / across < 2) {
+    if (!columns) {
       frames.push(() => column(g, x, 0, wide, high, level, colour));
       return;
     }
     // The box is as large as its room, so that a full one looks full.
-    const dot = Math.min((wide - 5) / across, MOST_DOT), down = Math.ceil(room / across) * dot;
+    const down = Math.ceil(room / columns) * dot;
     frames.push(() => {
       g.strokeStyle = colours.quiet;
-      g.strokeRect(x + 0.5, high - down - 4.5, across * dot + 4, down + 4);
+      g.strokeRect(x + 0.5, high - down - 4.5, columns * dot + 4, down + 4);
     });
     const apart = dot > 4 ? 1 : 0.5;
     for (let i = 0; i < room; i++)
-      squares.add(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - apart, i < objects ? full : empty);
+      squares.add(x + 3 + (i % columns) * dot, high - 3 - (Math.floor(i / columns) + 1) * dot, dot - apart, i < objects ? full : empty);
   });
   squares.put();
   for (const frame of frames) frame();

@@ -27,8 +27,13 @@ export function cacheTables(view: View, chosen: number, name: string): HTMLEleme
   ];
 }
 
+/** Pages by what they are in. */
+const PAGES = [
+  ['managed', 'all'], ['slab', 'in slabs'], ['large', 'in large objects'], ['blocks', 'in other blocks'], ['per_cpu', 'kept by CPUs'], ['free', 'free, committed'], ['uncommitted', 'free, not committed'],
+] as const;
+
 export const pagesTable = (pages: Pages): HTMLElement => table('Pages', ['what', 'pages'],
-  (['managed', 'slab', 'large', 'blocks', 'per_cpu', 'free', 'uncommitted'] as const).map((what) => [what.replaceAll('_', ' '), grouped(pages[what])]));
+  PAGES.map(([what, said]) => [said, grouped(pages[what])]));
 
 /** Free blocks in zones, with CPUs, and shared by them. */
 export const ordersTable = ({ orders, uncommitted_orders: uncommitted, cpus, depot }: Pages): HTMLElement => table('Free blocks by order', ['where', ...orders.map((_, order) => String(order))],

@@ -19,14 +19,18 @@ const moment = (operation, used) => ({
     slabs: [{ page: 64, list: 'partial', objects: `${'u'.repeat(used)}aa`.padEnd(8, '.') }] }],
   pages: { managed: 1024, slab: 1, large: 0, blocks: 0, per_cpu: 3, free: 20, uncommitted: 1000, orders: [[1, 0, 0], [0, 0, 1]], uncommitted_orders: [0, 0], cpus: [[1, 1], [0, 0]], depot: [0, 0] },
 });
-const scene = (said, ...sizes) => ({
-  said, refused: said === 'No room.', facts: [['blocks', String(sizes.length)]], holes: { count: 1, largest: 512 - 64 * sizes.length, total: 512 - 64 * sizes.length },
-  parts: [...sizes.map((block, i) => ({ at: 64 * i, bytes: 64, is: 'used', block })), { at: 64 * sizes.length, bytes: 512 - 64 * sizes.length, is: 'free' }],
-});
-const machine = { lab: 'depot-policy', title: 'a </script> of its own', wrong: 'object 3 of slab 64 has two owners', at: 2, object: [64, 2], cpus: 2, caches: ['node'],
+/** 512 bytes in blocks, of so many bytes each and with a name if they are in use. */
+const scene = (said, ...blocks) => {
+  let end = 0;
+  const parts = blocks.map(([bytes, block]) => ({ at: (end += bytes) - bytes, bytes, ...(block ? { is: 'used', block } : { is: 'free' }) }));
+  const free = parts.filter(({ is }) => is === 'free').map(({ bytes }) => bytes);
+  return { said, refused: false, facts: [['blocks in use', String(parts.length - free.length)]], holes: { count: free.length, largest: Math.max(...free), total: free.reduce((a, b) => a + b, 0) }, parts };
+};
+const machine = { lab: 'depot-policy', title: 'a </script> of its own', wrong: 'object 3 of slab 64 has two owners', at: 2, object: [64, 2], blocks: [], cpus: 2, caches: ['node'],
   views: [moment(7, 1), moment(8, 2), moment(9, 3), moment(10, 4)], scenes: [] };
-const memory = { lab: 'merge', title: 'merge.rs', wrong: 'two free neighbours were not merged', at: 2, object: null, cpus: 0, caches: [], views: [],
-  scenes: [scene(''), scene('Block a is 64 bytes.', 'a'), scene('Block b is 64 bytes.', 'a', 'b')] };
+const memory = { lab: 'merge', title: 'merge.rs', wrong: 'the blocks of 128 bytes at 0 and 128 are buddies, both free, and not merged', at: 4, object: null, blocks: [0, 128], cpus: 0, caches: [], views: [],
+  scenes: [scene('', [512]), scene('Block a has 128 bytes.', [128, 'a'], [128], [256]), scene('Block b has 128 bytes.', [128, 'a'], [128, 'b'], [256]),
+    scene('Block a is freed.', [128], [128, 'b'], [256]), scene('Block b is freed.', [128], [128], [256])] };
 const write = (name, failure) => {
   const file = join(folder, name);
   writeFileSync(file, template.replace('{failure}', () => JSON.stringify(failure).replaceAll('<', '\\u003c')));
@@ -45,16 +49,17 @@ await drive('failure', async (open) => {
     await page.keyboard.press('Home');
     for (let n = 0; n < i; n++) await page.keyboard.press('ArrowRight');
     assert.equal(await at(page), i);
-    assert.equal(await text(page, '#said'), `Operation ${operation}. ${steps[0].path}${steps[0].sentence}`);
+    assert.equal(await text(page, '#said'), `${steps[0].path}${steps[0].sentence}`);
     assert.deepEqual(await alerts(page), i === machine.at ? [`✗ Wrong here: ${machine.wrong}`] : []);
+    assert.equal(await text(page, '#wrong'), `✗ ${i === machine.at ? 'Wrong here' : 'Moment 3'}: ${machine.wrong}`, 'it is always said');
     assert((await text(page, '#picture')).includes(`${caches[0].used} in use`));
     assert.equal(await page.locator('.near-cpus > .acting h4').textContent(), 'CPU 1');
     assert.equal(await page.evaluate(() => location.hash), `#moment=${i + 1}`);
-    assert.equal(await text(page, '.of'), `moment ${i + 1} of 4`);
+    assert.equal(await text(page, '.of'), `moment ${i + 1} of 4: operation ${operation}`);
   }
   const row = (await page.locator('#tables tbody tr').first().locator('th, td').allTextContents()).slice(0, 5);
   assert.deepEqual(row, ['node', '512', '8', '10', '4']);
-  await page.click('text=failure at moment 3');
+  await page.click('text=✗ Moment 3');
   assert.equal(await at(page), 2);
   await page.keyboard.press('End');
   assert.equal(await at(page), 3);
@@ -67,6 +72,7 @@ await drive('failure', async (open) => {
   await page.waitForSelector('button[aria-label^="Play"]');
   const again = await open(write('failure-machine.html', machine), '#moment=2');
   assert.equal(await at(again), 1);
+  await page.keyboard.press('f');
   await look(page, folder, 'failure-machine');
 
   const own = await open(write('failure-memory.html', memory));
@@ -74,7 +80,10 @@ await drive('failure', async (open) => {
     await own.evaluate((n) => (location.hash = `#moment=${n + 1}`), i);
     await own.waitForFunction((n) => window.uslab.view().at === n, i);
     assert.equal(await text(own, '#said'), said || 'The beginning.');
-    assert.equal(await own.locator('.part').count(), parts.length + parts.filter(({ at, bytes }) => at < 256 && at + bytes > 256).length);
+    assert.equal(await own.locator('.part').count(), parts.length);
+    const outlined = await own.locator('.memory .wrong').evaluateAll((all) => all.length);
+    assert.equal(outlined, i === memory.at ? 2 : 0, 'both buddies');
+    if (outlined) assert.match(await text(own, '.facts'), /wrong128 bytes from 0, free; 128 bytes from 128, free/);
     assert.equal(await text(own, '.facts dd'), facts[0][1]);
     assert.equal(await own.locator('#tables tr').count(), parts.length + 1);
     assert.equal((await alerts(own)).length, Number(i === memory.at));

@@ -12,7 +12,7 @@ const [uslab, lab, folder] = process.argv.slice(2);
 const run = (command, ...args) => execFileSync(command, args, { maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
 const demo = (name, ...commands) => JSON.parse(run(lab, 'demo', name, ...commands, '--json'));
 const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'), '--json'));
-assert.equal(written, 3);
+assert.equal(written, 4);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
 assert(statSync(file).size < 800_000);
@@ -58,7 +58,7 @@ await drive('front', async (openFile) => {
   const after = await view(page);
   assert.equal(after.view.caches[0].used, before.view.caches[0].used + 10);
   const place = await page.locator('.near-slabs canvas').boundingBox();
-  await page.mouse.click(place.x + 6, place.y + 30);
+  await page.mouse.click(place.x + 20, place.y + 30);
   assert.equal((await view(page)).view.caches[0].used, after.view.caches[0].used - 1);
   const here = await page.evaluate(() => location.hash);
   const again = await open(here);
@@ -178,14 +178,14 @@ await drive('front', async (openFile) => {
 
   // --- the course, and the pages beside it ---
   const taken = await course(open, file, folder);
-  for (const beside of ['A race that loom found', 'A kernel’s trace']) {
+  for (const beside of ['A race that loom found', 'A kernel\'s trace', 'Scaling']) {
     await page.goto(`${address}#start`);
     await page.click(`.card:has-text("${beside}")`);
     await page.waitForFunction(() => !document.querySelector('.cards') && window.uslab);
     await page.evaluate(() => window.uslab.ready);
-    await page.click('text=all pages');
+    await page.click('nav >> text=Start');
     await page.waitForSelector('.cards');
-    assert.equal(page.url(), address);
+    assert.equal(page.url(), `${address}#start`);
   }
 
   // --- words, designs, a link that leads nowhere ---

@@ -8,7 +8,7 @@ import { drive, look, view } from './browser.mjs';
 const [uslab, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
 const [plain, marked, profile] = ['scale.html', 'scale-validated.html', 'scale-profile.json'].map((name) => join(folder, name));
-const scale = (...args) => execFileSync(uslab, ['scale', '--ops', '2000', '--cpus', '1..64', '--workload', 'pairs,remote=20', ...args], { maxBuffer: 1 << 26 }).toString();
+const scale = (...args) => execFileSync(uslab, ['scale', '--cpus', '1..64', '--workload', 'pairs,remote=20', ...args], { maxBuffer: 1 << 26 }).toString();
 const designs = ['bonwick94', 'magazines01', 'slub', 'slub:cpu_partial=0', 'uslab-model'];
 scale('--profile', 'milan2s', '--design', designs.join(), '--html', plain);
 const report = JSON.parse(readFileSync(plain, 'utf8').match(/id="report">(.*)<\/script>/)[1]);
@@ -102,12 +102,14 @@ await drive('scale', async (open) => {
   const values = await page.textContent('#values');
   for (const design of designs) assert(values.includes(design), values);
   assert.match(values, /64 CPUs simulated only/);
+  assert.match(values, /slub:cpu_partial=0 = slub/, 'equal curves are told');
+  assert.equal(await page.locator('#designs .mark:not(.open), #values .mark:not(.open)').count(), 0, 'nothing is measured');
   const spoken = await page.getAttribute('#chart', 'aria-valuetext');
   const [kind, order] = spoken.split('/µs: ');
   assert.equal(kind, '64 CPUs, simulated only, throughput in operations');
   const best = designs.toSorted((one, other) => point('pairs', other, 64).operations_per_us - point('pairs', one, 64).operations_per_us);
   assert.deepEqual(order.split(', ').map((words) => words.slice(0, words.lastIndexOf(': '))), best);
-  assert.match(await page.textContent('#caption'), /All of it is simulated only.*Magazines and Vmem/);
+  assert.match(await page.textContent('#caption'), /All of it is simulated only.*begins with an empty allocator.*Magazines and Vmem/);
   assert.equal(await page.locator('#chart .validated').count(), 0);
   assert.equal(await page.locator('#chart .linear').count(), 1);
   await page.click('#twin summary');
@@ -135,6 +137,7 @@ await drive('scale', async (open) => {
   // --- what was held against measurements is marked ---
   const held = await open(marked);
   assert.equal(await held.locator('#chart .validated').count(), 1);
+  assert.equal(await held.locator('#designs .mark.open').count(), 0);
   assert.equal(await held.locator('#chart .mark:not(.open)').count(), 3 * 2);
   assert.match(await held.textContent('#caption'), /up to 4 CPUs the profile was held against measurements/);
   await held.locator('h1').click();

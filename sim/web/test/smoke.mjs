@@ -199,7 +199,7 @@ await drive('replay', async (openFile) => {
   await page.click('#unfollow');
   assert(await page.locator('#life').isHidden());
   // A click in a slab follows, too.
-  await page.locator('.near-slabs canvas').click({ position: { x: 4, y: 28 } });
+  await page.locator('.near-slabs canvas').click({ position: { x: 14, y: 28 } });
   const [, index, first] = (await text(page, 'life-head')).match(/Object (\d+) of the slab at page ([\d,]+), dentry/);
   const slabs = (await page.evaluate(() => window.uslab.view())).shown.find((own) => own.cache === cache).slabs;
   const listed = slabs.find(({ list }) => list === 'full') ?? slabs.find(({ list }) => list === 'partial');
@@ -284,7 +284,7 @@ await drive('replay', async (openFile) => {
   await seek(page, 423456);
   await page.locator('.lane', { hasText: /^filp/ }).first().click();
   await page.keyboard.press('+');
-  await page.locator('.near-slabs canvas').first().click({ position: { x: 4, y: 28 } });
+  await page.locator('.near-slabs canvas').first().click({ position: { x: 14, y: 28 } });
   await page.waitForFunction(() => location.hash.includes('object='));
   await page.keyboard.press('l');
   await page.keyboard.press('c');

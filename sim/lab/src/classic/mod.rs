@@ -164,7 +164,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         loop {
             if let Some(round) = cpu.loaded.pop() {
                 cpu.allocs += 1;
-                tell!(cpu => "allocates {round:?} from its loaded magazine");
+                tell!(cpu => "allocates object {round:?} from its loaded magazine");
                 return Some(round);
             }
             if !cpu.previous.is_empty() {
@@ -184,7 +184,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         planted!("a refused allocation is counted" => self.slab_allocs.add(1));
         let round = self.slab.alloc()?;
         self.slab_allocs.add(1);
-        tell!("allocates {round:?} from the slab layer: the depot has no full magazine");
+        tell!("allocates object {round:?} from the slab layer: the depot has no full magazine");
         Some(round)
     }
 

@@ -219,7 +219,7 @@ impl Name {
                 ],
             ),
             Self::Layout => (
-                "Structs of arrays",
+                "Structs or arrays",
                 "16 entities of 32 bytes: position and velocity of three numbers each, health, team. Memory comes in lines of 64 \
                  bytes. Which lines does a walk load, and how much of them does it use?",
                 &["walk position.x|position|all structs|fields|numbers"],

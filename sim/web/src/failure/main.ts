@@ -4,30 +4,38 @@ import '../page.css';
 import '../front/front.css';
 import type { Failure } from '../course.ts';
 import { $, made, noun, readColours } from '../draw.ts';
-import { legend as kinds, memory, partsTable } from '../front/memory.ts';
-import { legend, Picture, told } from '../front/moments.ts';
+import { legend, memory, partsTable, wrongSaid } from '../front/memory.ts';
+import { kinds, Picture, told } from '../front/moments.ts';
 import { Stepper } from '../front/stepper.ts';
 import { cacheTables, pagesTable } from '../twin.ts';
 
-const { lab, title, wrong, at: fails, object, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
+/** Bytes up to which a memory is one row; larger ones have eight. */
+const ONE_ROW = 512;
+
+const { lab, title, wrong, at: fails, object, blocks, cpus, caches, views, scenes } = JSON.parse($('failure').textContent) as Failure;
 const last = Math.max(views.length, scenes.length) - 1;
-const picture = new Picture({ cpus, caches }, () => undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
+const picture = new Picture({ cpus, caches }, '', () => undefined, views[fails]?.steps.findLast(({ cache }) => cache !== null)?.cache ?? 0);
 if (object) picture.marked = { cache: picture.chosen, page: object[0], index: object[1] };
-const stepper = new Stepper('Moments', last, draw, undefined, (at, last) => `moment ${at + 1} of ${last + 1}`);
+const where = (at: number) => `moment ${at + 1} of ${last + 1}${views[at] ? `: operation ${views[at].operation}` : ''}`;
+const stepper = new Stepper('Moments', last, draw, undefined, where, fails);
 
 function draw(at: number): void {
   const view = views[at], scene = scenes[at];
   // Made anew, so that it is said again.
   $('wrong').replaceChildren(at === fails ? made('p', { className: 'failed', role: 'alert' }, made('b', {}, '✗ Wrong here: '), wrong)
-    : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, `✗ failure at moment ${fails + 1}`)));
+    : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, made('b', {}, `✗ Moment ${fails + 1}: `), wrong)));
   if (view) {
-    $('said').replaceChildren(made('b', {}, `Operation ${view.operation}. `), ...told(view, []));
+    $('said').replaceChildren(...told(view, []));
     picture.draw(view);
     $('tables').replaceChildren(...(caches.length ? cacheTables(view, picture.chosen, caches[picture.chosen]!) : []), pagesTable(view.pages));
   } else if (scene) {
-    $('said').replaceChildren(scene.said || 'The beginning.', scene.refused ? ' It was refused.' : '');
-    $('picture').replaceChildren(made('section', { ariaLabel: 'Memory' }, memory(scene, 2), kinds(scene.parts),
-      made('dl', { className: 'facts' }, ...scene.facts.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]))));
+    const marked = at === fails ? blocks : [], bytes = scene.parts.reduce((sum, part) => sum + part.bytes, 0);
+    const facts = [...scene.facts, ...(marked.length ? [['wrong', wrongSaid(scene, marked)] as const] : [])];
+    const said = scene.said === wrong ? '' : scene.said || 'The beginning.';
+    $('said').replaceChildren(said, said && scene.refused ? ' It was refused.' : '');
+    $('picture').replaceChildren(made('section', { ariaLabel: 'Memory' }, memory(scene, bytes <= ONE_ROW ? 1 : 8, { wrong: marked }),
+      made('dl', { className: 'facts' }, ...facts.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]))));
+    $('kinds').replaceChildren(legend(scene.parts), ...(marked.length ? [made('p', { className: 'kinds' }, made('span', {}, made('i', { className: 'kind wrong' }), ' what is wrong'))] : []));
     $('tables').replaceChildren(partsTable(scene.parts));
   }
   history.replaceState(null, '', `#moment=${at + 1}`);
@@ -43,7 +51,7 @@ $('title').textContent = `${title}; ${noun(last + 1, 'moment')} of lab ${lab}`;
 document.title = `uslab failure: ${title}`;
 $('time').prepend(stepper.root);
 if (views.length) $('picture').append(picture.root);
-if (views.length && caches.length) $('legend').append(legend());
+if (views.length && caches.length) $('kinds').append(...kinds(object ? 'the object that is wrong' : undefined));
 addEventListener('keydown', (event) => {
   const { target, key } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input'))) return;

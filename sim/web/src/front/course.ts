@@ -93,7 +93,7 @@ export function showLecturer(root: HTMLElement, labs: readonly CourseLab[]): voi
     made('section', {}, made('h3', {}, 'How sheets and exercises are graded'),
       made('p', { className: 'what' }, command('uslab course grade answers-NAME.json'), ' reads a sheet, with the seed that is in it, and says for each question what is right and why. ',
         'The exit code is 0 if all is right, 1 if it is not, and 2 if there is nothing to grade.'),
-      made('p', { className: 'what' }, command('uslab course grade ann-merge.rs --seed N --html failure.html'), ' compiles a student’s file and runs it on streams that your seed N makes, ',
-        'and that the student has not seen. If it fails, the page shows the step at which it does. A student’s file runs as a program of yours, with your rights: run it in a container, or on a machine to throw away.'),
+      made('p', { className: 'what' }, command('uslab course grade ann-merge.rs --seed N --html failure.html'), ' compiles a student\'s file and runs it on streams that your seed N makes, ',
+        'and that the student has not seen. If it fails, the page shows the step at which it does. A student\'s file runs as a program of yours, with your rights: run it in a container, or on a machine to throw away.'),
       made('p', { className: 'what' }, 'A sheet is what its student says: see that it has the seed that you gave.')));
 }

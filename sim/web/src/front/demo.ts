@@ -48,7 +48,10 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
       scene.said || 'Nothing has been done yet. Play the script, or do something yourself.');
     const before = stepper.at ? named(scenes[stepper.at - 1]!) : [];
-    picture.replaceChildren(memory(scene, rows, named(scene).filter((name) => !before.includes(name)), about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined));
+    picture.replaceChildren(memory(scene, rows, {
+      fresh: named(scene).filter((name) => !before.includes(name)),
+      pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
+    }));
     kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     const { holes } = scene;
     const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${grouped(holes.count)} pieces, the largest ${grouped(holes.largest)}`]] : [];

@@ -77,7 +77,7 @@ export function showLab(root: HTMLElement, wasm: WebAssembly.Module, engine: Lab
         ...(questions.length ? [` · seed ${kept.seed} · Predict first: a prediction is not changed any more, and then the answer is shown.`] : []))),
     ...questions.map(ask),
     ...('code' in own.work ? [codeOf(own.name, own.work.code)] : []),
-    ...(questions.some(({ script }) => hasCache(script)) ? [legend()] : []));
+    ...(questions.some(({ script }) => script) ? [legend(questions.some(({ script }) => hasCache(script)))] : []));
   history.replaceState(null, '', link('lab', { name: own.name, seed: String(kept.seed) }));
   const resized = () => runs.forEach((run) => run.redraw());
   addEventListener('resize', resized);
@@ -151,7 +151,7 @@ async function runOf(wasm: WebAssembly.Module, { design, script }: Question, ans
   const { about, views } = await moments(wasm, script, design);
   const said = made('p', { className: 'said' });
   said.setAttribute('aria-live', 'polite');
-  const picture = new Picture(about, () => undefined);
+  const picture = new Picture(about, design, () => undefined);
   const stepper = new Stepper(what, about.operations, (at) => {
     said.replaceChildren(...told(views[at]!, about.marks), ...(at ? [] : ['Nothing has happened yet.']));
     picture.draw(views[at]!);

@@ -1,6 +1,6 @@
 // How long allocations took: recorded natively, for a page has no clock that is fine enough.
 
-import { grouped, made, noun } from '../draw.ts';
+import { drawing, grouped, made, noun, svg } from '../draw.ts';
 import type { Shown } from './demo.ts';
 import { link, type Route } from './route.ts';
 
@@ -11,10 +11,10 @@ interface Findings {
   parts: readonly { chart?: { title: string; series: readonly { name: string; points: readonly (readonly [ns: number, count: number])[] }[] } }[];
 }
 
-const WIDE = 1000, HIGH = 74, FOOT = 18, LEFT = 76;
-const SVG = 'http://www.w3.org/2000/svg';
+const HIGH = 74, FOOT = 18, LEFT = 44; // pixels
+const DECADES = [10, 100, 1000, 1e4, 1e5, 1e6, 1e7];
 
-const said = (ns: number): string => (ns >= 1e6 ? `${(ns / 1e6).toPrecision(3)} ms` : ns >= 1000 ? `${(ns / 1000).toPrecision(3)} µs` : `${Math.round(ns)} ns`);
+const said = (ns: number): string => (ns >= 1e6 ? `${Number((ns / 1e6).toPrecision(3))} ms` : ns >= 1000 ? `${Number((ns / 1000).toPrecision(3))} µs` : `${Math.round(ns)} ns`);
 
 export function showLatency(root: HTMLElement, findings: Findings, { values }: Route): Shown {
   const { machine } = findings;
@@ -23,7 +23,7 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
   const times = rows.flatMap(({ points }) => points.map(([ns]) => ns));
   const [low, high] = [Math.log2(Math.min(...times)), Math.log2(Math.max(...times)) + 0.25];
   const most = Math.max(...rows.map(({ all }) => all));
-  const x = (ns: number) => LEFT + (Math.log2(ns) - low) / (high - low) * (WIDE - LEFT);
+  const counted = [...new Set(rows.map(({ all }) => all))].sort((a, b) => a - b).filter((_, i, all) => i === 0 || i === all.length - 1).map(grouped).join(' to ');
   const y = (count: number) => HIGH * Math.log10(count + 1) / Math.log10(most + 1);
 
   const slider = made('input', { type: 'range', min: '0', max: '1000', value: values.get('at') ?? '700', ariaLabel: 'Slower than' });
@@ -53,21 +53,24 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
   }
 
   function bars(points: (typeof rows)[number]['points'], from: number, label: string): SVGSVGElement {
-    const root = document.createElementNS(SVG, 'svg');
-    root.setAttribute('viewBox', `0 0 ${WIDE} ${HIGH + FOOT}`);
-    root.setAttribute('role', 'img');
-    root.setAttribute('aria-label', label);
-    const width = (ns: number) => Math.max(x(ns + 2 ** Math.floor(Math.log2(ns)) / 4) - x(ns) - 1, 1);
-    root.innerHTML = points.map(([ns, count]) => `<rect class="${ns >= from ? 'slow' : ''}" x="${x(ns).toFixed(1)}" y="${(HIGH - y(count)).toFixed(1)}" width="${width(ns).toFixed(1)}" height="${y(count).toFixed(1)}"><title>${said(ns)}: ${grouped(count)}</title></rect>`).join('') +
-      [10, 100, 1000, 1e4, 1e5, 1e6, 1e7].filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 1.5).map((ns) => `<text x="${x(ns).toFixed(1)}" y="${HIGH + 14}">${said(ns)}</text>`).join('') +
-      [1, 1000, 1e6].filter((count) => count <= most).map((count) => `<text class="count" x="${LEFT - 6}" y="${Math.max(HIGH - y(count) + 5, 10).toFixed(1)}">${grouped(count)}</text><path d="M${LEFT} ${(HIGH - y(count)).toFixed(1)}H${WIDE}"/>`).join('');
-    return root;
+    return drawing({ height: HIGH + FOOT, 'aria-label': label }, (wide) => {
+      const x = (ns: number) => LEFT + (Math.log2(ns) - low) / (high - low) * (wide - LEFT);
+      const width = (ns: number) => Math.max(x(ns + 2 ** Math.floor(Math.log2(ns)) / 4) - x(ns) - 1, 1);
+      return [
+        ...points.map(([ns, count]) => svg('rect', { class: ns >= from ? 'slow' : '', x: x(ns), y: HIGH - y(count), width: width(ns), height: y(count) },
+          svg('title', {}, `${said(ns)}: ${grouped(count)}`))),
+        ...DECADES.filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 1.5).map((ns) => svg('text', { x: x(ns), y: HIGH + 14 }, said(ns))),
+        ...[1, 1000, 1e6].filter((count) => count <= most).flatMap((count) => [
+          svg('text', { class: 'count', x: LEFT - 6, y: Math.max(HIGH - y(count) + 4, 10) }, grouped(count)),
+          svg('path', { d: `M${LEFT} ${HIGH - y(count)}H${wide}` })]),
+      ];
+    });
   }
 
   slider.oninput = draw;
   root.replaceChildren(made('section', {}, made('h2', {}, 'How long allocations take'),
     made('p', { className: 'what' }, 'A median says little of an allocator: a frame or a request waits for the slowest. Each picture is of all allocations of one allocator, by the time that they took: to the right the slower ones, upwards how many. Both axes are logarithmic, so that one slow allocation in a million is seen.'),
-    made('p', { className: 'what' }, `The load: frames of allocations of 16 to 1,024 bytes, at random. Each is written to, and timed with its first write; at the end of a frame all are freed. ${grouped(rows[0]?.all ?? 0)} allocations of each allocator.`),
+    made('p', { className: 'what' }, `The load: frames of allocations of 16 to 1,024 bytes, at random. Each is written to, and timed with its first write; at the end of a frame all are freed. ${counted} allocations of each allocator.`),
     made('p', { className: 'said' }, made('b', {}, 'Recorded natively, not in this page'), `: on ${machine.processor} with ${noun(machine.cpus, 'CPU')}, ${machine.system}, ${machine.libc}, ${machine.compiler}. A page has no clock that is fine enough. Calls in which the system ran something else are left out.`),
     made('div', { className: 'bar' }, made('label', {}, 'at least ', slider), limit), pictures,
     made('div', { className: 'scroll' }, table),

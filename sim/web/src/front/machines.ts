@@ -67,7 +67,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     const ran = await moments(wasm, wanted.join('\n'), on);
     const { about } = ran;
     [views, script, design, marks, cpus] = [ran.views, [...wanted], on, about.marks, about.cpus];
-    picture = new Picture(about, ({ page, index }) => void free(page, index));
+    picture = new Picture(about, design, ({ page, index }) => void free(page, index));
     place.replaceChildren(picture.root);
     text.value = script.join('\n');
     list.value = on;
@@ -101,8 +101,11 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     const cache = view.caches[0];
     const mark = marks.findLast(({ operation }) => operation <= stepper.at);
     said.replaceChildren(...told(view, marks), stepper.at ? '' : 'Nothing has happened yet. Press play, step, or do something yourself.');
-    facts.textContent = cache ? `${noun(cache.served, 'operation')} so far. ${noun(cache.slabs_made, 'slab')} made, with ${noun(cache.slabs_made * cache.per_slab, 'object')}: ` +
-      `a constructor runs once for each of them. ${noun(cache.depot_exchanges, 'magazine')} moved to or from the depot.` : '';
+    // What was done to warm up does not count.
+    const warm = stepper.at >= begin() ? views[begin()]!.caches[0] : undefined;
+    const since = (count: 'served' | 'slabs_made' | 'depot_exchanges') => (cache?.[count] ?? 0) - (warm?.[count] ?? 0);
+    facts.textContent = cache ? `${noun(since('served'), 'operation')} ${warm ? 'since the warm-up' : 'so far'}. ${noun(since('slabs_made'), 'slab')} made, with ` +
+      `${noun(since('slabs_made') * cache.per_slab, 'object')}: a constructor runs once for each of them. ${noun(since('depot_exchanges'), 'magazine')} moved to or from the depot.` : '';
     picture.draw(view);
     chapters.replaceChildren(...marks.map(({ operation, text }, i) => {
       const go = made('button', { type: 'button', onclick: () => stepper.go((marks[i + 1]?.operation ?? views.length) - 1) }, text);
@@ -138,7 +141,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   }) }, 'run the script');
   root.replaceChildren(made('section', {}, made('h2', {}, own.title), made('p', { className: 'what' }, own.what),
     stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'list of designs')),
-    said, facts, problem, made('h3', {}, 'Jump to'), chapters), place, legend(),
+    said, facts, problem, made('h3', {}, 'Jump to'), chapters), place, legend(true),
   made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
     made('details', {}, made('summary', {}, 'The script'), text, rerun)));
   await attempt(() => run(script, design));

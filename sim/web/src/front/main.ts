@@ -12,13 +12,12 @@ import { Kept } from './kept.ts';
 import { showLab } from './lab.ts';
 import { showLatency } from './latency.ts';
 import { SCRIPTED, showMachine } from './machines.ts';
+import { nav } from '../nav.ts';
 import { showRace } from './race.ts';
 import { here, link } from './route.ts';
 import { WORDS } from './words.ts';
 
 const PLAIN: Shown = { view: () => null, key: () => false, leave: () => undefined };
-const NAV = [['start', 'Start'], ['course', 'Course'], ['designs', 'Designs'], ['words', 'Glossary']] as const;
-
 const COURSE = ['course', 'lab', 'lecturer'];
 
 let shown: Shown = PLAIN;
@@ -30,7 +29,6 @@ async function main(): Promise<void> {
   const kept = new Kept();
   const root = $('main');
   document.querySelector<HTMLAnchorElement>('.home')!.href = link('start');
-  $('nav').replaceChildren(...NAV.map(([page, title]) => made('a', { href: link(page) }, title)), made('a', { href: 'replay.html' }, 'A kernel’s trace'));
 
   const open = async () => {
     const route = here();
@@ -41,8 +39,7 @@ async function main(): Promise<void> {
     const seed = route.values.get('seed');
     const wrong = seed !== null && COURSE.includes(route.page) ? kept.take(seed) : '';
     const asked = route.page === 'lab' && !wrong ? lab.course(kept.seed).find(({ name }) => name === route.values.get('name')) : undefined;
-    for (const anchor of document.querySelectorAll<HTMLAnchorElement>('nav a'))
-      anchor.ariaCurrent = anchor.hash === link(COURSE.includes(route.page) ? 'course' : route.page) ? 'page' : null;
+    nav(`index.html${link(COURSE.includes(route.page) ? 'course' : route.page)}`);
     if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
     else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
     else if (route.page === 'race') shown = showRace(root, lab, route);
@@ -81,13 +78,14 @@ function start(root: HTMLElement, lab: Lab): void {
       'uslab is one in userspace, built as Linux builds its own. It is compiled into this page: what you see is what it does, not a recording. ',
       'Begin with ', made('a', { href: link('machine', { name: 'magazines' }) }, 'magazines on four CPUs'), ': press play, or jump to a depot visit. The ', made('a', { href: link('words') }, 'glossary'), ' explains the words.'),
       made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
-        card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads’ steps that breaks it, as the model checker loom found it: step by step.'),
+        card('story.html', 'A race that loom found', 'A magazine layer with a planted bug, and the order of two threads\' steps that breaks it, as the model checker loom found it: step by step.'),
         card(link('course'), 'Course', `${lab.course(1).length} labs on this allocator, a quarter of an hour to an hour and a half each. Predict what it will do, and see what it did; or write a part of it yourself.`),
-        card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux’s SLUB.'))),
-    made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab’s own code on a small memory. Play its script, then type any size.'),
+        card('replay.html', 'A kernel\'s trace', 'Every allocation and free of a Linux kernel under a file workload, forward and back. Compare it with another design, such as Linux\'s SLUB.'))),
+    made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab\'s own code on a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...cards((name) => !comparisons.includes(name)))),
     made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...cards((name) => comparisons.includes(name)),
         card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'),
+        card('scale.html', 'Scaling', 'Designs on 1 to 64 CPUs in virtual time: throughput, waiting for locks, and cache lines that travel. For another machine: uslab scale --html FILE.'),
         card(link('latency'), 'How long allocations take', 'Every allocation of four allocators, by its time: the median says little of the slowest. Recorded natively.'))),
   );
 }
@@ -97,7 +95,7 @@ function designs(root: HTMLElement): void {
     made('p', { className: 'what' }, 'These designs all serve the same operations. Only the first is an allocator; the others are models of policies, judged by the tables of the kernels that have them.'),
     made('dl', { className: 'words' }, ...DESIGNS.flatMap(([name, about, knobs]) => [made('dt', {}, name), made('dd', {}, about[0]!.toUpperCase(), about.slice(1), '. ',
       made('a', { href: link('machine', { name: 'magazines', design: name }) }, 'See it on four CPUs'), ', or ',
-      made('a', { href: `replay.html#design=${name}` }, 'on a kernel’s trace'), '.',
+      made('a', { href: `replay.html#design=${name}` }, 'on a kernel\'s trace'), '.',
       ...(knobs.length ? [made('ul', { className: 'knobs' }, ...knobs.map(([knob, means]) => made('li', {}, made('code', {}, `${name}:${knob}=N`), ` ${means}`)))] : []))]))));
 }
 

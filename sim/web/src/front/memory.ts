@@ -1,10 +1,10 @@
 // A demo's memory as a picture: its parts side by side, in proportion, in as many rows as make them wide enough to see.
 
-import { grouped, made, noun } from '../draw.ts';
+import { drawing, grouped, made, noun, svg } from '../draw.ts';
 import type { Part, Scene } from '../scenes.ts';
 
-const SVG = 'http://www.w3.org/2000/svg';
-const WIDE = 1024, GAP = 20;
+/** Pixels: of a row, below it, and of a letter. */
+const HIGH = 28, GAP = 18, LETTER = 7.5;
 
 export const KINDS: readonly (readonly [is: Part['is'], means: string])[] = [
   ['used', 'in use'], ['rounding', 'rounding: nobody asked for it'], ['tag', 'headers and tags'], ['padding', 'padding, or dead below a head'],
@@ -13,45 +13,66 @@ export const KINDS: readonly (readonly [is: Part['is'], means: string])[] = [
 
 const means = (is: Part['is']): string => KINDS.find(([kind]) => kind === is)![1];
 const nameOf = (part: Part): string => ('block' in part ? part.block : '');
+const placeSaid = (part: Part): string => `${noun(part.bytes, 'byte')} from ${grouped(part.at)}`;
 
-function svg<K extends keyof SVGElementTagNameMap>(tag: K, own: Record<string, string | number>, ...children: (Node | string)[]): SVGElementTagNameMap[K] {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(own)) element.setAttribute(name, String(value));
-  element.append(...children);
-  return element;
+interface Options {
+  /** Blocks of these names are new. */
+  fresh?: readonly string[];
+  /** Parts with these bytes are what went wrong. */
+  wrong?: readonly number[];
+  /** Hears which block was clicked. */
+  pick?: ((block: string) => void) | undefined;
 }
 
-/** The memory; blocks of these names are new, and `pick` hears which block was clicked. */
-export function memory({ parts }: Scene, rows: number, fresh: readonly string[] = [], pick?: (block: string) => void): SVGSVGElement {
+/** The parts that these bytes lie in. */
+export const partsAt = ({ parts }: Scene, bytes: readonly number[]): Part[] =>
+  parts.filter((part) => bytes.some((byte) => byte >= part.at && byte < part.at + part.bytes));
+
+/** The memory, in so many rows. */
+export function memory(scene: Scene, rows: number, { fresh = [], wrong = [], pick }: Options = {}): SVGSVGElement {
+  const { parts } = scene;
   const bytes = parts.reduce((sum, part) => sum + part.bytes, 0);
-  const row = Math.ceil(bytes / rows), HIGH = rows > 4 ? 26 : 44;
-  const root = svg('svg', { viewBox: `0 0 ${WIDE} ${rows * (HIGH + GAP)}`, class: 'memory', role: 'img', 'aria-label': partsSaid(parts) });
-  for (const part of parts) {
-    for (let at = part.at; at < part.at + part.bytes;) {
-      const line = Math.floor(at / row), end = Math.min(part.at + part.bytes, (line + 1) * row);
-      const x = (at - line * row) / row * WIDE, wide = (end - at) / row * WIDE, y = line * (HIGH + GAP);
+  const row = Math.ceil(bytes / rows), marked = partsAt(scene, wrong);
+  return drawing({ height: rows * (HIGH + GAP), class: 'memory', 'aria-label': partsSaid(parts) }, (width) => {
+    const boxes: Node[] = [], outlines: Node[] = [], places: Node[] = [];
+    let free = 0, line = 0; // where a place of this line may begin
+    for (const part of parts) {
       const name = nameOf(part);
-      const box = svg('g', { class: `part ${part.is}${fresh.includes(name) ? ' fresh' : ''}` },
-        svg('title', {}, `${name && `${name}: `}${noun(part.bytes, 'byte')} from ${grouped(part.at)}, ${means(part.is)}`),
-        svg('rect', { x: x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 1), height: HIGH - 1 }));
-      if (part.is === 'used' && wide > 9 * name.length) box.append(svg('text', { x: x + wide / 2, y: y + HIGH / 2 + 5 }, name));
-      if (name && pick) {
-        box.classList.add('pick');
-        box.addEventListener('click', () => pick(name));
+      for (let at = part.at; at < part.at + part.bytes;) {
+        if (Math.floor(at / row) !== line) [line, free] = [Math.floor(at / row), 0];
+        const end = Math.min(part.at + part.bytes, (line + 1) * row);
+        const x = (at - line * row) / row * width, wide = (end - at) / row * width, y = line * (HIGH + GAP);
+        const box = svg('g', { class: `part ${part.is}${fresh.includes(name) ? ' fresh' : ''}` },
+          svg('title', {}, `${name && `${name}: `}${placeSaid(part)}, ${means(part.is)}`),
+          svg('rect', { x: x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 1), height: HIGH - 1 }));
+        if (part.is === 'used' && wide > LETTER * name.length + 4) box.append(svg('text', { x: x + wide / 2, y: y + HIGH / 2 + 4 }, name));
+        if (name && pick) {
+          box.classList.add('pick');
+          box.addEventListener('click', () => pick(name));
+        }
+        boxes.push(box);
+        if (marked.includes(part)) outlines.push(svg('rect', { class: 'wrong', x: x + 1.5, y: y + 1.5, width: Math.max(wide - 3, 1), height: HIGH - 3 }));
+        // Where parts begin, as far as there is room.
+        const place = grouped(at), last = line === rows - 1 ? width - LETTER * (grouped(bytes).length + 7) : width;
+        if (x >= free && x + LETTER * place.length <= last) {
+          places.push(svg('text', { x, y: y + HIGH + 13, class: 'place' }, place));
+          free = x + LETTER * (place.length + 1);
+        }
+        at = end;
       }
-      root.append(box);
-      at = end;
     }
-  }
-  for (let line = 0; line < rows; line++)
-    root.append(svg('text', { x: 0, y: line * (HIGH + GAP) + HIGH + 14, class: 'place' }, grouped(line * row)));
-  root.append(svg('text', { x: WIDE, y: (rows - 1) * (HIGH + GAP) + HIGH + 14, class: 'place end' }, noun(bytes, 'byte')));
-  return root;
+    places.push(svg('text', { x: width, y: (rows - 1) * (HIGH + GAP) + HIGH + 13, class: 'place end' }, noun(bytes, 'byte')));
+    return [...boxes, ...outlines, ...places];
+  });
 }
 
 /** What the colours mean; `own` says it otherwise. */
 export const legend = (parts: readonly Part[], own: Partial<Record<Part['is'], string>> = {}): HTMLElement => made('p', { className: 'kinds' },
   ...KINDS.filter(([is]) => parts.some((part) => part.is === is)).flatMap(([is, text]) => [made('span', {}, made('i', { className: `kind ${is}` }), ` ${own[is] ?? text}`)]));
+
+/** Which parts those are, in words. */
+export const wrongSaid = (scene: Scene, bytes: readonly number[]): string =>
+  partsAt(scene, bytes).map((part) => `${placeSaid(part)}, ${means(part.is)}`).join('; ');
 
 export const partsSaid = (parts: readonly Part[]): string =>
   parts.map((part) => `${grouped(part.at)}: ${[nameOf(part), part.is, grouped(part.bytes)].filter(Boolean).join(' ')}`).join(', ');

@@ -39,12 +39,12 @@ export class Picture {
   /** An object that has a ring. */
   marked: Place | null = null;
 
-  constructor(about: Pick<About, 'cpus' | 'caches'>, pick: (place: Place) => void, public chosen = 0) {
+  constructor(about: Pick<About, 'cpus' | 'caches'>, design: string, pick: (place: Place) => void, public chosen = 0) {
     const choose = (cache: number) => {
       this.chosen = cache;
       this.redraw();
     };
-    this.machine = about.caches.length ? new Machine(about, about.caches.map((_, cache) => cache), choose, pick, 16) : null;
+    this.machine = about.caches.length ? new Machine(about, design, about.caches.map((_, cache) => cache), choose, pick, 16) : null;
     if (this.machine) this.root.append(this.machine.root);
   }
 
@@ -58,10 +58,14 @@ export class Picture {
   }
 }
 
-/** What the colours of a machine mean. */
-export function legend(): HTMLElement {
-  const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
-  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))),
-    made('p', { className: 'quiet' }, 'A slab is full when none of its objects is free in it: what CPUs and the depot hold of it is out. In some designs a CPU has slabs to itself; what is free in them it holds. The tag before a sentence is the most expensive thing that the operation did: ',
-      'cpu (no lock), depot, slab, pages or commit (the system).'));
-}
+const KINDS = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, in the depot'], ['free', 'free in its slab'], ['now', 'what this operation touched']] as const;
+
+/** What the colours of a machine mean. `marked` is what a ring of ink is around. */
+export const kinds = (marked?: string): HTMLElement[] => [
+  made('ul', {}, ...[...KINDS, ...(marked ? [['followed', marked] as const] : [])].map(([kind, means]) => made('li', {}, made('i', { className: kind }), ` ${means}`))),
+  made('p', { className: 'quiet' }, 'A slab is full when no object is free in the slab itself: CPUs and the depot may hold some of its objects. In some designs a CPU has slabs to itself; what is free in them it holds.'),
+];
+
+/** What a script's run is read by; without a cache no colours are in it. */
+export const legend = (cached: boolean): HTMLElement => made('section', { className: 'legend', ariaLabel: 'Legend' }, made('h2', {}, 'Legend'), ...(cached ? kinds() : []),
+  made('p', { className: 'quiet' }, 'The tag before a sentence is the most expensive thing that the operation did: cpu (no lock), depot, slab, pages, or commit: the system gives memory to addresses, or takes it back.'));

@@ -9,6 +9,7 @@ import { link, type Route } from './route.ts';
 import { Stepper } from './stepper.ts';
 
 const REQUESTS = 200;
+const CURVES = ['curve-1', 'curve-2', 'curve-3', 'curve-4'] as const;
 
 /** The share of free bytes that one request cannot have, in per cent. */
 const scattered = ({ holes: { total, largest } }: Scene): number => (total ? 100 * (1 - largest / total) : 0);
@@ -50,10 +51,9 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
     g.fillStyle = colours.quiet;
     for (const share of [0, 50, 100]) g.fillText(`${share} %`, 0, y(share) + 4);
     race.scenes.forEach(([name, scenes], i) => {
-      // Told apart by their dashes: colours mean something else here.
-      g.strokeStyle = g.fillStyle = colours.ink;
+      g.strokeStyle = colours[CURVES[i]!];
+      g.fillStyle = colours.ink;
       g.lineWidth = 1.5;
-      g.setLineDash([[], [6, 3], [2, 2], [9, 3, 2, 3]][i]!);
       g.beginPath();
       scenes.forEach((scene, at) => g.lineTo(x(at), y(scattered(scene))));
       g.stroke();
@@ -63,7 +63,6 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
       g.moveTo(across, down);
       g.lineTo(across + 24, down);
       g.stroke();
-      g.setLineDash([]);
       g.fillText(name, across + 30, down + 4);
     });
     g.strokeStyle = colours.now;

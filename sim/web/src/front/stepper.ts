@@ -8,6 +8,8 @@ const ICONS = {
   next: 'M6 3v10l6-5zM3 3h2v10H3z', last: 'M11 3h2v10h-2zM3 3v10l7-5z',
 };
 
+let ids = 0;
+
 export class Stepper {
   readonly root: HTMLElement;
   at = 0;
@@ -16,9 +18,9 @@ export class Stepper {
   private readonly toggle: HTMLButtonElement;
   private readonly of: HTMLElement;
 
-  /** `what` is stepped through; `went` hears where it is. */
+  /** `what` is stepped through; `went` hears where it is. The slider has a mark at `tick`. */
   constructor(what: string, private last: number, private readonly went: (at: number) => void, private readonly each = EACH,
-    private readonly place = (at: number, last: number) => `${at} of ${last}`) {
+    private readonly place = (at: number, last: number) => `${at} of ${last}`, tick: number | null = null) {
     const button = (icon: keyof typeof ICONS, label: string, act: () => void) => {
       const own = made('button', { type: 'button', ariaLabel: label, title: label, onclick: act });
       own.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[icon]}"/></svg>`;
@@ -27,11 +29,13 @@ export class Stepper {
     this.toggle = button('play', 'Play (space)', () => this.play());
     this.toggle.classList.add('main');
     this.slider = made('input', { type: 'range', min: '0', ariaLabel: what, oninput: () => this.go(Number(this.slider.value)) });
+    const ticks = made('datalist', { id: `ticks-${ids++}` }, ...(tick === null ? [] : [new Option('', String(tick))]));
+    this.slider.setAttribute('list', ticks.id);
     this.of = made('span', { className: 'quiet of' });
     this.root = made('div', { className: 'bar stepper' }, made('div', { className: 'buttons' },
       button('first', 'To the beginning (Home)', () => this.go(0)), button('back', 'One step back (left arrow)', () => this.go(this.at - 1)), this.toggle,
       button('next', 'One step forward (right arrow)', () => this.go(this.at + 1)), button('last', 'To the end (End)', () => this.go(this.last))),
-    this.slider, this.of);
+    this.slider, ticks, this.of);
     this.show();
   }
 

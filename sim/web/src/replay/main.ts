@@ -8,6 +8,7 @@ import { $, drawn, grouped, made, measured, noun, readColours } from '../draw.ts
 import { Life, holderSaid } from './follow.ts';
 import { commands, read, written, type Look } from './link.ts';
 import { Machine, type Place } from '../machine.ts';
+import { nav } from '../nav.ts';
 import { PagesBelow } from './pages.ts';
 import { Run, breather, same, type Choice } from './run.ts';
 import { TimeLine } from './timeline.ts';
@@ -85,6 +86,7 @@ class Page {
   /** Shows a first moment, and goes on when the run is indexed. */
   static async start(): Promise<Page> {
     readColours();
+    nav('replay.html');
     const [wasm, stream] = await Promise.all([unpacked('engine').then((bytes) => WebAssembly.compile(bytes)), unpacked('stream')]);
     const look = read(location.hash);
     let page: Page | undefined;
@@ -207,7 +209,7 @@ class Page {
 
   private take(runs: readonly Run[]): void {
     this.sides = runs.map((run) => {
-      const machine = new Machine(run.about, this.lanes, (cache) => this.choose(cache), (place) => this.follow(place, run));
+      const machine = new Machine(run.about, run.choice.design, this.lanes, (cache) => this.choose(cache), (place) => this.follow(place, run));
       const pages = new PagesBelow();
       const root = made('article', { className: 'side' }, made('h2', { className: 'design' }), machine.root, pages.root);
       root.setAttribute('aria-label', `Design ${run.name}`);

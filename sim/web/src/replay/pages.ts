@@ -1,6 +1,6 @@
 // The pages below: free blocks by order, per-CPU pages, and a map of memory.
 
-import { $, colours, grouped, made, noun, pixel, sheet, sum, widthOf } from '../draw.ts';
+import { $, colours, fitted, grouped, made, noun, pixel, sheet, sum, widthOf } from '../draw.ts';
 import type { Pages } from '../views.ts';
 
 const MOST_CPUS = 16;
@@ -86,7 +86,7 @@ function drawOrders(canvas: HTMLCanvasElement, { orders, uncommitted_orders: unc
   const { g, width } = sheet(canvas, orders.length * row + 4);
   const committed = orders.map((types, order) => sum(types) - uncommitted[order]!);
   const most = Math.max(...committed.map((blocks, order) => blocks << order), 1);
-  const shades = [colours.ink, colours.quiet, colours.block];
+  const shades = [colours.ink, colours.block, colours.soft];
   const said = committed.map((blocks, order) => `${noun(blocks, 'block')}${blocks ? `, ${mib(blocks << order)}` : ''}${uncommitted[order] ? `; ${grouped(uncommitted[order]!)} not committed` : ''}`);
   orders.forEach((types, order) => {
     const y = order * row, all = sum(types);
@@ -100,10 +100,14 @@ function drawOrders(canvas: HTMLCanvasElement, { orders, uncommitted_orders: unc
       const part = length * blocks / all || 0;
       g.fillStyle = shades[type]!;
       g.fillRect(x, y + 3, part, row - 5);
+      if (type === 2 && part > 2) {
+        g.strokeStyle = colours.quiet;
+        g.strokeRect(x + 0.5, y + 3.5, part - 1, row - 6);
+      }
       x += part;
     });
     g.fillStyle = committed[order] ? colours.ink : colours.quiet;
-    g.fillText(said[order]!, x + 6, y + 12, width - x - 6);
+    g.fillText(fitted(g, said[order]!, width - x - 6), x + 6, y + 12);
   });
   canvas.setAttribute('aria-label', `Free memory: ${said.map((text, order) => `order ${order}: ${text}`).join(', ')}`);
 }

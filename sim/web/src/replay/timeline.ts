@@ -1,7 +1,7 @@
 // The time line: objects in use and cached over the run, the operations that took a slow path, marks of the trace, and what another design
 // has more or less.
 
-import { colours, grouped, sheet } from '../draw.ts';
+import { colours, fitted, grouped, sheet } from '../draw.ts';
 import { SLOW, SUMS } from '../engine.ts';
 import type { Run, Sample } from './run.ts';
 
@@ -89,7 +89,7 @@ export class TimeLine {
     // What cannot be gone to yet.
     g.fillStyle = colours.soft;
     g.fillRect(Math.max(x(run.reach), 0), TOP, width, height - TOP - FOOT);
-    strips.forEach((strip, i) => drawStrip(g, strip, run.samples, x, width, TOP + i * (STRIP + GAP), [from, to]));
+    const titles = strips.map((strip, i) => drawStrip(g, strip, run.samples, x, width, TOP + i * (STRIP + GAP), [from, to]));
 
     let free = 0;
     for (const { operation: at, text } of marks) {
@@ -101,7 +101,7 @@ export class TimeLine {
       g.lineTo(x(at), height - 14);
       g.stroke();
       g.setLineDash([]);
-      const short = text.replace(/^SNAP (\w+) (begin|end)$/, '$1').toLowerCase();
+      const short = text.replace(/^SNAP (\w+) (begin|end)$/, '$1').replace(/( \d+)+$/, '').toLowerCase();
       const long = g.measureText(short).width;
       const left = Math.min(x(at) + 2, width - long);
       if (left < free || text.endsWith(' end')) continue;
@@ -124,8 +124,15 @@ export class TimeLine {
       g.fillRect(this.drag.from, 14, this.drag.to - this.drag.from, height - 28);
       g.globalAlpha = 1;
     }
-    g.fillStyle = colours.quiet;
-    g.fillText(grouped(from), 0, height - 1);
+    // Nothing lies upon a title.
+    titles.forEach((title, i) => {
+      const words = fitted(g, title, width), y = TOP + i * (STRIP + GAP) - 3;
+      g.fillStyle = colours.card;
+      g.fillRect(0, y - 10, g.measureText(words).width + 3, 13);
+      g.fillStyle = colours.quiet;
+      g.fillText(words, 0, y);
+    });
+    g.fillText(`operation ${grouped(from)}`, 0, height - 1);
     g.textAlign = 'right';
     g.fillText(grouped(to), width, height - 1);
     this.root.setAttribute('aria-valuenow', String(operation));
@@ -159,7 +166,7 @@ function slowPaths(samples: readonly Sample[]): Strip {
       return 1000 * sum / (here.at - before.at);
     },
   }));
-  return { title: 'operations beyond the CPU’s own layer, of 1,000', areas };
+  return { title: 'slow operations (depot, slab, pages or commit) in 1,000', areas };
 }
 
 function difference(what: string, places: number[], run: Run, other: Run, colour: string): Strip {
@@ -167,10 +174,11 @@ function difference(what: string, places: number[], run: Run, other: Run, colour
   return { title: `${what}: what ${other.name} has more than ${run.name}`, areas: [{ colour, of }] };
 }
 
+/** Returns its title, which is drawn last. */
 function drawStrip(
   g: CanvasRenderingContext2D, { title, areas }: Strip, samples: readonly Sample[], x: (at: number) => number, width: number, top: number,
   [from, to]: Range,
-): void {
+): string {
   // With one more on each side.
   const first = Math.max(samples.findLastIndex(({ at }) => at <= from), 0);
   const after = samples.findIndex(({ at }) => at >= to);
@@ -192,7 +200,6 @@ function drawStrip(
     g.fillStyle = colours.quiet;
     g.fillRect(0, y(0), width, 1);
   }
-  g.fillStyle = colours.quiet;
   const sign = (n: number) => (areas.length === 1 && n > 0 ? '+' : '') + grouped(n);
-  g.fillText(`${title}, ${least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(Math.ceil(most))}`}`, 0, top - 3, width);
+  return `${title}, ${least < 0 || areas.length === 1 ? `${sign(least)} to ${sign(most)}` : `up to ${grouped(Math.ceil(most))}`}`;
 }

@@ -3,12 +3,15 @@
 import '../page.css';
 import './scale.css';
 import { $, grouped, made, noun } from '../draw.ts';
-import { MEASURES, said, type Measure } from './measures.ts';
-import { line, picture, sample, type Axis, type Shown } from './picture.ts';
+import { nav } from '../nav.ts';
+import { BEYOND, MEASURES, said, type Measure } from './measures.ts';
+import { line, picture, same, sample, type Axis, type Shown } from './picture.ts';
 import { WORKLOADS, type Profile } from './outcome.ts';
 import type { Curve, ScaleReport } from './report.ts';
 
 const LINEAR = 'Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem” (USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.';
+
+const START = 'Each run begins with an empty allocator, and that is in the curves: slabs are made and magazines filled, under locks that all CPUs share. “% beyond CPU” says how many operations did so; in a longer run they are fewer.';
 
 class Page {
   private readonly report = JSON.parse($('report').textContent) as ScaleReport;
@@ -24,13 +27,15 @@ class Page {
 
   constructor() {
     const { profile, size, operations_per_cpu, seed } = this.report;
+    nav('scale.html');
+    $('number-keys').textContent = `1 to ${Math.min(this.designs.length, 9)}`;
     $('profile').textContent = profileSaid(profile);
     $('title').textContent = `predicted on profile ${profile.name}${size == null ? '' : `: ${grouped(operations_per_cpu ?? 0)} operations of each CPU on objects of ${size} bytes, seed ${seed}`}`;
     $<HTMLSelectElement>('measure').append(...MEASURES.map(({ key, name, unit }) => new Option(`${name} (${unit})`, key)));
     $<HTMLSelectElement>('workload').append(...this.workloads.map((name) => new Option(name, name)));
     $('designs').append(...this.designs.map((design, i) => {
       const box = made('input', { type: 'checkbox', onchange: () => this.toggle(design) });
-      const swatch = made('span', { className: 'swatch', innerHTML: `<svg width="34" height="14" aria-hidden="true">${line(i, 'M1 7H33')}${sample(i, 17, 7)}</svg>` });
+      const swatch = made('span', { className: 'swatch', innerHTML: `<svg width="34" height="14" aria-hidden="true">${line(i, 'M1 7H33')}${sample(i, 17, 7, profile.validated_cpus > 0)}</svg>` });
       return made('label', {}, box, swatch, design, ...(i < 9 ? [' ', made('kbd', {}, String(i + 1))] : []));
     }));
     this.keys();
@@ -129,8 +134,10 @@ class Page {
     $('chart').innerHTML = svg;
     const value = ({ points }: Shown) => points.find((point) => point.cpus === cpus)?.value;
     const rows = shown.toSorted((a, b) => (value(b) ?? -1) - (value(a) ?? -1));
+    const equal = (own: Shown) => same(shown, own)?.name;
     const kind = cpus <= validated ? 'held against measurements' : 'simulated only';
     const words = rows.map((own) => `${own.name}: ${said(value(own)) || 'none'}`);
+    const beyond = measure === BEYOND ? null : report.curves.filter((curve) => curve.workload === workload).map((curve) => this.of(curve, BEYOND));
     const chart = $('chart');
     chart.setAttribute('aria-valuemin', String(this.counts[0] ?? 1));
     chart.setAttribute('aria-valuemax', String(this.counts.at(-1) ?? 1));
@@ -138,14 +145,16 @@ class Page {
     chart.setAttribute('aria-valuetext', `${noun(cpus, 'CPU')}, ${kind}, ${measure.name} in ${measure.unit}: ${words.join(', ')}`);
     $('values').replaceChildren(made('table', {},
       made('caption', {}, `${noun(cpus, 'CPU')} `, made('span', { className: 'quiet' }, kind)),
-      made('thead', {}, made('tr', {}, made('th', { scope: 'col' }, 'design'), made('th', { scope: 'col' }, measure.unit))),
+      made('thead', {}, made('tr', {}, made('th', { scope: 'col' }, 'design'), made('th', { scope: 'col' }, measure.unit), ...(beyond ? [made('th', { scope: 'col' }, '% beyond CPU')] : []))),
       made('tbody', {}, ...rows.map((own) => made('tr', {},
-        made('th', { scope: 'row', innerHTML: `<svg width="14" height="14" aria-hidden="true">${sample(own.number, 7, 7)}</svg>` }, ` ${own.name}`),
-        made('td', {}, said(value(own))))))));
+        made('th', { scope: 'row', innerHTML: `<svg width="14" height="14" aria-hidden="true">${sample(own.number, 7, 7, cpus <= validated)}</svg>` }, ` ${own.name}`,
+          ...(equal(own) ? [made('span', { className: 'quiet' }, ` = ${equal(own)}`)] : [])),
+        made('td', {}, said(value(own))),
+        ...(beyond ? [made('td', {}, said(value(beyond.find(({ name }) => name === own.name)!)))] : []))))));
     if (!rows.length) $('values').append(made('p', { className: 'quiet' }, 'Every design is switched off.'));
     $('caption').textContent = (validated
       ? `Shaded, with filled marks: up to ${validated} CPUs the profile was held against measurements; beyond them it is simulated only.`
-      : 'All of it is simulated only: no machine was measured beside this profile.') + (layer ? ` ${LINEAR}` : '');
+      : 'All of it is simulated only: no machine was measured beside this profile.') + (report.size === undefined ? '' : ` ${START}`) + (layer ? ` ${LINEAR}` : '');
     $('meaning').textContent = `Curves of ${noun(this.designs.length, 'design')}, each with a mark of its own; marks that are not filled are simulated only.${log.y ? ' On a logarithmic axis a value of 0 lies at the lower edge.' : ''}`;
     if ($<HTMLDetailsElement>('twin').open) this.tables();
   }
@@ -176,12 +185,10 @@ function workloadSaid(text: string): string {
   return `Workload ${text}: ${n ? does.replace(/ \(\d+\)$/, '').replace(/\bN\b/g, n) : does}.`;
 }
 
-const DISTANCES = ['the nearest CPU', 'a farther one', 'the farthest one'];
-
 function profileSaid({ name, own, lock, levels, validated_cpus: validated }: Profile): string {
-  const lines = levels.map(({ line }, i) => `${line.ns} ns from ${levels.length === 1 ? 'another CPU' : i === levels.length - 1 ? DISTANCES[2] : DISTANCES[i]}`);
+  const lines = levels.map(({ cpus, line }) => `${line.ns} ns ${cpus ? `within ${cpus} CPUs` : levels.length === 1 ? 'from another CPU' : 'beyond'}`);
   return `Profile ${name}: what things cost on a machine. An operation that its CPU serves takes ${own.ns} ns, a free lock ${lock.ns} ns, and a cache line `
-    + `comes in ${lines.join(', ')}. ${validated ? `It was measured, and held against up to ${noun(validated, 'CPU')}.` : 'It is made of published numbers.'}`;
+    + `comes in ${lines.join(', ')}. ${validated ? `These costs were measured, and curves from them were held against measurements on up to ${noun(validated, 'CPU')}.` : 'These costs are published numbers.'}`;
 }
 
 function problem(error: unknown): void {

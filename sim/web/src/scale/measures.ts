@@ -25,17 +25,20 @@ const lock = (key: 'depot' | 'lists' | 'zone', what: string): Measure[] => [
   },
 ];
 
+/** What goes beyond a CPU's own layer: beside any other measure it says how much of a run that is. */
+export const BEYOND: Measure = {
+  key: 'slow', name: 'operations beyond their CPU', unit: '% of the operations',
+  about: 'Operations that what their CPU holds could not serve: they went to the depot, the slabs, the pages or the system.',
+  of: (at) => per(at.operations - at.paths.cpu, at, 100),
+};
+
 export const MEASURES: readonly Measure[] = [
   { key: 'speed', name: 'throughput', unit: 'operations/µs', about: 'Allocations and frees in a microsecond, of all CPUs together.', of: (at) => at.operations_per_us },
   { key: 'speed-up', name: 'speed-up', unit: 'times', about: 'Throughput, divided by that on the fewest CPUs.', of: (at, first) => at.operations_per_us / first.operations_per_us },
-  { key: 'waiting', name: 'waiting for locks', unit: '% of the time', about: 'The part of all CPUs’ time that goes into waiting for locks.', of: (at) => 100 * at.waiting },
+  { key: 'waiting', name: 'waiting for locks', unit: '% of the time', about: 'The part of all CPUs\' time that goes into waiting for locks.', of: (at) => 100 * at.waiting },
   { key: 'lines', name: 'cache lines that travel', unit: 'lines an operation', about: 'Cache lines that come from another CPU, for each operation.', of: (at) => at.lines_per_operation },
   ...lock('depot', 'the depot'), ...lock('lists', 'the lists of slabs'), ...lock('zone', 'the page allocator'),
-  {
-    key: 'slow', name: 'operations beyond their CPU', unit: '% of the operations',
-    about: 'Operations that what their CPU holds could not serve: they went to the depot, the slabs, the pages or the system.',
-    of: (at) => per(at.operations - at.paths.cpu, at, 100),
-  },
+  BEYOND,
   { key: 'container', name: 'objects of a magazine', unit: 'objects', about: 'Objects of a magazine, a sheaf or an array at the end; 0 where a design has none.', of: (at) => at.container },
   { key: 'slabs', name: 'slabs', unit: 'slabs', about: 'Slabs of all caches at the end.', of: (at) => at.slabs },
 ];

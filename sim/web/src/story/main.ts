@@ -4,10 +4,11 @@ import '../page.css';
 import './story.css';
 import { $, made, noun } from '../draw.ts';
 import { colour, row, sentence, state, table, time, who } from './draw.ts';
+import { nav } from '../nav.ts';
 import { Model, type Filter } from './model.ts';
 import type { Story } from './story.ts';
 
-const SPEEDS = [0.5, 1, 2, 5, 20]; // steps a second
+const SPEEDS = [0.5, 1, 2, 5, 20]; // steps a second: those that need ten seconds and more, and the first three
 const WIDE = 240; // pixels that an actor needs for a column of its own
 
 class Page {
@@ -27,14 +28,15 @@ class Page {
     this.rows = Array.from({ length: model.last }, (_, i) => row(model, i + 1, (n) => this.go(n)));
     $('steps').append(...this.rows);
     $('actors').append(made('span'), ...model.actors.map((own, i) => {
-      const name = made('b', {}, made('i'), `thread ${own}`, made('small', {}, model.roles(own).join(', ')));
+      const name = made('b', {}, made('i'), made('span', {}, 'thread '), own, made('small', {}, model.roles(own).join(', ')));
       name.style.setProperty('--actor', colour(i));
       return name;
     }));
     $('steps').classList.toggle('moving', model.actors.some((own) => model.roles(own).length > 1));
     $('main').style.setProperty('--actors', String(Math.max(1, model.actors.length)));
-    $<HTMLSelectElement>('speed').append(...SPEEDS.map((n) => new Option(`${n} a second`, String(n), n === 1, n === 1)));
+    $<HTMLSelectElement>('speed').append(...SPEEDS.filter((n, i) => i < 3 || 10 * n <= steps.length).map((n) => new Option(`${n} a second`, String(n), n === 1, n === 1)));
     $<HTMLSelectElement>('filter').append(...model.filters.map(([value, said]) => new Option(said, value)));
+    nav('story.html');
     this.keys();
     new ResizeObserver(() => this.layout()).observe($('steps'));
     $('twin').addEventListener('toggle', () => {

@@ -12,6 +12,8 @@ use uslab_lab::demos::{Is, Part, Scene};
 const LAB: &str = "merge";
 /// The memory is one block of this order.
 const ORDER: u8 = 10;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Moments before a failure that are shown.
 const SHOWN: usize = 40;
 
@@ -96,6 +98,19 @@ fn ops(seed: u32) -> Vec<Op> {
     ops
 }
 
+/// What is wrong, and the first pages of the blocks that it is about.
+#[derive(Debug)]
+struct Wrong {
+    said: String,
+    pages: Vec<u32>,
+}
+
+impl From<String> for Wrong {
+    fn from(said: String) -> Self {
+        Self { said, pages: vec![] }
+    }
+}
+
 /// A memory on its way.
 struct World {
     lists: FreeLists,
@@ -110,7 +125,7 @@ impl World {
         Self { lists: FreeLists::new(), out: vec![], looks: 0 }
     }
     /// Does it, and says what that was.
-    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, String> {
+    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, Wrong> {
         let said = match op {
             Op::Alloc(order) => {
                 let fits = self.lists.blocks().any(|(_, free)| free >= order);
@@ -122,7 +137,8 @@ impl World {
                     None if fits => {
                         return Err(format!(
                             "a block of order {order} is refused, and one is free that is large enough"
-                        ));
+                        )
+                        .into());
                     }
                     None => {
                         format!("A block of order {order} is refused: none is free that is large enough.")
@@ -141,7 +157,8 @@ impl World {
         self.laws().map(|()| said)
     }
     /// Each page is in one block, and no two buddies are free.
-    fn laws(&self) -> Result<(), String> {
+    fn laws(&self) -> Result<(), Wrong> {
+        let about = |pages: &[u32], said| Err(Wrong { said, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
         let all = self
             .lists
@@ -151,31 +168,36 @@ impl World {
         for ((page, order), is) in all {
             let pages = 1_u32 << order;
             if !page.is_multiple_of(pages) || page + pages > 1 << ORDER {
-                return Err(format!(
-                    "the block of order {order} at page {page}, which is {is}, lies where no such block can"
-                ));
+                return about(
+                    &[page],
+                    format!(
+                        "the block of order {order} at page {page}, which is {is}, lies where no such block can"
+                    ),
+                );
             }
             for own in page..page + pages {
                 if let Some(other) = owner[own as usize].replace(is) {
-                    return Err(format!("page {own} is in two blocks: one is {is}, one {other}"));
+                    return about(&[own], format!("page {own} is in two blocks: one is {is}, one {other}"));
                 }
             }
         }
         if let Some(lost) = owner.iter().position(Option::is_none) {
-            return Err(format!("page {lost} is lost: it is in no block"));
+            return Err(format!("page {lost} is lost: it is in no block").into());
         }
         for (page, order) in self.lists.blocks() {
             let buddy = page ^ (1 << order);
             if order < ORDER && page < buddy && self.lists.free[usize::from(order)].contains(&buddy) {
-                return Err(format!(
-                    "the blocks of order {order} at pages {page} and {buddy} are buddies, both free, and not merged"
-                ));
+                return about(
+                    &[page, buddy],
+                    format!(
+                        "the blocks of order {order} at pages {page} and {buddy} are buddies, both free, and not merged"
+                    ),
+                );
             }
         }
         Ok(())
     }
     fn scene(&self, said: &str, refused: bool) -> Scene {
-        const PAGE: usize = 4096;
         let part = |(page, order): (u32, u8), is| Part { at: page as usize * PAGE, bytes: PAGE << order, is };
         let mut parts: Vec<_> = self.lists.blocks().map(|block| part(block, Is::Free)).collect();
         let holes = Holes {
@@ -190,11 +212,11 @@ impl World {
 }
 
 /// Runs all; the looks of frees, or the operation that went wrong.
-fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, String)> {
+fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     let mut world = World::new();
     for (at, op) in ops.iter().enumerate() {
         let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
-        acted.unwrap_or_else(|panic| Err(said(&*panic))).map_err(|wrong| (at, wrong))?;
+        acted.unwrap_or_else(|panic| Err(said(&*panic).into())).map_err(|wrong| (at, wrong))?;
     }
     Ok(world.looks)
 }
@@ -211,7 +233,7 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
             (vec![laws, Check::at_most("looks at the free lists in all frees", looks, bound)], None)
         }
         Err((at, wrong)) => {
-            let found = format!("operation {}: {wrong}", at + 1);
+            let found = format!("operation {}: {}", at + 1, wrong.said);
             (
                 vec![Check::new("each page is in one block, and buddies merge", found, false)],
                 Some(moments::<B>(&ops, at, wrong)),
@@ -222,21 +244,22 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     Verdict { lab: LAB.to_owned(), seed, checks, failure }
 }
 
-fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: String) -> Failure {
+fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: Wrong) -> Failure {
     let (mut world, mut scenes) = (World::new(), vec![]);
     for (n, op) in ops[..=at].iter().enumerate() {
         let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
-        let acted = acted.unwrap_or_else(|panic| Err(said(&*panic)));
+        let acted = acted.unwrap_or_else(|panic| Err(said(&*panic).into()));
         if n + SHOWN > at {
             let refused = acted.is_err();
-            scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong), refused));
+            scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong.said), refused));
         }
     }
     Failure {
         lab: LAB.to_owned(),
         title: format!("{LAB}: operation {}", at + 1),
-        wrong,
+        wrong: wrong.said,
         at: scenes.len() - 1,
+        blocks: wrong.pages.iter().map(|page| *page as usize * PAGE).collect(),
         scenes,
         ..Failure::default()
     }

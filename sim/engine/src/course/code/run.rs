@@ -33,6 +33,8 @@ pub(crate) struct Failure {
     pub at: usize,
     /// The object that it is about, where there is one: its slab's first page, and which one of the slab it is.
     pub object: Option<(u32, u16)>,
+    /// The blocks of memory that it is about: where they begin, in bytes.
+    pub blocks: Vec<usize>,
     /// CPUs of the machine.
     pub cpus: u32,
     /// Names of its caches.
@@ -114,6 +116,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         wrong,
         at: views.len().saturating_sub(1),
         object,
+        blocks: vec![],
         cpus: stream.cpus,
         caches: stream.caches.iter().map(|cache| cache.name.clone()).collect(),
         views,

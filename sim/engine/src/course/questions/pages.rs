@@ -2,6 +2,7 @@
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::course::lab::Answer;
+use crate::told::grouped;
 use crate::{Path, Step, What};
 
 pub(super) const LAB: Asking = Asking {
@@ -59,8 +60,9 @@ fn ask(random: &mut Random) -> Vec<Asked> {
         ),
         Asked::run(
             format!(
-                "A machine has a zone Normal of {normal} pages and a zone DMA32 of 8,192 pages. CPU 0 asks for blocks of 8 pages, and \
-                 frees none. When does the first block of DMA32 come?"
+                "A machine has a zone Normal of {} pages and a zone DMA32 of 8,192 pages. CPU 0 asks for blocks of 8 pages, and \
+                 frees none. When does the first block of DMA32 come?",
+                grouped(normal)
             ),
             choice(&[
                 "when Normal has no free block left",
@@ -81,7 +83,9 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 Answer::new(
                     u64::from(left >= 64),
                     format!(
-                        "It comes when {taken} pages of Normal are handed out: {left} are left, its reserve for requests that cannot wait."
+                        "It comes when {} pages of Normal are handed out: {} are left, its reserve for requests that cannot wait.",
+                        grouped(taken),
+                        grouped(left)
                     ),
                     at,
                 )

@@ -9,7 +9,7 @@ pub(super) const LAB: Asking = Asking {
     title: "A planted race",
     minutes: 25,
     about: "Two threads run on one CPU of the magazine layer of 2001, in which a bug was planted. The model checker loom found an order of \
-            their steps that breaks a rule: the page story.html has it.",
+            their steps that breaks a rule: the page of the race that loom found has it.",
     shows: "A look that was made under a lock says nothing any more once the lock was given up. The failure shows later than the step \
             that caused it, and on another line.",
     pitfall: "To look for the bug where the check failed, or to add a lock: there is one, and it is taken twice.",
@@ -64,7 +64,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
             format!(
                 "The story has {steps} steps and ends with: {end}. That is the rule. At which step, counted from 1, is it broken first?"
             ),
-            number("the step"),
+            number("step number"),
             || {
                 let (story, breaks, _) = story();
                 let step = &story.steps[breaks];
@@ -77,7 +77,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
         ),
         Asked::plain(
             "That thread had looked before, and what it saw was true then. Which step of the other thread made it false?",
-            number("the step"),
+            number("step number"),
             || {
                 let (story, _, stale) = story();
                 let step = &story.steps[stale];

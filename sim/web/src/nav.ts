@@ -1,0 +1,18 @@
+// The pages that `uslab page` writes side by side, as links. A page that is written alone has none beside it, and its list is hidden.
+
+import { $, made } from './draw.ts';
+
+const PAGES = [
+  ['index.html#start', 'Start'], ['index.html#course', 'Course'], ['index.html#designs', 'Designs'], ['index.html#words', 'Glossary'],
+  ['replay.html', 'A kernel\'s trace'], ['scale.html', 'Scaling'], ['story.html', 'A race'],
+] as const;
+
+/** Fills it in; `current` is where one is. */
+export function nav(current: string): void {
+  if ($('nav').hidden) return;
+  $('nav').replaceChildren(...PAGES.map(([href, title]) => {
+    const anchor = made('a', { href }, title);
+    if (href === current) anchor.ariaCurrent = 'page';
+    return anchor;
+  }));
+}
