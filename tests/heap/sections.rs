@@ -26,3 +26,9 @@ fn no_section_of_a_program_writes_what_its_restart_reads() {
     assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
+
+#[test]
+#[ignore = "writes to a file; run by .ci/sections"]
+fn sections_are_written_down() {
+    decoded::write_down(serde_json::json!({}));
+}

@@ -15,8 +15,9 @@
 
 pub(crate) use iced_x86::Instruction;
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, Register, UsedMemory,
 };
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
@@ -36,6 +37,29 @@ pub(crate) struct Section {
     pub(crate) code: Range<usize>,
     pub(crate) instructions: Vec<Instruction>,
     abort: usize,
+    descriptor: usize,
+}
+
+/// What a section does; see `PcpuPtr` of the magazines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pop,
+    Push,
+    PushBatch,
+    PopBatch,
+}
+
+/// The registers in which a section has its operands, by their names in the source. Each is another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operands {
+    pub(crate) kind: Kind,
+    pub(crate) area: Register,
+    pub(crate) words: Register,
+    pub(crate) stack: Register,
+    /// `round`, which a pop writes; of a batch `rounds` or `into`.
+    pub(crate) rounds: Register,
+    /// Of a batch.
+    pub(crate) count: Option<Register>,
 }
 
 /// Bytes in front of the abort address, which the kernel compares with what the C library registered.
@@ -84,6 +108,7 @@ fn decode(ip: usize) -> Instruction {
 impl Section {
     fn of(descriptor: &Descriptor) -> Self {
         let Descriptor { version, flags, start, len, abort } = *descriptor;
+        let descriptor = core::ptr::from_ref(descriptor).addr();
         assert_eq!(
             (version, flags),
             (0, 0),
@@ -99,7 +124,7 @@ impl Section {
             instructions.push(instruction);
         }
         assert_eq!(ip, code.end, "the section at {start:#x} ends inside an instruction");
-        Self { code, instructions, abort }
+        Self { code, instructions, abort, descriptor }
     }
 
     /// What a message calls an instruction of it.
@@ -132,6 +157,143 @@ impl Section {
             assert!(way.len() < 32, "the section at {:#x}: an abort does not come back", self.code.start);
         }
         (way, restart.unwrap_or(self.code.start))
+    }
+
+    /// The label at which it is run again after an abort, and first.
+    pub(crate) fn restart(&self) -> usize {
+        self.way_back().1
+    }
+
+    /// Where it jumps to without a commit, but to its end.
+    pub(crate) fn miss(&self) -> Option<usize> {
+        let mut out = self.instructions.iter().filter_map(|instruction| {
+            let jumps = instruction.flow_control() == FlowControl::ConditionalBranch;
+            let target = instruction.near_branch_target() as usize;
+            (jumps && target != self.code.end && !self.code.contains(&target)).then_some(target)
+        });
+        let miss = out.next();
+        assert!(
+            out.all(|other| Some(other) == miss),
+            "the section at {:#x} misses to two places",
+            self.code.start
+        );
+        miss
+    }
+
+    /// What it does and with which registers. Read off the operands of its instructions, so it is a guess: whoever uses it
+    /// sees whether the section does that with them.
+    pub(crate) fn operands(&self) -> Operands {
+        let find = |what: &str, fits: &dyn Fn(&Instruction) -> bool| {
+            let found = self.instructions.iter().position(fits);
+            found.unwrap_or_else(|| panic!("the section at {:#x} has no {what}", self.code.start))
+        };
+        let code = |at: usize| &self.instructions[at];
+        let at = find("load of the CPU's number", &|one| one.memory_segment() == Register::FS);
+        let (area, cpu) = (code(at).memory_base(), code(at).op0_register());
+        let at = find("load of the CPU's word", &|one| one.memory_index() == cpu && cpu != Register::None);
+        let (words, region) = (code(at).memory_base(), code(at).op0_register());
+        let is_add = |one: &Instruction| one.op0_register() == region && one.op1_register() != Register::None;
+        let stack = code(find("address of the stack", &is_add)).op1_register();
+        // Behind what all sections have in common.
+        let body = 1 + find("length", &|one| one.op1_register().size() == 2);
+        let body = &self.instructions[body..];
+        let indexed = |store: bool| {
+            body.iter().find(|one| {
+                one.memory_index() != Register::None
+                    && one.op_kind(usize::from(!store) as u32) == OpKind::Memory
+                    && one.memory_size().size() == size_of::<u64>()
+            })
+        };
+        let written: HashSet<Register> =
+            self.instructions.iter().map(|one| one.op0_register().full_register()).collect();
+        // A loop ends in a jump back; in front of it the count is compared with.
+        let back = |one: &&[Instruction]| {
+            let target = one[1].near_branch_target() as usize;
+            one[1].flow_control() == FlowControl::ConditionalBranch
+                && self.code.contains(&target)
+                && target < one[1].ip() as usize
+        };
+        let count = body.windows(2).find(back).map(|one| one[0].op1_register());
+        let (kind, rounds) = match (count, indexed(false), indexed(true)) {
+            (None, Some(load), None) => (Kind::Pop, load.op0_register()),
+            (None, None, Some(store)) => (Kind::Push, store.op1_register()),
+            (Some(_), Some(load), Some(_)) if !written.contains(&load.memory_base()) => {
+                (Kind::PushBatch, load.memory_base())
+            }
+            (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.memory_base()),
+            _ => panic!("the section at {:#x} is none of the four", self.code.start),
+        };
+        let all: Vec<Register> = [area, words, stack, rounds].into_iter().chain(count).collect();
+        let distinct: HashSet<_> = all.iter().filter(|one| one.is_gpr64()).collect();
+        assert_eq!(distinct.len(), all.len(), "the section at {:#x}: operands {all:?}", self.code.start);
+        Operands { kind, area, words, stack, rounds, count }
+    }
+
+    /// Its instructions without addresses and names of registers: what sections that do the same with other registers have in
+    /// common.
+    pub(crate) fn form(&self) -> String {
+        let (way, restart) = self.way_back();
+        let own = way.iter().filter(|one| (restart..self.code.start).contains(&(one.ip() as usize)));
+        let mut names: Vec<String> = vec![];
+        let mut text = String::new();
+        for one in own.chain(&self.instructions) {
+            for i in 0..one.op_count() {
+                text += &match operand(one, i) {
+                    Value::Object(mut parts) => {
+                        if parts.get("base") == Some(&Value::from("RIP")) {
+                            parts.remove("base");
+                            parts.remove("displacement");
+                        }
+                        for part in ["register", "base", "index"] {
+                            let Some(Value::String(name)) = parts.get_mut(part) else { continue };
+                            let known = names.iter().position(|other| other == name).unwrap_or_else(|| {
+                                names.push(name.clone());
+                                names.len() - 1
+                            });
+                            *name = format!("r{known}");
+                        }
+                        if let Some(target) = parts.get("target").and_then(Value::as_u64) {
+                            let target = target as usize;
+                            let inside = (self.code.start..=self.code.end).contains(&target);
+                            parts["target"] =
+                                if inside { json!(target - self.code.start) } else { json!("out") };
+                        }
+                        format!("{}", Value::Object(parts))
+                    }
+                    other => other.to_string(),
+                };
+            }
+            text += &format!("{:?}\n", one.mnemonic());
+        }
+        text
+    }
+
+    /// What a proof needs to know of it.
+    pub(crate) fn json(&self) -> Value {
+        let (way_back, restart) = self.way_back();
+        let Operands { kind, area, words, stack, rounds, count } = self.operands();
+        let mut operands = json!({
+            "area": format!("{area:?}"),
+            "words": format!("{words:?}"),
+            "stack": format!("{stack:?}"),
+            "rounds": format!("{rounds:?}"),
+        });
+        if let Some(count) = count {
+            operands["count"] = format!("{count:?}").into();
+        }
+        json!({
+            "start": self.code.start,
+            "end": self.code.end,
+            "abort": self.abort,
+            "restart": restart,
+            "miss": self.miss(),
+            "descriptor": self.descriptor,
+            "kind": format!("{kind:?}"),
+            "operands": operands,
+            "form": self.form(),
+            "way_back": way_back.iter().map(instruction).collect::<Vec<_>>(),
+            "code": self.instructions.iter().map(instruction).collect::<Vec<_>>(),
+        })
     }
 
     /// Panics unless it can be restarted at any of its instructions. How many places it writes that survive an abort.
@@ -178,6 +340,51 @@ impl Section {
             }
         }
         survive
+    }
+}
+
+/// All sections of this program, for their proof (`tests/sections/prove.py`), beside what else it needs to know; to the file
+/// that `USLAB_SECTIONS` names.
+pub(crate) fn write_down(mut beside: Value) {
+    beside["architecture"] = std::env::consts::ARCH.into();
+    beside["sections"] = all().iter().map(Section::json).collect();
+    let file = std::env::var_os("USLAB_SECTIONS").expect("USLAB_SECTIONS: expected the name of a file");
+    std::fs::write(file, beside.to_string()).expect("the file of USLAB_SECTIONS");
+}
+
+/// An instruction: its address and the next one's, what it is called, its operands in the order of the manual.
+fn instruction(one: &Instruction) -> Value {
+    json!({
+        "ip": one.ip(),
+        "next": one.next_ip(),
+        "text": one.to_string(),
+        "mnemonic": format!("{:?}", one.mnemonic()),
+        "operands": (0..one.op_count()).map(|i| operand(one, i)).collect::<Vec<_>>(),
+    })
+}
+
+fn operand(one: &Instruction, i: u32) -> Value {
+    let name = |register: Register| match register {
+        Register::None => Value::Null,
+        register => format!("{register:?}").into(),
+    };
+    match one.op_kind(i) {
+        OpKind::Register => {
+            let register = one.op_register(i);
+            let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
+            assert!(!high, "{one}: the second byte of a register");
+            json!({ "register": name(register.full_register()), "bits": 8 * register.size() })
+        }
+        OpKind::Memory => json!({
+            "segment": (one.memory_segment() == Register::FS).then_some("FS"),
+            "base": name(one.memory_base()),
+            "index": name(one.memory_index()),
+            "scale": one.memory_index_scale(),
+            "displacement": one.memory_displacement64(),
+            "bits": 8 * one.memory_size().size(),
+        }),
+        OpKind::NearBranch64 => json!({ "target": one.near_branch_target() }),
+        _ => json!({ "immediate": one.immediate(i) }),
     }
 }
 
