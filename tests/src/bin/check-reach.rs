@@ -37,55 +37,59 @@ struct Args {
     part: Vec<String>,
 }
 
-/// What is built at once.
+/// What is built at once, and for which of [`TOOLS`].
 struct Part {
     name: &'static str,
-    /// Of [`TOOLS`].
-    tools: &'static [usize],
+    tools: &'static [&'static str],
     run: fn(&mut Tree) -> anyhow::Result<Vec<Job>>,
 }
 
 const PARTS: [Part; 5] = [
-    Part { name: "models", tools: &[0], run: models },
-    Part { name: "schedules", tools: &[1], run: schedules },
-    Part { name: "units", tools: &[2, 3, 5], run: units },
-    Part { name: "stress", tools: &[4], run: stress },
-    Part { name: "whole", tools: &[6], run: whole },
+    Part { name: "units", tools: &["stepper", "protocol", "fuzz", "units"], run: units },
+    Part { name: "stress", tools: &["stress"], run: stress },
+    Part { name: "whole", tools: &["histories", "whole"], run: whole },
+    Part { name: "models", tools: &["models"], run: models },
+    Part { name: "schedules", tools: &["schedules", "simulation"], run: schedules },
 ];
 
 const MODELLED: [&str; 7] = ["-p", "uslab-magazine", "-p", "uslab-buddy", "-p", "uslab", "--lib"];
 
-fn checked(tree: &mut Tree, tool: usize, flags: &str, row: &'static str) -> anyhow::Result<Vec<Job>> {
+fn models(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let mut jobs = vec![];
-    for program in tree.build(TOOLS[tool].name, "test", flags, &MODELLED)? {
-        jobs.extend(program.tests()?.into_iter().map(|test| Job::checked(tool, &program, test, row)));
+    for program in tree.build("models", "test", "--cfg loom", &MODELLED)? {
+        jobs.extend(
+            program.tests()?.into_iter().map(|test| Job::checked("models", &program, test, "MODEL ")),
+        );
     }
     Ok(jobs)
 }
-fn models(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
-    checked(tree, 0, "--cfg loom", "MODEL ")
-}
 fn schedules(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
-    checked(tree, 1, "--cfg shuttle", "SCHEDULES ")
+    let mut jobs = vec![];
+    for program in tree.build("schedules", "test", "--cfg shuttle", &MODELLED)? {
+        for test in program.tests()? {
+            let tool = if test.contains("::simulated::") { "simulation" } else { "schedules" };
+            jobs.push(Job::checked(tool, &program, test, "SCHEDULES "));
+        }
+    }
+    Ok(jobs)
 }
 fn units(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let libraries: Vec<&str> = LIBRARIES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
     let programs = tree.build("units", "test", "", &libraries)?;
+    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "the_fuzzers_corpus")];
+    let rest: Vec<&str> = filters.iter().flat_map(|(_, filter)| ["--skip", filter]).collect();
     let jobs = programs.iter().flat_map(|program| {
-        [
-            Job::of(2, program, &["stepper::"]),
-            Job::of(3, program, &["the_fuzzers_corpus"]),
-            Job::of(5, program, &["--skip", "stepper::", "--skip", "the_fuzzers_corpus"]),
-        ]
+        let own = filters.iter().map(|(tool, filter)| Job::of(tool, program, &[filter]));
+        own.chain([Job::of("units", program, &rest)])
     });
     Ok(jobs.collect())
 }
 fn stress(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let programs = tree.build("units", "test", "", &["-p", "uslab-magazine", "--test", "rseq"])?;
     let uslab = tree.build("units", "build", "", &["-p", "uslab-sim", "--bin", "uslab"])?;
-    let mut jobs: Vec<Job> = programs.iter().map(|program| Job::of(4, program, &[])).collect();
+    let mut jobs: Vec<Job> = programs.iter().map(|program| Job::of("stress", program, &[])).collect();
     for (program, rseq) in uslab.iter().flat_map(|program| ["on", "off"].map(|rseq| (program, rseq))) {
-        let mut job = Job::of(4, program, &["stress", "--seconds", "10"]);
+        let mut job = Job::of("stress", program, &["stress", "--seconds", "10"]);
         job.variables.push(("USLAB_RSEQ", rseq));
         jobs.push(job);
     }
@@ -95,7 +99,12 @@ fn whole(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let tests: Vec<&str> =
         WHOLE.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
     let programs = tree.build("units", "test", "", &tests)?;
-    Ok(programs.iter().map(|program| Job::of(6, program, &[])).collect())
+    let jobs = programs.iter().flat_map(|program| {
+        let histories =
+            (program.name == "slab").then(|| Job::of("histories", program, &["linearizability::"]));
+        histories.into_iter().chain([Job::of("whole", program, &["--skip", "linearizability::"])])
+    });
+    Ok(jobs.collect())
 }
 
 fn main() -> ExitCode {
@@ -120,7 +129,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     fs::create_dir_all(&kept).with_context(|| kept.display().to_string())?;
     let mut failed = vec![];
     for part in &PARTS {
-        let done = part.tools.iter().all(|tool| kept.join(TOOLS[*tool].name).exists());
+        let done = part.tools.iter().all(|tool| kept.join(tool).exists());
         if if args.part.is_empty() { done } else { !args.part.iter().any(|name| name == part.name) } {
             continue;
         }
@@ -131,7 +140,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
             bar.set_message(job.name());
             job.run()
         })?;
-        let mut reached: BTreeMap<usize, BTreeSet<u32>> =
+        let mut reached: BTreeMap<&str, BTreeSet<u32>> =
             part.tools.iter().map(|tool| (*tool, BTreeSet::new())).collect();
         for (job, ran) in jobs.iter().zip(ran) {
             let reached = reached.entry(job.tool).or_default();
@@ -145,7 +154,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
             }
         }
         for (tool, lines) in reached {
-            fs::write(kept.join(TOOLS[tool].name), serde_json::to_vec(&lines)?)?;
+            fs::write(kept.join(tool), serde_json::to_vec(&lines)?)?;
         }
         eprintln!("check-reach: {} ran, {:.0} s", part.name, begun.elapsed().as_secs_f64());
     }
@@ -334,7 +343,7 @@ impl Program {
 
 /// A run of a program for one tool.
 struct Job {
-    tool: usize,
+    tool: &'static str,
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
@@ -350,17 +359,17 @@ enum Ran {
 }
 
 impl Job {
-    fn of(tool: usize, program: &Program, arguments: &[&str]) -> Self {
+    fn of(tool: &'static str, program: &Program, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
         Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
     }
     /// A test under a checker.
-    fn checked(tool: usize, program: &Program, test: String, row: &'static str) -> Self {
+    fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
         let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
         Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
     }
     fn name(&self) -> String {
-        format!("{} {} {}", TOOLS[self.tool].name, self.program.name, self.arguments.join(" "))
+        format!("{} {} {}", self.tool, self.program.name, self.arguments.join(" "))
     }
     fn run(&self) -> anyhow::Result<Ran> {
         let file = tempfile::NamedTempFile::new().context("a temporary file")?;
@@ -371,6 +380,7 @@ impl Job {
             .current_dir(&self.program.folder)
             .env("USLAB_REACHED", file.path())
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", "1"), ("USLAB_STRESS", "small")])
+            .env("WORLD_SECONDS", "60")
             .envs([("PROPTEST_CASES", "64"), ("PROPTEST_FAILURE_PERSISTENCE", "off")])
             .env("CARGO_TARGET_DIR", workspace().join("target/reach/units"))
             .envs(self.variables.iter().copied());
