@@ -9,7 +9,7 @@
 //! ([`Call`]). None may be left out: all instructions of all sections are counted.
 //! A breakpoint changes code that all threads share, so each test has a process of its own ([`alone`]).
 
-use super::sections::{self, Code, Instruction, Section, TRAP};
+use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
 use super::*;
 use crate::sync::AtomicPtr;
 use nix::sys::mman::{ProtFlags, mprotect};
@@ -72,7 +72,7 @@ static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::nu
 
 impl<'a> Breakpoint<'a> {
     fn new(instruction: &Instruction, meanwhile: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
-        Self { code: Patch::new(instruction.ip() as usize), meanwhile, met: Counter::new(0), next }
+        Self { code: Patch::new(instruction.ip()), meanwhile, met: Counter::new(0), next }
     }
     fn stand(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
@@ -81,7 +81,8 @@ impl<'a> Breakpoint<'a> {
 }
 
 extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    if copied::trap(context) {
+    // SAFETY: whoever sets it keeps it until it is null again.
+    if unsafe { CALL.load(Relaxed).as_mut() }.is_some_and(|call| call.trap(context)) {
         return;
     }
     // SAFETY: a breakpoint stands while `interrupted` or `interrupted_twice` runs, which keep it.
@@ -97,7 +98,7 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
 /// Makes the code of these sections writable, where they go on, too; and breakpoints known.
 fn prepare(sections: &[Section]) {
     const PAGE: usize = 4096;
-    for Range { start, end } in sections.iter().flat_map(copied::code) {
+    for Range { start, end } in sections.iter().flat_map(code) {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: whole pages of this program's code, which stay what they are.
@@ -136,16 +137,134 @@ fn interrupted_twice<T>(
     (outcome, first.met.get() > 0 && second.met.get() > 0)
 }
 
+// ---------------------------------------------------------------- a section as a function
+
 #[cfg_attr(target_arch = "x86_64", path = "rseq_stepper/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "rseq_stepper/aarch64.rs")]
-mod copied;
-use copied::Copied;
+mod registers;
+use registers::Registers;
+
+/// All code of a section that is written to: its own, and where it goes on.
+fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
+    let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
+    core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
+}
+
+/// A call of a section where it stands in the program, whatever function it was inlined into, also one that no test calls.
+///
+/// A trap goes to its restart label, with its operands in the registers that it has them in; one behind it comes back.
+struct Call {
+    entry: usize,
+    operands: Vec<(Register, u64)>,
+    /// Where it ends with a commit, and without.
+    exits: [usize; 2],
+    /// The registers in front of it, until it ends,
+    caller: Option<Registers>,
+    /// and at its end.
+    left: Option<Registers>,
+}
+
+static CALL: AtomicPtr<Call> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Call {
+    /// Whether it is a trap of this call, and not a breakpoint inside.
+    fn trap(&mut self, context: *mut libc::c_void) -> bool {
+        let mut registers = Registers::read(context);
+        let Some(caller) = self.caller else {
+            self.caller = Some(registers);
+            self.operands.iter().for_each(|(register, value)| registers.set(*register, *value));
+            registers.jump(self.entry);
+            registers.write(context);
+            return true;
+        };
+        if !self.exits.contains(&registers.trapped()) {
+            return false;
+        }
+        self.left = Some(registers);
+        caller.behind().write(context);
+        true
+    }
+    /// The registers at its end.
+    fn run(mut self) -> Registers {
+        let exits = self.exits.map(Patch::new);
+        exits.iter().for_each(Patch::trap);
+        CALL.store(&raw mut self, Relaxed);
+        // SAFETY: the handler runs the section, which uses no stack, and then sets all registers to what they are here.
+        unsafe { registers::trap() };
+        CALL.store(core::ptr::null_mut(), Relaxed);
+        exits.iter().for_each(Patch::lift);
+        self.left.expect("a call ends")
+    }
+}
+
+/// A section of the program.
+struct Copied<'s> {
+    section: &'s Section,
+    operands: Operands,
+}
+
+impl<'s> Copied<'s> {
+    fn new(section: &'s Section) -> Self {
+        Self { section, operands: section.operands() }
+    }
+    /// What it may do to a class.
+    fn operations(&self, class: usize) -> Vec<Operation> {
+        match self.operands.kind {
+            Kind::Pop => vec![Operation::Pop(class)],
+            Kind::Push => vec![Operation::Push(class, round(77))],
+            Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
+            Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
+        }
+    }
+    /// The operation, on what the word of that number leads to.
+    fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
+        let Operands { area, words, stack, rounds, count, .. } = self.operands;
+        let (end, miss) = (self.section.code.end, self.section.miss());
+        assert_ne!(Some(end), miss, "{:#x}: done or not, it goes on at one place", self.section.code.start);
+        let (class, address, n) = match operation {
+            Operation::Pop(class) => (class, 0, 0),
+            Operation::Push(class, round) => (class, round.addr().get(), 0),
+            Operation::PushBatch(class, n) | Operation::PopBatch(class, n) => (class, 0, n),
+        };
+        let (batch, mut into) = (Operation::batch(n), [None; 4]);
+        let address = match operation {
+            Operation::PushBatch(..) => batch.as_ptr().addr(),
+            Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
+            _ => address,
+        };
+        // The kernel says which CPU this is; so the words are moved, and not that number.
+        let zero =
+            world.table.words().addr().get().wrapping_add_signed(8 * (word - i64::from(cpu_id())) as isize);
+        let mut operands = vec![
+            (area, world.pcpu.area as u64),
+            (words, zero as u64),
+            (stack, world.classes[class].stack.into()),
+            (rounds, address as u64),
+        ];
+        operands.extend(count.map(|count| (count, n as u64)));
+        let entry = self.section.restart();
+        let exits = [end, miss.unwrap_or(end)];
+        let left = Call { entry, operands, exits, caller: None, left: None }.run();
+        let done = left.trapped() == end;
+        match operation {
+            Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
+            Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
+            Operation::PopBatch(..) => {
+                // What was written there was written by the section.
+                let into = core::hint::black_box(into);
+                Outcome::PopBatch(
+                    into[..if done { n } else { 0 }].iter().map(|round| round.unwrap()).collect(),
+                )
+            }
+        }
+    }
+}
 
 /// What was interrupted, for the floors.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
-    instructions: BTreeSet<u64>,
+    instructions: BTreeSet<usize>,
     interrupted: u64,
 }
 
@@ -158,7 +277,6 @@ impl Steps {
     /// Instructions at which nothing was interrupted.
     fn missed(&self, all: &[Section]) -> Vec<String> {
         all.iter()
-            .filter(|section| copied::EVERYWHERE || self.sections.contains(&section.code.start))
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))
             .filter(|(_, instruction)| !self.instructions.contains(&instruction.ip()))
             .map(|(section, instruction)| section.name(instruction))
@@ -274,6 +392,22 @@ struct Word {
     cpu: Option<u32>,
 }
 
+impl Word {
+    /// The first and the last CPU's, each once.
+    fn cpus(world: &World) -> Vec<Self> {
+        let mut cpus = vec![0, world.cpus() - 1];
+        cpus.dedup();
+        cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
+    }
+    /// What is no CPU's: those in front, the first one behind and the last one.
+    fn spare(world: &World) -> Vec<Self> {
+        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
+        let spare =
+            [-2, -1, count, last].into_iter().filter(|number| *number < 0 || (count..=last).contains(number));
+        spare.map(|number| Self { number, cpu: None }).collect()
+    }
+}
+
 /// What may come of an operation from `state` if all of `meanwhiles` interrupt it in turn: what the portable body does that
 /// runs once, behind them; or the same where the attempts had widened the stack already.
 fn expected(
@@ -337,17 +471,8 @@ impl Everywhere {
         );
         self.survived += u64::from(found > Some(0));
     }
-    /// Whether the section is one that this operation runs.
-    fn enters(&self, copied: &Copied, (word, start, operation): (Word, &State, Operation)) -> bool {
-        self.world.write(start);
-        let first = &copied.section.instructions[0];
-        interrupted(first, &|| {}, || copied.run(&self.world, word.number, operation)).1
-    }
     fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
-        if !copied::EVERYWHERE && !self.enters(copied, case) {
-            return;
-        }
         for instruction in &copied.section.instructions {
             for meanwhile in Meanwhile::ALL {
                 self.world.write(start);
@@ -364,9 +489,6 @@ impl Everywhere {
     fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Meanwhile; 2]]) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
-        if !copied::EVERYWHERE && !self.enters(copied, case) {
-            return;
-        }
         let instructions = &copied.section.instructions;
         for first in instructions {
             for (second, [then, again]) in
@@ -400,12 +522,12 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
         prepare(&sections);
         let (world, twin) = (World::new(), World::new());
         let starts = BOTH.map(|class| starts(&world, class));
-        let [cpus, spare] = Copied::words(&world);
+        let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
         let mut all = Everywhere { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
             let copied = Copied::new(section);
-            let whole = forms.insert(copied.form()) || full();
+            let whole = forms.insert(section.form()) || full();
             // Of every so many starts one, from the last one backwards: there the stack is full.
             for (class, operation) in BOTH.into_iter().flat_map(|class| {
                 copied.operations(class).into_iter().map(move |operation| (class, operation))
@@ -437,10 +559,8 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
             all.pairs
         );
         assert!(all.survived > 0 && all.pairs > 10_000);
-        if copied::EVERYWHERE {
-            assert!(missed > 0);
-            assert_eq!(all.steps.sections.len(), sections.len());
-        }
+        assert!(missed > 0);
+        assert_eq!(all.steps.sections.len(), sections.len());
         all.steps.end(&sections, 4, 100_000);
     });
 }

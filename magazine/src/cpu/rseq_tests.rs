@@ -1,10 +1,6 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[cfg(target_arch = "x86_64")]
 #[path = "../../../tests/kit/sections.rs"]
-mod sections;
-#[cfg(target_arch = "aarch64")]
-#[path = "../../../tests/kit/sections/aarch64.rs"]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
@@ -283,7 +279,6 @@ fn no_section_writes_what_its_restart_reads() {
 /// What the portable bodies do to regions of random words, and all sections: the proof is of the sections against a specification
 /// of its own, and the samples hold that against the portable bodies.
 #[test]
-#[cfg(target_arch = "x86_64")]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn sections_are_written_down() {
     use serde_json::json;

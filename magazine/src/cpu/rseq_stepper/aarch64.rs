@@ -1,50 +1,52 @@
-//! A section as a function: aarch64. Nothing reads the operands of one yet, so those are run that a test calls, on the word of the CPU
-//! that runs it.
+//! The registers of an interrupted thread: aarch64.
 
-use super::*;
+use super::super::sections::{Code, Register};
+use nix::libc;
 
-/// Whether sections are run where they stand, whatever function they were inlined into.
-pub(super) const EVERYWHERE: bool = false;
-
-/// All code that is written to.
-pub(super) fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
-    core::iter::once(section.code.clone())
+/// As a signal's handler sees them.
+#[derive(Clone, Copy)]
+pub(super) struct Registers {
+    general: [libc::c_ulonglong; 31],
+    pc: libc::c_ulonglong,
+    flags: libc::c_ulonglong,
 }
 
-/// Whether a trap was one of a call, and not a breakpoint inside.
-pub(super) fn trap(_: *mut libc::c_void) -> bool {
-    false
+/// Traps, with all registers as they are. Behind it they are what the handler leaves.
+///
+/// # Safety
+/// A handler knows of it.
+pub(super) unsafe fn trap() {
+    // SAFETY: as above.
+    unsafe { core::arch::asm!("brk #0") };
 }
 
-/// A section of the program.
-pub(super) struct Copied<'s> {
-    pub(super) section: &'s Section,
-}
-
-impl<'s> Copied<'s> {
-    pub(super) fn new(section: &'s Section) -> Self {
-        Self { section }
+impl Registers {
+    pub(super) fn read(context: *mut libc::c_void) -> Self {
+        // SAFETY: what the kernel hands to a handler.
+        let all = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        Self { general: all.regs, pc: all.pc, flags: all.pstate }
     }
-    /// Each is another one.
-    pub(super) fn form(&self) -> String {
-        format!("{:#x}", self.section.code.start)
+    pub(super) fn write(self, context: *mut libc::c_void) {
+        // SAFETY: what the kernel hands to a handler, and takes back from it.
+        let all = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        (all.regs, all.pc, all.pstate) = (self.general, self.pc, self.flags);
     }
-    pub(super) fn words(_: &World) -> [Vec<Word>; 2] {
-        let cpu = cpu_id();
-        [vec![Word { number: cpu.into(), cpu: Some(cpu) }], vec![]]
+    pub(super) fn get(&self, register: Register) -> u64 {
+        self.general[register as usize]
     }
-    /// What any may do to a class.
-    pub(super) fn operations(&self, class: usize) -> Vec<Operation> {
-        vec![
-            Operation::Pop(class),
-            Operation::Push(class, round(77)),
-            Operation::PushBatch(class, 1),
-            Operation::PushBatch(class, 3),
-            Operation::PopBatch(class, 1),
-            Operation::PopBatch(class, 3),
-        ]
+    pub(super) fn set(&mut self, register: Register, value: u64) {
+        self.general[register as usize] = value;
     }
-    pub(super) fn run(&self, world: &World, _: i64, operation: Operation) -> Outcome {
-        operation.in_assembly(world)
+    pub(super) fn jump(&mut self, to: usize) {
+        self.pc = to as u64;
+    }
+    /// Where it trapped, and stands still.
+    pub(super) fn trapped(&self) -> usize {
+        self.pc as usize
+    }
+    /// Behind its trap, to go on.
+    pub(super) fn behind(mut self) -> Self {
+        self.pc += size_of::<Code>() as u64;
+        self
     }
 }
