@@ -193,8 +193,9 @@ class State:
 
 
 class X86:
-    """What the instructions of x86-64 do that occur in sections. Another processor is another such class."""
+    """What the instructions of x86-64 do that occur in sections."""
 
+    SEGMENTS = True
     REGISTERS = ["RAX", "RBX", "RCX", "RDX", "RSI", "RDI", "RBP", "RSP"] + [f"R{i}" for i in range(8, 16)]
     CONDITIONS = {
         "e": lambda s: X86.flag(s.zero), "ne": lambda s: Not(X86.flag(s.zero)),
@@ -205,6 +206,10 @@ class X86:
 
     def __init__(self, prover):
         self.prover = prover
+
+    @staticmethod
+    def decoded(one):
+        return one
 
     @staticmethod
     def flag(flag):
@@ -312,7 +317,188 @@ class X86:
         self.write(state, to, value)
 
 
-MACHINES = {"x86_64": X86}
+class Arm:
+    """What the instructions of aarch64 do that occur in sections, read off their words."""
+
+    SEGMENTS = False
+    REGISTERS = [f"X{i}" for i in range(31)]
+    CONDITIONS = {0: "e", 1: "ne", 2: "ae", 3: "b", 8: "a", 9: "be"}
+
+    def __init__(self, prover):
+        self.prover = prover
+
+    @staticmethod
+    def decoded(one):
+        """Its name and operands, as an instruction of x86-64 has them."""
+        word, ip = one["word"], one["ip"]
+        low, base, index = word & 31, word >> 5 & 31, word >> 16 & 31
+        bits, shift = 64 if word >> 31 else 32, word >> 10 & 63
+
+        def register(i, bits=bits, **more):
+            return {"register": f"X{i}", "bits": bits} | more
+
+        def immediate(value):
+            return {"immediate": value}
+
+        def memory(at=0, bits=64 if word >> 30 & 1 else 32, **more):
+            return {"base": f"X{base}", "index": None, "displacement": at & (1 << 64) - 1, "bits": bits} | more
+
+        def signed(from_, width):
+            value = word >> from_ & (1 << width) - 1
+            return value - (1 << width) * (value >> width - 1)
+
+        def bitmask():
+            # As the manual's DecodeBitMasks, of elements as wide as the register.
+            ones, right, wide = (word >> 10 & 63) + 1, word >> 16 & 63, word >> 22 & 1
+            if not wide and (word >> 15 & 1 or bits == 64):
+                raise Unknown(f"`{one['text']}`: a mask of short elements")
+            mask = (1 << ones) - 1
+            return (mask >> right | mask << bits - right) & (1 << bits) - 1
+
+        imm12 = (word >> 10 & 0xfff) << 12 * (word >> 22 & 1)
+        scaled = (word >> 10 & 0xfff) * (8 if word >> 30 & 1 else 4)
+        extended = {1: 16, 2: 32, 3: 64, 6: -32}.get(word >> 13 & 7)
+        load_index = {"index": f"X{index}", "extend": {2: 32, 3: 64, 6: -32}.get(word >> 13 & 7),
+                      "scale": (8 if word >> 30 & 1 else 4) if word >> 12 & 1 else 1}
+        target = {"target": ip + 4 * signed(0 if word & 0xfc000000 == 0x14000000 else 5, 26 if word & 0xfc000000 == 0x14000000 else 19)}
+        page = (ip >> 12) + (signed(5, 19) << 2 | word >> 29 & 3) << 12
+        to, of, by = register(low), register(base), register(index)
+        shifted, extend = by | {"shift": shift}, by | {"extend": extended, "shift": word >> 10 & 7}
+        forms = [
+            (0xffffffe0, 0xd53bd040, "mrs", lambda: [to]),
+            (0x9f000000, 0x90000000, "adrp", lambda: [register(low, 64), immediate(page)]),
+            (0x7f800000, 0x11000000, "add", lambda: [to, of, immediate(imm12)]),
+            (0x7f800000, 0x51000000, "sub", lambda: [to, of, immediate(imm12)]),
+            (0x7f800000, 0x71000000, "subs", lambda: [to, of, immediate(imm12)]),
+            (0x7fe00000, 0x0b000000, "add", lambda: [to, of, shifted]),
+            (0x7fe00000, 0x4b000000, "sub", lambda: [to, of, shifted]),
+            (0x7fe00000, 0x6b000000, "subs", lambda: [to, of, shifted]),
+            (0x7fe00000, 0x0b200000, "add", lambda: [to, of, extend]),
+            (0x7fe00000, 0x6b200000, "subs", lambda: [to, of, extend]),
+            (0x7f800000, 0x12000000, "and", lambda: [to, of, immediate(bitmask())]),
+            (0x7f800000, 0x53000000, "ubfm", lambda: [to, of, immediate(word >> 16 & 63), immediate(word >> 10 & 63)]),
+            (0x7fe0ffe0, 0x2a0003e0, "mov", lambda: [to, by]),
+            (0x7fe00000, 0x52800000, "mov", lambda: [to, immediate(word >> 5 & 0xffff)]),
+            (0x7fe00c00, 0x1a800000, "csel", lambda: [to, of, by, {"condition": word >> 12 & 15}]),
+            (0xbfc00000, 0xb9400000, "ldr", lambda: [register(low, memory()["bits"]), memory(scaled)]),
+            (0xbfc00000, 0xb9000000, "str", lambda: [register(low, memory()["bits"]), memory(scaled)]),
+            (0xbfe00c00, 0xb8400000, "ldr", lambda: [register(low, memory()["bits"]), memory(signed(12, 9))]),
+            (0xbfe00c00, 0xb8000000, "str", lambda: [register(low, memory()["bits"]), memory(signed(12, 9))]),
+            (0xbfe00c00, 0xb8600800, "ldr", lambda: [register(low, memory()["bits"]), memory(**load_index)]),
+            (0xbfe00c00, 0xb8200800, "str", lambda: [register(low, memory()["bits"]), memory(**load_index)]),
+            (0xbffffc00, 0x88dffc00, "ldr", lambda: [register(low, memory()["bits"]), memory()]),
+            (0xfffffc00, 0xc85f7c00, "ldr", lambda: [register(low, 64), memory()]),
+            (0xffe0fc00, 0xc8007c00, "stxr", lambda: [register(index, 32), register(low, 64), memory()]),
+            (0xff000010, 0x54000000, "b.", lambda: [target, {"condition": word & 15}]),
+            (0x7f000000, 0x34000000, "cbz", lambda: [target, to]),
+            (0x7f000000, 0x35000000, "cbnz", lambda: [target, to]),
+            (0xfc000000, 0x14000000, "b", lambda: [target]),
+            (0xffffffff, 0xd503203f, "pause", lambda: []),
+        ]
+        for mask, fixed, name, operands in forms:
+            if word & mask == fixed:
+                return one | {"mnemonic": name, "operands": operands()}
+        raise Unknown(f"`{one['text']}`: no meaning is known of it")
+
+    @staticmethod
+    def extended(value, extend, bits):
+        """The low bits of a register, as wide as an operand."""
+        if extend is None:
+            raise Unknown("a register that is extended in another way")
+        if extend < 0:
+            return SignExt(bits + extend, Extract(-extend - 1, 0, value))
+        return ZeroExt(bits - min(extend, bits), Extract(min(extend, bits) - 1, 0, value))
+
+    def register(self, state, name):
+        return BitVecVal(0, 64) if name == "X31" else state.register(name)
+
+    def read(self, state, operand, bits):
+        if "immediate" in operand:
+            return BitVecVal(operand["immediate"], bits)
+        value = Extract(bits - 1, 0, self.register(state, operand["register"]))
+        if "extend" in operand:
+            value = self.extended(self.register(state, operand["register"]), operand["extend"], bits)
+        return value << operand.get("shift", 0)
+
+    def write(self, state, operand, value):
+        if operand["register"] != "X31":
+            state.registers[operand["register"]] = z3.simplify(ZeroExt(64 - operand["bits"], value))
+            state.own.add(operand["register"])
+
+    def address(self, state, operand):
+        at = self.register(state, operand["base"]) + BitVecVal(operand["displacement"], 64)
+        if operand["index"]:
+            at = at + self.extended(self.register(state, operand["index"]), operand["extend"], 64) * operand["scale"]
+        return at
+
+    def step(self, state, instruction):
+        """Runs it. `(condition, target)` of a jump, else None."""
+        name, operands = instruction["mnemonic"].lower(), instruction["operands"]
+        if name == "b":
+            return BoolVal(True), operands[0]["target"]
+        if name == "b.":
+            return self.condition(state, operands[1]), operands[0]["target"]
+        if name in ("cbz", "cbnz"):
+            zero = self.read(state, operands[1], operands[1]["bits"]) == 0
+            return zero if name == "cbz" else Not(zero), operands[0]["target"]
+        getattr(self, "do_" + name)(state, *operands)
+        return None
+
+    def condition(self, state, operand):
+        name = self.CONDITIONS.get(operand["condition"])
+        if name is None:
+            raise Unknown(f"no meaning is known of condition {operand['condition']}")
+        return X86.CONDITIONS[name](state)
+
+    def do_mrs(self, state, to):
+        self.write(state, to, self.prover.thread_pointer)
+
+    def do_adrp(self, state, to, page):
+        self.write(state, to, self.read(state, page, 64))
+
+    do_mov = lambda self, state, to, of: self.write(state, to, self.read(state, of, to["bits"]))
+
+    def do_add(self, state, to, of, by):
+        self.write(state, to, self.read(state, of, to["bits"]) + self.read(state, by, to["bits"]))
+
+    def do_sub(self, state, to, of, by):
+        self.write(state, to, self.read(state, of, to["bits"]) - self.read(state, by, to["bits"]))
+
+    def do_subs(self, state, to, of, by):
+        a, b = self.read(state, of, to["bits"]), self.read(state, by, to["bits"])
+        # As x86-64 has it; the carry of aarch64 is the opposite, and so are its conditions.
+        state.carry, state.zero = ULT(a, b), a == b
+        self.write(state, to, a - b)
+
+    def do_and(self, state, to, of, mask):
+        self.write(state, to, self.read(state, of, to["bits"]) & self.read(state, mask, to["bits"]))
+
+    def do_ubfm(self, state, to, of, right, top):
+        bits, value = to["bits"], self.read(state, of, to["bits"])
+        right, top = right["immediate"], top["immediate"]
+        if top + 1 != right or top == bits - 1:
+            raise Unknown("a move of a field that is no shift to the left")
+        self.write(state, to, value << bits - right)
+
+    def do_csel(self, state, to, of, by, condition):
+        bits = to["bits"]
+        self.write(state, to, If(self.condition(state, condition), self.read(state, of, bits), self.read(state, by, bits)))
+
+    def do_ldr(self, state, to, of):
+        self.write(state, to, self.prover.load(state, self.address(state, of), of["bits"], None))
+
+    def do_str(self, state, of, to):
+        self.prover.store(state, self.address(state, to), self.read(state, of, to["bits"]), to["bits"], None)
+
+    def do_stxr(self, state, status, of, to):
+        self.do_str(state, of, to)
+        self.write(state, status, BitVec("status", 32))
+
+    def do_pause(self, state):
+        pass
+
+
+MACHINES = {"x86_64": X86, "aarch64": Arm}
 
 
 # ---- the proof ----
@@ -342,7 +528,10 @@ class Prover:
         for name in ["area", "words", "stack"] + ["rounds"] * (self.kind != "Pop"):
             self.first[operands[name]] = getattr(self, name)
         # What each register is that leads to memory.
-        self.spaces = {"words": self.words, "region": self.region, "thread": self.area}
+        thread = self.area if self.machine.SEGMENTS else BitVec("thread", 64)
+        # What `area` is counted from.
+        self.thread_pointer = thread - self.area
+        self.spaces = {"words": self.words, "region": self.region, "thread": thread}
         self.cpu = BitVec("cpu", 32)
         self.mem, self.thread, self.batch = region(), {}, {}
         rounds = []
@@ -364,7 +553,8 @@ class Prover:
         """What an address leads to, and the offset in there."""
         for space, base in self.spaces.items():
             offset = z3.simplify(at - base, som=True)
-            if bool(segment) == (space == "thread") and not occurs(base, offset):
+            fits = not self.machine.SEGMENTS or bool(segment) == (space == "thread")
+            if fits and not occurs(base, offset):
                 return space, offset
         raise Refuted(f"an address that leads to nothing known: {z3.simplify(at)}")
 
@@ -564,12 +754,13 @@ class Prover:
         self.store = lambda state, at, value, bits, segment: stores.append(z3.simplify(at))
         self.load = lambda state, at, bits, segment: BitVec("counter", bits)
         while ip != section["restart"]:
-            instruction = self.code[ip]
+            instruction = self.code.pop(ip)
             jump = self.machine.step(state, instruction)
-            ip = jump[1] if jump else instruction["next"]
+            # A jump back is of the counter's own loop.
+            ip = jump[1] if jump and jump[1] in self.code else instruction["next"]
         del self.store, self.load
-        if state.own or not all(z3.is_bv_value(at) for at in stores):
-            raise Refuted("the way back from an abort changes registers, or memory beside a counter")
+        if state.own & set(self.operands()) or not all(z3.is_bv_value(at) for at in stores):
+            raise Refuted("the way back from an abort changes operands, or memory beside a counter")
 
     def empty(self):
         """In a region of zeros it misses and writes nothing."""
@@ -669,6 +860,8 @@ def main(arguments):
             print(f"SPECIFICATION | {check_samples(layout, program['samples'])} samples of the portable bodies agree", flush=True)
         counts = Counter()
         for section in program["sections"]:
+            for part in ("way_back", "code"):
+                section[part] = [machine.decoded(one) for one in section[part]]
             name = f"{section['kind']} at {section['start']:#x}"
             try:
                 if section["form"] not in known:

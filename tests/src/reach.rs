@@ -370,6 +370,40 @@ impl Table {
         Ok(table)
     }
 
+    /// What does not fit: files that have no row, rows that have no file, tools that have not run, and files that no concurrent
+    /// checker reaches and nobody has given a reason for, or the other way round.
+    pub fn misfits<'f>(
+        &self,
+        files: impl IntoIterator<Item = &'f str>,
+        reasoned: impl IntoIterator<Item = &'f str>,
+    ) -> Vec<String> {
+        let files: BTreeSet<&str> = files.into_iter().collect();
+        let reasoned: BTreeSet<&str> = reasoned.into_iter().collect();
+        let (rows, unreached): (BTreeSet<&str>, _) =
+            (self.0.keys().map(String::as_str).collect(), self.unreached());
+        let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
+            of.difference(but).map(|file| format!("{file}: {what}")).collect()
+        };
+        let mut all = told(&files, &rows, "no row in tests/REACH.md: run `cargo check-reach --write`");
+        all.extend(told(&rows, &files, "a row in tests/REACH.md, and nothing runs in it"));
+        all.extend(told(
+            &unreached,
+            &reasoned,
+            "no concurrent checker reaches it: tests/claims.toml should say why",
+        ));
+        all.extend(told(
+            &reasoned,
+            &unreached,
+            "tests/claims.toml says why nothing reaches it, and something does",
+        ));
+        for (i, Tool { name, .. }) in TOOLS.iter().enumerate() {
+            if self.0.values().any(|(_, reached)| reached[i].is_none()) {
+                all.push(format!("tests/REACH.md: {name} have not run: `cargo check-reach --write`"));
+            }
+        }
+        all
+    }
+
     /// Files of which no concurrent checker reaches anything.
     pub fn unreached(&self) -> BTreeSet<&str> {
         let reached = |reached: &Reached| {
@@ -459,6 +493,20 @@ const fn k() -> u32 { 1 }
         (shares[1], shares[5], shares[9]) = (None, Some(67), Some(100));
         assert_eq!(parsed.0["slab/pool/src/a.rs"], (3, shares));
         assert_eq!(parsed.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
+        let (name, other) = ("slab/pool/src/a.rs", "slab/src/b.rs");
+        assert_eq!(
+            parsed.misfits([name], [name]),
+            ["tests/REACH.md: schedules have not run: `cargo check-reach --write`"]
+        );
+        let said = parsed.misfits([other], [other]).join("\n");
+        for expected in [
+            "slab/src/b.rs: no row",
+            "slab/pool/src/a.rs: a row",
+            "slab/pool/src/a.rs: no concurrent checker",
+            "slab/src/b.rs: tests/claims.toml says why",
+        ] {
+            assert!(said.contains(expected), "{said}");
+        }
         assert!(Table::parse("| slab/x.rs | 1 | 2 |").is_err());
     }
 }

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use uslab_tests::claims::unreached;
 use uslab_tests::jobs::{run_within, side_by_side};
 use uslab_tests::models::rows;
 use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, files};
@@ -25,7 +26,8 @@ use uslab_tests::{cargo_in, workspace};
 /// What is built and copied lies in target/reach. What a tool reached is kept there while the sources are the same, so that parts may run
 /// one at a time. Cold all of them take about half an hour on two cores.
 ///
-/// Exit codes: 0 all ran, 1 some test failed that passes without probes, or something does not build, 2 wrong usage.
+/// Exit codes: 0 all ran, 1 some test failed that passes without probes, something does not build, or a file that no concurrent
+/// checker reaches has no reason in tests/claims.toml, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
@@ -172,6 +174,11 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
         eprintln!("check-reach: {missing:?} have not run on these sources: ? in the table");
     }
     let table = Table::new(&tree.files, &reached);
+    if missing.is_empty() {
+        let reasoned = unreached()?;
+        let run = tree.files.iter().filter(|(_, file)| !file.is_empty()).map(|(name, _)| name.as_str());
+        failed.extend(table.misfits(run, reasoned.iter().flat_map(|of| &of.files).map(String::as_str)));
+    }
     if args.write {
         fs::write(workspace().join("tests/REACH.md"), table.text()).context("tests/REACH.md")?;
         println!("reach: {} files written to tests/REACH.md", table.0.len());
