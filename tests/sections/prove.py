@@ -19,9 +19,9 @@ whatever the memory is then.
 The specification is stated once, as terms of z3, and must agree with the samples. Sections that differ in nothing but addresses
 and names of registers are proven once. `--planted` changes each instruction of each in turn, and each change must be refuted.
 
-Assumed, by the safety comments of `cpu/rseq/x86_64.rs`: everything is aligned; the table's words, the region, the batch's room,
+Assumed, by the safety comments of `cpu/rseq/x86_64.rs`, and by the orders that `aarch64.rs` argues beside it: everything is aligned; the table's words, the region, the batch's room,
 statics and the thread's `struct rseq` are different memory; `cap` and `limit` have 16 bits; there is no null among the rounds of a batch;
-nobody else writes to what the section works on before it commits or aborts.
+nobody else writes to what the section works on before it commits or aborts, and nobody sees its accesses out of order.
 
 Exit codes: 0 proven, 1 refuted, 2 wrong usage, or an instruction of no known meaning.
 """
@@ -786,7 +786,10 @@ def prove(layout, machine, section, batches=BATCHES):
 NEIGHBOURS = {
     "Jae": "Ja", "Ja": "Jae", "Jb": "Jbe", "Jbe": "Jb", "Je": "Jne", "Jne": "Je",
     "Cmovb": "Cmovbe", "Cmova": "Cmovae", "Add": "Sub", "Sub": "Add", "Inc": "Dec", "Movsxd": "Mov",
+    "add": "sub", "sub": "add", "cbz": "cbnz",
 }
+# lo, ls; hi, hs; eq, ne.
+CONDITIONS = {3: 9, 9: 3, 8: 2, 2: 8, 0: 1, 1: 0}
 # What is as good: the smaller one of two that are equal.
 EQUIVALENT = {("Cmovb", "Cmovbe"), ("Cmova", "Cmovae")}
 
@@ -811,6 +814,14 @@ def planted(section):
         for i, operand in enumerate(operands):
             def moved(**with_):
                 return operands[:i] + [operand | with_] + operands[i + 1:]
+            if "condition" in operand:
+                # As `EQUIVALENT`.
+                other = moved(condition=CONDITIONS[operand["condition"]])
+                yield f"`{text}` on its neighbour", name == "csel", changed(operands=other)
+            if operand.get("extend") == -32:
+                yield f"`{text}` without its sign", False, changed(operands=moved(extend=32))
+            if "shift" in operand:
+                yield f"`{text}` shifted by 1 more", False, changed(operands=moved(shift=operand["shift"] + 1))
             if "displacement" in operand:
                 further = operand["displacement"] + 8 & (1 << 64) - 1
                 yield f"`{text}` 8 bytes further", False, changed(operands=moved(displacement=further))
