@@ -418,7 +418,7 @@ class Arm:
         value = Extract(bits - 1, 0, self.register(state, operand["register"]))
         if "extend" in operand:
             value = self.extended(self.register(state, operand["register"]), operand["extend"], bits)
-        return value << operand.get("shift", 0)
+        return value << operand["shift"] if operand.get("shift") else value
 
     def write(self, state, operand, value):
         if operand["register"] != "X31":
@@ -570,11 +570,11 @@ class Prover:
         """A model of them, or None."""
         # Made anew: what solves many claims one after the other works on bits far slower.
         solver = z3.SolverFor("QF_AUFBV")
-        solver.set("timeout", 120_000)
+        solver.set("timeout", 900_000)
         solver.add(*self.facts, *claims)
         answer = solver.check()
         if answer == z3.unknown:
-            raise Unknown(f"z3 does not know whether {claims} ({solver.reason_unknown()})")
+            raise Unknown(f"z3 does not know whether one of its {self.kind} claims holds ({solver.reason_unknown()})")
         return solver.model() if answer == z3.sat else None
 
     def example(self, model):
