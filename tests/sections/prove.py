@@ -19,9 +19,10 @@ whatever the memory is then.
 The specification is stated once, as terms of z3, and must agree with the samples. Sections that differ in nothing but addresses
 and names of registers are proven once. `--planted` changes each instruction of each in turn, and each change must be refuted.
 
-Assumed, by the safety comments of `cpu/rseq/x86_64.rs`, and by the orders that `aarch64.rs` argues beside it: everything is aligned; the table's words, the region, the batch's room,
-statics and the thread's `struct rseq` are different memory; `cap` and `limit` have 16 bits; there is no null among the rounds of a batch;
-nobody else writes to what the section works on before it commits or aborts, and nobody sees its accesses out of order.
+Assumed, by the safety comments of `cpu/rseq/x86_64.rs` and the orders that `aarch64.rs` argues beside it: everything is aligned; the
+table's words, the region, the batch's room, statics and the thread's `struct rseq` are different memory; `cap` and `limit` have 16
+bits; there is no null among the rounds of a batch; nobody else writes to what the section works on before it commits or aborts, and
+nobody sees its accesses out of order.
 
 Exit codes: 0 proven, 1 refuted, 2 wrong usage, or an instruction of no known meaning.
 """
