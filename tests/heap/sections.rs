@@ -8,7 +8,7 @@
     target_arch = "x86_64"
 ))]
 
-#[allow(dead_code, reason = "what traps are made of is the stepper's")]
+#[allow(dead_code, unused_imports, reason = "what traps are made of is the stepper's")]
 #[path = "../kit/sections.rs"]
 mod decoded;
 
@@ -25,4 +25,10 @@ fn no_section_of_a_program_writes_what_its_restart_reads() {
     let checked = decoded::check();
     assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
+}
+
+#[test]
+#[ignore = "writes to a file; run by .ci/sections"]
+fn sections_are_written_down() {
+    decoded::write_down(serde_json::json!({}));
 }

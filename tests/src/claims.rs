@@ -26,10 +26,35 @@ pub struct Claim {
     pub beyond: String,
 }
 
+/// Files that no concurrent checker reaches, in words.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unreached {
+    /// Relative to the workspace's root.
+    pub files: Vec<String>,
+    /// Why none needs to, or what looks at them instead.
+    pub reason: String,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     claim: Vec<Claim>,
+    #[serde(default)]
+    unreached: Vec<Unreached>,
+}
+
+fn words() -> anyhow::Result<String> {
+    let path = workspace().join("tests/claims.toml");
+    std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// What `tests/claims.toml` says of files that no concurrent checker reaches.
+///
+/// # Errors
+/// It cannot be read.
+pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
+    Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
 }
 
 /// Whose rows a file holds.
@@ -95,6 +120,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
 #[derive(Clone, Debug)]
 pub struct Claims {
     list: Vec<(Claim, Evidence)>,
+    unreached: Vec<Unreached>,
 }
 
 impl Claims {
@@ -103,21 +129,19 @@ impl Claims {
     /// # Errors
     /// A file that cannot be read, or rows and words that do not fit each other.
     pub fn read() -> anyhow::Result<Self> {
-        let path = workspace().join("tests/claims.toml");
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
             std::fs::read_to_string(&path)
                 .with_context(|| format!("{}: no rows yet; `cargo {command}` writes them", shown(&path)))
         };
         let rows = rows(Runner::All, "check-all")? + &rows(Runner::Orderings, "check-orderings")?;
-        Self::join(&text, &rows)
+        Self::join(&words()?, &rows)
     }
 
     fn join(words: &str, rows: &str) -> anyhow::Result<Self> {
-        let claims = toml::from_str::<File>(words).context("tests/claims.toml")?.claim;
-        let list = claims.into_iter().map(|claim| (claim, Evidence::default())).collect();
-        let mut claims = Self { list };
+        let File { claim, unreached } = toml::from_str(words).context("tests/claims.toml")?;
+        let list = claim.into_iter().map(|claim| (claim, Evidence::default())).collect();
+        let mut claims = Self { list, unreached };
         for row in rows.lines() {
             claims.take(row).with_context(|| format!("the row {row:?}"))?;
         }
@@ -220,6 +244,15 @@ impl Claims {
             }
             _ = writeln!(out, "- not shown: {}", claim.beyond);
         }
+        if !self.unreached.is_empty() {
+            out += UNREACHED;
+        }
+        for Unreached { files, reason } in &self.unreached {
+            _ = writeln!(out, "\n{reason}\n");
+            for file in files {
+                _ = writeln!(out, "- `{file}`");
+            }
+        }
         out
     }
 }
@@ -238,6 +271,12 @@ run larger scenarios under shuttle, sequentially consistent, and sample. They ar
 
 None of it is a proof. Models are small: two or three threads, two CPUs, magazines of one or two; a bug that needs a fourth
 thread or one more pre-emption than the bound is not found by them.
+";
+
+const UNREACHED: &str = "
+## Files that no concurrent checker reaches
+
+Neither a model, nor a schedule, nor the stepper runs a line of these; [REACH.md](REACH.md) has what else does.
 ";
 
 /// `2`, or `2 to 3`.
@@ -297,6 +336,13 @@ mod tests {
             table.contains("- 30 schedules, random and PCT, 4 threads")
                 && !table.contains("executions\n- 30")
         );
+    }
+
+    #[test]
+    fn files_that_nothing_reaches_follow_with_their_reasons() {
+        let words = format!("{WORDS}[[unreached]]\nfiles = ['a.rs', 'b.rs']\nreason = 'They wait.'\n");
+        let table = Claims::join(&words, &[MODEL, CAUGHT].join("\n")).unwrap().table();
+        assert!(table.ends_with("\n\nThey wait.\n\n- `a.rs`\n- `b.rs`\n"), "{table}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod imports;
 pub mod jobs;
 pub mod models;
 pub mod mutate;
+pub mod reach;
 pub mod share;
 pub mod source;
 pub mod surface;

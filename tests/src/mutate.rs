@@ -279,7 +279,7 @@ fn leaves(expr: &Expr) -> bool {
 }
 
 /// Those of what may stand as a statement.
-fn attributes(expr: &Expr) -> &[syn::Attribute] {
+pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     match expr {
         Expr::Assign(of) => &of.attrs,
         Expr::Binary(of) => &of.attrs,

@@ -5,16 +5,18 @@
 //! meanwhile; then the section runs again, with the registers that the aborted attempt left. What comes of it must be what
 //! would have come without that attempt.
 //!
-//! Nothing here knows what a section looks like or how many there are: [`sections`] reads them from the program.
+//! Nothing here knows how many sections there are: [`sections`] reads them from the program, and each is run where it stands
+//! ([`Call`]). None may be left out: all instructions of all sections are counted.
 //! A breakpoint changes code that all threads share, so each test has a process of its own ([`alone`]).
 
-use super::sections::{self, Code, Instruction, Section, TRAP};
+use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
 use super::*;
 use crate::sync::AtomicPtr;
 use nix::sys::mman::{ProtFlags, mprotect};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::num::NonZero;
+use std::ops::Range;
 
 /// Whether the long variants are to run.
 fn full() -> bool {
@@ -32,13 +34,37 @@ fn stay() -> u32 {
 
 /// A breakpoint that is met once.
 struct Breakpoint<'a> {
-    at: *mut Code,
-    /// What it stands in place of.
-    code: Code,
+    code: Patch,
     meanwhile: &'a dyn Fn(),
     met: Counter,
     /// The one that stands behind it, when the section runs again.
     next: Option<&'a Breakpoint<'a>>,
+}
+
+/// A piece of code that traps while it is written over.
+#[derive(Clone, Copy)]
+struct Patch {
+    at: *mut Code,
+    code: Code,
+}
+
+impl Patch {
+    fn new(at: usize) -> Self {
+        let at = at as *mut Code;
+        // SAFETY: code can be read, and no breakpoint stands there now.
+        Self { at, code: unsafe { at.read_volatile() } }
+    }
+    fn trap(&self) {
+        self.write(TRAP);
+    }
+    fn lift(&self) {
+        self.write(self.code);
+    }
+    fn write(&self, code: Code) {
+        // SAFETY: the code of sections and where they end is writable here, and this thread alone runs it.
+        unsafe { self.at.write_volatile(code) };
+        sections::written(self.at);
+    }
 }
 
 /// The one that stands now.
@@ -46,25 +72,22 @@ static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::nu
 
 impl<'a> Breakpoint<'a> {
     fn new(instruction: &Instruction, meanwhile: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
-        let at = instruction.ip() as *mut Code;
-        // SAFETY: code can be read, and no breakpoint stands there now.
-        Self { at, code: unsafe { at.read_volatile() }, meanwhile, met: Counter::new(0), next }
+        Self { code: Patch::new(instruction.ip()), meanwhile, met: Counter::new(0), next }
     }
     fn stand(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
-        self.write(TRAP);
-    }
-    fn write(&self, code: Code) {
-        // SAFETY: the code of sections is writable here, and this thread alone runs it.
-        unsafe { self.at.write_volatile(code) };
-        sections::written(self.at);
+        self.code.trap();
     }
 }
 
-extern "C" fn trap(_: libc::c_int) {
+extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: whoever sets it keeps it until it is null again.
+    if unsafe { CALL.load(Relaxed).as_mut() }.is_some_and(|call| call.trap(context)) {
+        return;
+    }
     // SAFETY: a breakpoint stands while `interrupted` or `interrupted_twice` runs, which keep it.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
-    breakpoint.write(breakpoint.code);
+    breakpoint.code.lift();
     breakpoint.met.add(1);
     (breakpoint.meanwhile)();
     if let Some(next) = breakpoint.next {
@@ -72,16 +95,16 @@ extern "C" fn trap(_: libc::c_int) {
     }
 }
 
-/// Makes the code of these sections writable, and breakpoints known.
+/// Makes the code of these sections writable, where they go on, too; and breakpoints known.
 fn prepare(sections: &[Section]) {
     const PAGE: usize = 4096;
-    for section in sections {
-        let (start, end) = (section.code.start / PAGE * PAGE, section.code.end.next_multiple_of(PAGE));
+    for Range { start, end } in sections.iter().flat_map(code) {
+        let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: whole pages of this program's code, which stay what they are.
         unsafe { mprotect(NonNull::new(start as *mut libc::c_void).unwrap(), end - start, all) }.unwrap();
     }
-    let action = SigAction::new(SigHandler::Handler(trap), SaFlags::empty(), SigSet::empty());
+    let action = SigAction::new(SigHandler::SigAction(trap), SaFlags::SA_SIGINFO, SigSet::empty());
     // SAFETY: what a handler runs here interrupts a section, and a section holds no lock and allocates nothing.
     unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
 }
@@ -96,7 +119,7 @@ fn interrupted<T>(
     let breakpoint = Breakpoint::new(instruction, meanwhile, None);
     breakpoint.stand();
     let outcome = operation();
-    breakpoint.write(breakpoint.code);
+    breakpoint.code.lift();
     (outcome, breakpoint.met.get() > 0)
 }
 
@@ -110,15 +133,138 @@ fn interrupted_twice<T>(
     let first = Breakpoint::new(first, then, Some(&second));
     first.stand();
     let outcome = operation();
-    [&second, &first].iter().for_each(|breakpoint| breakpoint.write(breakpoint.code));
+    [&second, &first].iter().for_each(|breakpoint| breakpoint.code.lift());
     (outcome, first.met.get() > 0 && second.met.get() > 0)
+}
+
+// ---------------------------------------------------------------- a section as a function
+
+#[cfg_attr(target_arch = "x86_64", path = "rseq_stepper/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "rseq_stepper/aarch64.rs")]
+mod registers;
+use registers::Registers;
+
+/// All code of a section that is written to: its own, and where it goes on.
+fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
+    let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
+    core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
+}
+
+/// A call of a section where it stands in the program, whatever function it was inlined into, also one that no test calls.
+///
+/// A trap goes to its restart label, with its operands in the registers that it has them in; one behind it comes back.
+struct Call {
+    entry: usize,
+    operands: Vec<(Register, u64)>,
+    /// Where it ends with a commit, and without.
+    exits: [usize; 2],
+    /// The registers in front of it, until it ends,
+    caller: Option<Registers>,
+    /// and at its end.
+    left: Option<Registers>,
+}
+
+static CALL: AtomicPtr<Call> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Call {
+    /// Whether it is a trap of this call, and not a breakpoint inside.
+    fn trap(&mut self, context: *mut libc::c_void) -> bool {
+        let mut registers = Registers::read(context);
+        let Some(caller) = self.caller else {
+            self.caller = Some(registers);
+            self.operands.iter().for_each(|(register, value)| registers.set(*register, *value));
+            registers.jump(self.entry);
+            registers.write(context);
+            return true;
+        };
+        if !self.exits.contains(&registers.trapped()) {
+            return false;
+        }
+        self.left = Some(registers);
+        caller.behind().write(context);
+        true
+    }
+    /// The registers at its end.
+    fn run(mut self) -> Registers {
+        let exits = self.exits.map(Patch::new);
+        exits.iter().for_each(Patch::trap);
+        CALL.store(&raw mut self, Relaxed);
+        // SAFETY: the handler runs the section, which uses no stack, and then sets all registers to what they are here.
+        unsafe { registers::trap() };
+        CALL.store(core::ptr::null_mut(), Relaxed);
+        exits.iter().for_each(Patch::lift);
+        self.left.expect("a call ends")
+    }
+}
+
+/// A section of the program.
+struct Copied<'s> {
+    section: &'s Section,
+    operands: Operands,
+}
+
+impl<'s> Copied<'s> {
+    fn new(section: &'s Section) -> Self {
+        Self { section, operands: section.operands() }
+    }
+    /// What it may do to a class.
+    fn operations(&self, class: usize) -> Vec<Operation> {
+        match self.operands.kind {
+            Kind::Pop => vec![Operation::Pop(class)],
+            Kind::Push => vec![Operation::Push(class, round(77))],
+            Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
+            Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
+        }
+    }
+    /// The operation, on what the word of that number leads to.
+    fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
+        let Operands { area, words, stack, rounds, count, .. } = self.operands;
+        let (end, miss) = (self.section.code.end, self.section.miss());
+        assert_ne!(Some(end), miss, "{:#x}: done or not, it goes on at one place", self.section.code.start);
+        let (class, address, n) = match operation {
+            Operation::Pop(class) => (class, 0, 0),
+            Operation::Push(class, round) => (class, round.addr().get(), 0),
+            Operation::PushBatch(class, n) | Operation::PopBatch(class, n) => (class, 0, n),
+        };
+        let (batch, mut into) = (Operation::batch(n), [None; 4]);
+        let address = match operation {
+            Operation::PushBatch(..) => batch.as_ptr().addr(),
+            Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
+            _ => address,
+        };
+        // The kernel says which CPU this is; so the words are moved, and not that number.
+        let zero =
+            world.table.words().addr().get().wrapping_add_signed(8 * (word - i64::from(cpu_id())) as isize);
+        let mut operands = vec![
+            (area, world.pcpu.area as u64),
+            (words, zero as u64),
+            (stack, world.classes[class].stack.into()),
+            (rounds, address as u64),
+        ];
+        operands.extend(count.map(|count| (count, n as u64)));
+        let entry = self.section.restart();
+        let exits = [end, miss.unwrap_or(end)];
+        let left = Call { entry, operands, exits, caller: None, left: None }.run();
+        let done = left.trapped() == end;
+        match operation {
+            Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
+            Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
+            Operation::PopBatch(..) => {
+                // What was written there was written by the section.
+                let into = core::hint::black_box(into);
+                Outcome::PopBatch(
+                    into[..if done { n } else { 0 }].iter().map(|round| round.unwrap()).collect(),
+                )
+            }
+        }
+    }
 }
 
 /// What was interrupted, for the floors.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
-    instructions: BTreeSet<u64>,
+    instructions: BTreeSet<usize>,
     interrupted: u64,
 }
 
@@ -128,10 +274,9 @@ impl Steps {
         self.instructions.insert(instruction.ip());
         self.interrupted += 1;
     }
-    /// Instructions of sections that were entered, at which nothing was interrupted.
+    /// Instructions at which nothing was interrupted.
     fn missed(&self, all: &[Section]) -> Vec<String> {
         all.iter()
-            .filter(|section| self.sections.contains(&section.code.start))
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))
             .filter(|(_, instruction)| !self.instructions.contains(&instruction.ip()))
             .map(|(section, instruction)| section.name(instruction))
@@ -140,10 +285,11 @@ impl Steps {
     /// Prints what was reached, and asserts that it was enough.
     fn end(&self, all: &[Section], sections: usize, interrupted: u64) {
         println!(
-            "{} of {} sections, {} instructions, {} interrupted operations",
+            "{} of {} sections, {} of {} instructions, {} interrupted operations",
             self.sections.len(),
             all.len(),
             self.instructions.len(),
+            all.iter().map(|section| section.instructions.len()).sum::<usize>(),
             self.interrupted
         );
         assert!(self.sections.len() >= sections, "fewer than {sections} sections were entered");
@@ -159,6 +305,8 @@ enum Meanwhile {
     Nothing,
     /// A drain takes what all stacks hold.
     Drain,
+    /// One begins, and is at work still: the CPU's word leads to the empty region.
+    Away,
     /// More of the region is committed.
     Commit,
     /// The class may use so many places on this CPU.
@@ -172,9 +320,10 @@ const CLASS: usize = 1;
 const OTHER: usize = 0;
 
 impl Meanwhile {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Nothing,
         Self::Drain,
+        Self::Away,
         Self::Commit,
         Self::Limit(0),
         Self::Limit(4),
@@ -201,6 +350,7 @@ impl Meanwhile {
                     |_, taken| while taken.pop().is_some() {},
                 );
             }
+            Self::Away => world.take_away(cpu),
             Self::Commit => {
                 _ = table.commit(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
             }
@@ -210,32 +360,24 @@ impl Meanwhile {
     }
 }
 
-const OPERATIONS: [Operation; 6] = [
-    Operation::Pop(CLASS),
-    Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(77).unwrap())),
-    Operation::PushBatch(CLASS, 1),
-    Operation::PushBatch(CLASS, 3),
-    Operation::PopBatch(CLASS, 1),
-    Operation::PopBatch(CLASS, 3),
-];
-
-/// The class with so many rounds and so many places, and with as much of the region committed as that takes or more.
-fn starts(world: &World) -> Vec<State> {
+/// `class` with so many rounds and so many places, and with as much of the region committed as that takes or more.
+fn starts(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
-        for (committed, limit) in [world.classes[CLASS].end(cap), World::REGION]
+        for (committed, limit) in [world.classes[class].end(cap), World::REGION]
             .into_iter()
             .flat_map(|bytes| [(bytes, REACH.into()), (bytes, 4)])
         {
             let rounds = |first: usize, len: u64| -> Vec<_> {
                 (0..=len as usize).map(|i| (i > 0).then(|| round(first + i))).collect()
             };
+            let at = |own: u64, other: u64| BOTH.map(|at| if at == class { own } else { other });
             let look = Look {
                 committed,
-                heads: [5 * OP + 3, 7 * OP + len],
-                caps: [4, cap],
-                limits: [REACH.into(), limit],
-                places: [rounds(300, 3), rounds(400, len)],
+                heads: at(7 * OP + len, 5 * OP + 3),
+                caps: at(cap.into(), 4).map(|cap| cap as u32),
+                limits: at(limit, REACH.into()).map(|limit| limit as u32),
+                places: BOTH.map(|at| if at == class { rounds(400, len) } else { rounds(300, 3) }),
             };
             starts.push(State { cpus: vec![look; world.cpus() as usize] });
         }
@@ -243,22 +385,50 @@ fn starts(world: &World) -> Vec<State> {
     starts
 }
 
+/// The word that an operation reads, and whose region it leads to.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    number: i64,
+    cpu: Option<u32>,
+}
+
+impl Word {
+    /// The first and the last CPU's, each once.
+    fn cpus(world: &World) -> Vec<Self> {
+        let mut cpus = vec![0, world.cpus() - 1];
+        cpus.dedup();
+        cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
+    }
+    /// What is no CPU's: those in front, the first one behind and the last one.
+    fn spare(world: &World) -> Vec<Self> {
+        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
+        let spare =
+            [-2, -1, count, last].into_iter().filter(|number| *number < 0 || (count..=last).contains(number));
+        spare.map(|number| Self { number, cpu: None }).collect()
+    }
+}
+
 /// What may come of an operation from `state` if all of `meanwhiles` interrupt it in turn: what the portable body does that
 /// runs once, behind them; or the same where the attempts had widened the stack already.
 fn expected(
     twin: &World,
-    cpu: u32,
+    word: Word,
     state: &State,
     meanwhiles: &[Meanwhile],
     operation: Operation,
 ) -> Vec<(Outcome, State)> {
     twin.write(state);
     let Some((meanwhile, later)) = meanwhiles.split_first() else {
-        let outcome = operation.in_rust(twin, cpu);
+        let outcome = match (word.cpu, operation) {
+            (Some(cpu), _) => operation.in_rust(twin, cpu),
+            (None, Operation::Pop(_)) => Outcome::Pop(None),
+            (None, Operation::Push(..) | Operation::PushBatch(..)) => Outcome::Push(false),
+            (None, Operation::PopBatch(..)) => Outcome::PopBatch(vec![]),
+        };
         return vec![(outcome, twin.look())];
     };
     let mut starts = vec![state.clone()];
-    if matches!(operation, Operation::PushBatch(..)) {
+    if let (Some(cpu), Operation::PushBatch(..)) = (word.cpu, operation) {
         operation.in_rust(twin, cpu);
         let mut widened = state.clone();
         widened.cpus[cpu as usize].caps = twin.look().cpus[cpu as usize].caps;
@@ -266,82 +436,132 @@ fn expected(
     }
     let behind = |start: State| {
         twin.write(&start);
-        meanwhile.run(twin, cpu);
-        expected(twin, cpu, &twin.look(), later, operation)
+        meanwhile.run(twin, word.cpu.unwrap_or(0));
+        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Meanwhile::Away));
+        expected(twin, Word { cpu, ..word }, &twin.look(), later, operation)
     };
     starts.into_iter().flat_map(behind).collect()
 }
 
-/// Same answer, same memory as the portable body gives that runs once, after what happened meanwhile.
-#[test]
-fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
-    alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
-        let cpu = stay();
-        let sections = sections::all();
-        prepare(&sections);
-        let (world, twin) = (World::new(), World::new());
-        let (mut steps, mut survived, mut pairs) = (Steps::default(), 0, 0_u64);
-        for (start, operation) in starts(&world)
-            .into_iter()
-            .flat_map(|start| OPERATIONS.map(|operation| (start.clone(), operation)))
-        {
-            let assert_expected = |outcome: Outcome, at: &str, meanwhiles: &[Meanwhile]| {
-                let got = (outcome, world.look());
-                let may_be = expected(&twin, cpu, &start, meanwhiles, operation);
-                let found = may_be.iter().position(|expected| *expected == got);
-                assert!(
-                    found.is_some(),
-                    "{at}: {operation:?} from {start:?}, interrupted there by {meanwhiles:?}: {got:?}, expected {may_be:?}"
-                );
-                found
-            };
-            let run = |instruction: &Instruction, meanwhile: Meanwhile| {
-                world.write(&start);
-                interrupted(instruction, &|| meanwhile.run(&world, cpu), || operation.in_assembly(&world))
-            };
-            for section in &sections {
-                if !run(&section.instructions[0], Meanwhile::Nothing).1 {
-                    continue;
-                }
-                for instruction in &section.instructions {
-                    for meanwhile in Meanwhile::ALL {
-                        let (outcome, met) = run(instruction, meanwhile);
-                        if met {
-                            steps.add(section, instruction);
-                            let found = assert_expected(outcome, &section.name(instruction), &[meanwhile]);
-                            survived += u32::from(found > Some(0));
-                        }
-                    }
-                }
-                if !full() {
-                    continue;
-                }
-                for first in &section.instructions {
-                    for (second, then, again) in section.instructions.iter().flat_map(|second| {
-                        Meanwhile::ALL.into_iter().flat_map(move |then| {
-                            Meanwhile::ALL.into_iter().step_by(2).map(move |again| (second, then, again))
-                        })
-                    }) {
-                        world.write(&start);
-                        let (outcome, met) = interrupted_twice(
-                            [first, second],
-                            [&|| then.run(&world, cpu), &|| again.run(&world, cpu)],
-                            || operation.in_assembly(&world),
-                        );
-                        if met {
-                            pairs += 1;
-                            assert_expected(outcome, &section.name(second), &[then, again]);
-                        }
-                    }
+/// All sections of the program, interrupted at all of their instructions.
+struct Everywhere {
+    world: World,
+    twin: World,
+    steps: Steps,
+    /// Where it showed that an aborted attempt had widened the stack.
+    survived: u64,
+    pairs: u64,
+}
+
+impl Everywhere {
+    /// Same answer, same memory as the portable body gives that runs once, after what happened meanwhile.
+    fn assert_expected(
+        &mut self,
+        got: Outcome,
+        at: &str,
+        (word, start, operation): (Word, &State, Operation),
+        meanwhiles: &[Meanwhile],
+    ) {
+        let got = (got, self.world.look());
+        let may_be = expected(&self.twin, word, start, meanwhiles, operation);
+        let found = may_be.iter().position(|expected| *expected == got);
+        assert!(
+            found.is_some(),
+            "{at}: {operation:?} on {word:?} from {start:?}, interrupted there by {meanwhiles:?}: {got:?}, expected {may_be:?}"
+        );
+        self.survived += u64::from(found > Some(0));
+    }
+    fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
+        let (word, start, operation) = case;
+        for instruction in &copied.section.instructions {
+            for meanwhile in Meanwhile::ALL {
+                self.world.write(start);
+                let cpu = word.cpu.unwrap_or(0);
+                let run = || copied.run(&self.world, word.number, operation);
+                let (outcome, met) = interrupted(instruction, &|| meanwhile.run(&self.world, cpu), run);
+                if met {
+                    self.steps.add(copied.section, instruction);
+                    self.assert_expected(outcome, &copied.section.name(instruction), case, &[meanwhile]);
                 }
             }
         }
-        assert_eq!(steps.missed(&sections), [""; 0], "never interrupted there");
+    }
+    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Meanwhile; 2]]) {
+        let (word, start, operation) = case;
+        let cpu = word.cpu.unwrap_or(0);
+        let instructions = &copied.section.instructions;
+        for first in instructions {
+            for (second, [then, again]) in
+                instructions.iter().flat_map(|second| meanwhiles.iter().map(move |both| (second, *both)))
+            {
+                self.world.write(start);
+                let (outcome, met) = interrupted_twice(
+                    [first, second],
+                    [&|| then.run(&self.world, cpu), &|| again.run(&self.world, cpu)],
+                    || copied.run(&self.world, word.number, operation),
+                );
+                if met {
+                    self.pairs += 1;
+                    self.assert_expected(outcome, &copied.section.name(second), case, &[then, again]);
+                }
+            }
+        }
+    }
+}
+
+/// Every section of this program, also those inlined into what no test calls: on the first CPU's word and the last one's, on words
+/// that are no CPU's, on the first class and the last one of a region, from stacks of any fill.
+///
+/// Copies that differ in nothing but registers and addresses are run from fewer stacks, but at each instruction; with
+/// `USLAB_STRESS=full` all from all.
+#[test]
+fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
+    alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
+        stay();
+        let sections = sections::all();
+        prepare(&sections);
+        let (world, twin) = (World::new(), World::new());
+        let starts = BOTH.map(|class| starts(&world, class));
+        let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
+        let mut all = Everywhere { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
+        let (mut forms, mut missed) = (BTreeSet::new(), 0);
+        for section in &sections {
+            let copied = Copied::new(section);
+            let whole = forms.insert(section.form()) || full();
+            // Of every so many starts one, from the last one backwards: there the stack is full.
+            for (class, operation) in BOTH.into_iter().flat_map(|class| {
+                copied.operations(class).into_iter().map(move |operation| (class, operation))
+            }) {
+                for (i, word) in cpus.iter().enumerate() {
+                    let step = if whole && i == 0 || full() { 1 } else { 9 + 2 * (class + i) };
+                    for start in starts[class].iter().rev().step_by(step) {
+                        all.once(&copied, (*word, start, operation));
+                    }
+                }
+                for word in spare.iter().filter(|_| whole) {
+                    all.once(&copied, (*word, &starts[class][7], operation));
+                    missed += 1;
+                }
+                let some = Meanwhile::ALL.into_iter().step_by(if full() { 1 } else { 5 });
+                let then = Meanwhile::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
+                let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
+                let few = if full() { 5 } else { 17 };
+                for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {
+                    all.twice(&copied, (cpus[0], start, operation), &both);
+                }
+            }
+        }
+        assert_eq!(all.steps.missed(&sections), [""; 0], "never interrupted there");
         println!(
-            "{survived} times it showed that an aborted attempt had widened the stack; {pairs} interrupted twice"
+            "{} forms; {} times it showed that an aborted attempt had widened the stack; {} interrupted twice; {missed} on spare words",
+            forms.len(),
+            all.survived,
+            all.pairs
         );
-        assert!(survived > 0 && (pairs > 100_000 || !full()));
-        steps.end(&sections, 4, 10_000);
+        assert!(all.survived > 0 && all.pairs > 10_000);
+        assert!(missed > 0);
+        assert_eq!(all.steps.sections.len(), sections.len());
+        all.steps.end(&sections, 4, 100_000);
     });
 }
 

@@ -1,10 +1,6 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[cfg(target_arch = "x86_64")]
 #[path = "../../../tests/kit/sections.rs"]
-mod sections;
-#[cfg(target_arch = "aarch64")]
-#[path = "../../../tests/kit/sections/aarch64.rs"]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
@@ -110,12 +106,14 @@ struct State {
     cpus: Vec<Look>,
 }
 
-/// A table of two classes, and what it takes to copy and compare it.
+/// A table, the first and the last class that there is room for, and what it takes to copy and compare them.
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
     pcpu: PcpuPtr,
     bytes: usize,
+    /// Where the word of each CPU leads, if no drain is at work.
+    homes: Vec<NonNull<u8>>,
 }
 
 impl World {
@@ -125,17 +123,30 @@ impl World {
         let cpus = Cpus::os();
         let bytes = Table::<Heap>::footprint(&cpus, Self::REGION);
         let table = Table::new(cpus, Self::REGION, Heap::new(bytes).unwrap()).unwrap();
-        let classes = BOTH.map(|_| table.class(REACH).unwrap());
+        let classes: Vec<Class> = core::iter::from_fn(|| table.class(REACH)).collect();
+        let classes = [classes[0], classes[classes.len() - 1]];
         let pcpu = PcpuPtr::new(&table);
-        Self { table, classes, pcpu, bytes }
+        // SAFETY: there is a word for each CPU, and no drain is at work.
+        let home = |cpu| unsafe { table.words().cast::<NonNull<u8>>().add(cpu as usize).read() };
+        let homes = (0..table.cpus().count()).map(home).collect();
+        Self { table, classes, pcpu, bytes, homes }
     }
     fn cpus(&self) -> u32 {
         self.table.cpus().count()
     }
     /// Where the region of `cpu` begins.
     fn base(&self, cpu: u32) -> NonNull<u8> {
-        // SAFETY: there is a word for each CPU, and no drain is at work.
-        unsafe { self.table.words().cast::<NonNull<u8>>().add(cpu as usize).read() }
+        self.homes[cpu as usize]
+    }
+    /// Where the word of `cpu` leads from now on.
+    fn lead(&self, cpu: u32, to: NonNull<u8>) {
+        // SAFETY: there is a word for each CPU; this thread alone uses the world.
+        unsafe { self.table.words().cast::<NonNull<u8>>().add(cpu as usize).write(to) };
+    }
+    /// As a drain does that is at work.
+    fn take_away(&self, cpu: u32) {
+        // SAFETY: each table has spare words, which lead to the empty region.
+        self.lead(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
     }
     fn look(&self) -> State {
         let look = |region: Region<'_>| Look {
@@ -152,6 +163,7 @@ impl World {
     }
     fn write(&self, state: &State) {
         for (cpu, look) in (0..).zip(&state.cpus) {
+            self.lead(cpu, self.base(cpu));
             self.table.region(cpu).unwrap().set_committed(look.committed);
             for at in BOTH {
                 let (class, base) = (self.classes[at], self.base(cpu));
@@ -262,6 +274,58 @@ fn no_section_writes_what_its_restart_reads() {
     let checked = sections::check();
     assert!(checked.sections >= 20 && checked.instructions >= 200, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
+}
+
+/// What the portable bodies do to regions of random words, and all sections: the proof is of the sections against a specification
+/// of its own, and the samples hold that against the portable bodies.
+#[test]
+#[ignore = "writes to a file; run by .ci/sections"]
+fn sections_are_written_down() {
+    use serde_json::json;
+    let (world, mut dice) = (World::new(), Dice(11));
+    let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
+    // All words that are not zero, by their offset.
+    let words = || -> Vec<(usize, u64)> {
+        (0..World::REGION / 8)
+            // SAFETY: in the region of CPU 0, which this thread alone uses.
+            .map(|i| (8 * i, unsafe { world.base(0).cast::<u64>().add(i).read() }))
+            .filter(|(_, word)| *word != 0)
+            .collect()
+    };
+    let samples: Vec<_> = (0..4000)
+        .map(|_| {
+            world.write(&state(&mut dice, &world));
+            let before = words();
+            let operation = operation(&mut dice);
+            let (kind, class, rounds) = match operation {
+                Operation::Pop(class) => ("Pop", class, vec![]),
+                Operation::Push(class, round) => ("Push", class, vec![round]),
+                Operation::PushBatch(class, n) => ("PushBatch", class, Operation::batch(n)[..n].to_vec()),
+                Operation::PopBatch(class, n) => ("PopBatch", class, vec![round(1); n]),
+            };
+            let (done, popped) = match operation.in_rust(&world, 0) {
+                Outcome::Pop(round) => (round.is_some(), vec![address(round)]),
+                Outcome::Push(done) => (done, vec![]),
+                Outcome::PopBatch(popped) => {
+                    (!popped.is_empty(), popped.into_iter().map(|round| address(Some(round))).collect())
+                }
+            };
+            json!({
+                "kind": kind,
+                "stack": world.classes[class].stack,
+                "rounds": rounds.into_iter().map(|round| address(Some(round))).collect::<Vec<_>>(),
+                "before": before,
+                "after": words(),
+                "done": done,
+                "popped": popped,
+            })
+        })
+        .collect();
+    sections::write_down(json!({ "samples": samples, "layout": {
+        "CAP": CAP, "LIMIT": LIMIT, "NULL": NULL, "ROUND": ROUND, "OP": OP, "LEN": LEN,
+        "COMMITTED": core::mem::offset_of!(crate::region::Header, committed),
+        "CPU_ID": CPU_ID, "RSEQ_CS": RSEQ_CS,
+    }}));
 }
 
 /// Every operation must have done what the portable body does on one of the CPUs: same answer, same memory. Where it was

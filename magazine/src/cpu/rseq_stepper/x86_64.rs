@@ -1,0 +1,71 @@
+//! The registers of an interrupted thread: x86-64.
+
+use super::super::sections::Register;
+use nix::libc;
+
+/// As a signal's handler sees them.
+#[derive(Clone, Copy)]
+pub(super) struct Registers([libc::greg_t; 23]);
+
+const RIP: usize = libc::REG_RIP as usize;
+
+/// Traps, with all registers as they are. Behind it they are what the handler leaves.
+///
+/// # Safety
+/// A handler knows of it.
+pub(super) unsafe fn trap() {
+    // SAFETY: as above.
+    unsafe { core::arch::asm!("int3") };
+}
+
+impl Registers {
+    pub(super) fn read(context: *mut libc::c_void) -> Self {
+        // SAFETY: what the kernel hands to a handler.
+        Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs })
+    }
+    pub(super) fn write(self, context: *mut libc::c_void) {
+        // SAFETY: what the kernel hands to a handler, and takes back from it.
+        unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs = self.0 };
+    }
+    pub(super) fn get(&self, register: Register) -> u64 {
+        self.0[greg(register)] as u64
+    }
+    pub(super) fn set(&mut self, register: Register, value: u64) {
+        self.0[greg(register)] = value as libc::greg_t;
+    }
+    pub(super) fn jump(&mut self, to: usize) {
+        self.0[RIP] = to as libc::greg_t;
+    }
+    /// Where it trapped: it stands behind that.
+    pub(super) fn trapped(&self) -> usize {
+        self.0[RIP] as usize - 1
+    }
+    /// Behind its trap, to go on.
+    pub(super) fn behind(self) -> Self {
+        self
+    }
+}
+
+/// The number that a handler knows a register by.
+fn greg(register: Register) -> usize {
+    use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
+    let known = [
+        (RAX, libc::REG_RAX),
+        (RBX, libc::REG_RBX),
+        (RCX, libc::REG_RCX),
+        (RDX, libc::REG_RDX),
+        (RSI, libc::REG_RSI),
+        (RDI, libc::REG_RDI),
+        (RBP, libc::REG_RBP),
+        (R8, libc::REG_R8),
+        (R9, libc::REG_R9),
+        (R10, libc::REG_R10),
+        (R11, libc::REG_R11),
+        (R12, libc::REG_R12),
+        (R13, libc::REG_R13),
+        (R14, libc::REG_R14),
+        (R15, libc::REG_R15),
+    ];
+    let found = known.iter().find(|(known, _)| *known == register);
+    found.unwrap_or_else(|| panic!("{register:?}: an operand lies there")).1 as usize
+}

@@ -1,0 +1,293 @@
+//! What is known of instructions of x86-64: all, from `iced-x86`.
+
+use super::{Effect, Flow, Kind, Operands, Place, Section};
+pub(crate) use iced_x86::Register;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, UsedMemory};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt;
+
+/// Bytes in front of the abort address, which the kernel compares with what the C library registered.
+pub(crate) const SIGNATURE: u32 = 0x5305_3053;
+
+/// What a breakpoint is written over, and what with: `int3`.
+pub(crate) type Code = u8;
+pub(crate) const TRAP: Code = 0xcc;
+
+/// Code was written at `_at`, which this processor sees.
+pub(crate) fn written(_at: *mut Code) {}
+
+/// Memory by what names it: segment, base, index, scale, displacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Memory(Register, Register, Register, u32, u64);
+
+impl Memory {
+    fn of(memory: &UsedMemory) -> Self {
+        Self(memory.segment(), memory.base(), memory.index(), memory.scale(), memory.displacement())
+    }
+    /// Whether this is how many places a stack may use, and `head` the word that a section commits: the word in front of it.
+    pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
+        let (Self(segment, stack, index, _, at), Self(of, base, no, _, word)) = (self, head);
+        (segment, stack, index) == (of, base, no)
+            && *index == Register::None
+            && at.wrapping_add(size_of::<u64>() as u64) == *word
+    }
+}
+
+pub(super) fn is_general(register: Register) -> bool {
+    register.is_gpr64()
+}
+/// What a proof calls it.
+pub(super) fn name(register: Register) -> Value {
+    if register == Register::None { Value::Null } else { format!("{register:?}").into() }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instruction(iced_x86::Instruction);
+
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Instruction {
+    pub(super) fn at(ip: usize) -> Self {
+        /// The most bytes of an instruction.
+        const MOST: usize = 15;
+        // SAFETY: `ip` is that of an instruction of this program. The linker puts `.fini` behind all other code, so so many
+        // bytes are there.
+        let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MOST) };
+        let instruction = Decoder::with_ip(64, bytes, ip as u64, DecoderOptions::NONE).decode();
+        assert!(!instruction.is_invalid(), "no instruction at {ip:#x}");
+        Self(instruction)
+    }
+    pub(crate) fn ip(&self) -> usize {
+        self.0.ip() as usize
+    }
+    pub(super) fn next(&self) -> usize {
+        self.0.next_ip() as usize
+    }
+    pub(super) fn flow(&self) -> Flow {
+        let target = self.0.near_branch_target() as usize;
+        match self.0.flow_control() {
+            FlowControl::Next => Flow::Next,
+            FlowControl::UnconditionalBranch => Flow::Jump(target),
+            FlowControl::ConditionalBranch => Flow::Branch(target),
+            _ => Flow::Away,
+        }
+    }
+    /// Whether it compares two registers.
+    pub(super) fn compares(&self) -> bool {
+        self.0.op1_register() != Register::None
+    }
+    /// Whether it counts an abort. Its name for the counter is none that a section uses.
+    pub(super) fn is_of_a_counter(&self) -> bool {
+        false
+    }
+
+    pub(super) fn effect(&self) -> Option<Effect> {
+        let (instruction, mut effect) = (&self.0, Effect::default());
+        let mut factory = InstructionInfoFactory::new();
+        let info = factory.info(instruction);
+        for used in info.used_registers() {
+            let register = used.register();
+            // A part of a register that is written leaves the rest; 32 bits clear it.
+            let whole = register.is_gpr32() || register.is_gpr64() || !register.is_gpr();
+            add(&mut effect, Place::Register(register.full_register()), used.access(), whole);
+        }
+        for used in info.used_memory() {
+            add(&mut effect, Place::Memory(Memory::of(used)), used.access(), true);
+        }
+        let bits = |flags: u32| (0..u32::BITS).map(|bit| 1 << bit).filter(move |bit| flags & bit != 0);
+        for bit in bits(instruction.rflags_read()) {
+            add(&mut effect, Place::Flag(bit), OpAccess::Read, true);
+        }
+        for bit in bits(instruction.rflags_modified()) {
+            add(&mut effect, Place::Flag(bit), OpAccess::Write, true);
+        }
+        Some(effect)
+    }
+
+    /// Its address and the next one's, what it is called, its operands in the order of the manual.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "ip": self.ip(),
+            "next": self.next(),
+            "text": self.to_string(),
+            "mnemonic": format!("{:?}", self.0.mnemonic()),
+            "operands": (0..self.0.op_count()).map(|i| operand(&self.0, i)).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn add(effect: &mut Effect, place: Place, access: OpAccess, whole: bool) {
+    use OpAccess::{CondRead, CondWrite, Read, ReadCondWrite, ReadWrite, Write};
+    if matches!(access, Read | CondRead | ReadWrite | ReadCondWrite) {
+        effect.reads.insert(place);
+    }
+    if matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite) {
+        effect.may_write.insert(place);
+    }
+    if whole && matches!(access, Write | ReadWrite) {
+        effect.writes.insert(place);
+    }
+}
+
+fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
+    match one.op_kind(i) {
+        OpKind::Register => {
+            let register = one.op_register(i);
+            let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
+            assert!(!high, "{one}: the second byte of a register");
+            json!({ "register": name(register.full_register()), "bits": 8 * register.size() })
+        }
+        OpKind::Memory => json!({
+            "segment": (one.memory_segment() == Register::FS).then_some("FS"),
+            "base": name(one.memory_base()),
+            "index": name(one.memory_index()),
+            "scale": one.memory_index_scale(),
+            "displacement": one.memory_displacement64(),
+            "bits": 8 * one.memory_size().size(),
+        }),
+        OpKind::NearBranch64 => json!({ "target": one.near_branch_target() }),
+        _ => json!({ "immediate": one.immediate(i) }),
+    }
+}
+
+impl Section {
+    /// Its operands, or what it should have and has not.
+    pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
+        let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
+            let found = self.instructions.iter().position(|one| fits(&one.0));
+            found.ok_or(what)
+        };
+        let code = |at: usize| &self.instructions[at].0;
+        let at = find("load of the CPU's number", &|one| one.memory_segment() == Register::FS)?;
+        let (area, cpu) = (code(at).memory_base(), code(at).op0_register());
+        let at = find("load of the CPU's word", &|one| one.memory_index() == cpu && cpu != Register::None)?;
+        let (words, region) = (code(at).memory_base(), code(at).op0_register());
+        let is_add = |one: &iced_x86::Instruction| {
+            one.op0_register() == region && one.op1_register() != Register::None
+        };
+        let stack = code(find("address of the stack", &is_add)?).op1_register();
+        // Behind what all sections have in common.
+        let body = 1 + find("length", &|one| one.op1_register().size() == 2)?;
+        let body = &self.instructions[body..];
+        let indexed = |store: bool| {
+            body.iter().map(|one| &one.0).find(|one| {
+                one.memory_index() != Register::None
+                    && one.op_kind(usize::from(!store) as u32) == OpKind::Memory
+                    && one.memory_size().size() == size_of::<u64>()
+            })
+        };
+        let written: HashSet<Register> =
+            self.instructions.iter().map(|one| one.0.op0_register().full_register()).collect();
+        let count = self.loop_end().map(|one| one.0.op1_register());
+        let (kind, rounds) = match (count, indexed(false), indexed(true)) {
+            (None, Some(load), None) => (Kind::Pop, load.op0_register()),
+            (None, None, Some(store)) => (Kind::Push, store.op1_register()),
+            (Some(_), Some(load), Some(_)) if !written.contains(&load.memory_base()) => {
+                (Kind::PushBatch, load.memory_base())
+            }
+            (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.memory_base()),
+            _ => return Err("moves of one of the four"),
+        };
+        Ok(Operands { kind, area, words, stack, rounds, count })
+    }
+
+    /// Its instructions without addresses and names of registers: what sections that do the same with other registers have in
+    /// common.
+    pub(crate) fn form(&self) -> String {
+        let mut names: Vec<String> = vec![];
+        let mut text = String::new();
+        for Instruction(one) in self.whole() {
+            for i in 0..one.op_count() {
+                text += &match operand(&one, i) {
+                    Value::Object(mut parts) => {
+                        if parts.get("base") == Some(&Value::from("RIP")) {
+                            parts.remove("base");
+                            parts.remove("displacement");
+                        }
+                        for part in ["register", "base", "index"] {
+                            let Some(Value::String(name)) = parts.get_mut(part) else { continue };
+                            let known = names.iter().position(|other| other == name).unwrap_or_else(|| {
+                                names.push(name.clone());
+                                names.len() - 1
+                            });
+                            *name = format!("r{known}");
+                        }
+                        if let Some(target) = parts.get("target").and_then(Value::as_u64) {
+                            let target = target as usize;
+                            let inside = (self.code.start..=self.code.end).contains(&target);
+                            parts["target"] =
+                                if inside { json!(target - self.code.start) } else { json!("out") };
+                        }
+                        format!("{}", Value::Object(parts))
+                    }
+                    other => other.to_string(),
+                };
+            }
+            text += &format!("{:?}\n", one.mnemonic());
+        }
+        text
+    }
+}
+
+/// The check itself, on sections that are never run.
+mod samples {
+    use super::super::{Descriptor, verdict};
+    use std::arch::global_asm;
+
+    macro_rules! samples { ($($name:ident: [$($body:literal),*] [$($behind:literal),*])*) => {
+        $(global_asm!(
+            ".pushsection .rodata.uslab_samples, \"a\"",
+            ".long 0x53053053",
+            "4: lock inc qword ptr [rip + 2f]",
+            "jmp 2f",
+            "2:", $($body,)* "3:", $($behind,)* "ret",
+            ".zero 16",
+            ".popsection",
+            ".pushsection .data.rel.ro.uslab_samples, \"aw\"",
+            ".balign 32",
+            concat!("uslab_sample_", stringify!($name), ": .long 0, 0"),
+            ".quad 2b, 3b - 2b, 4b",
+            ".popsection",
+        );)*
+        unsafe extern "C" {
+            $(#[link_name = concat!("uslab_sample_", stringify!($name))] safe static $name: Descriptor;)*
+        }
+    } }
+    samples! {
+        sound: ["mov eax, [rdi]", "lea r8, [rax + rsi]", "mov [rdi], r8"] []
+        register: ["add esi, 1", "mov [rdi], rsi"] []
+        half_a_register: ["mov edx, esi", "mov sil, 1", "mov [rdi], rdx"] []
+        register_on_one_way: ["test edx, edx", "jz 3f", "mov esi, 1", "mov [rdi], rdx"] ["mov rax, rsi"]
+        flag: ["jc 3f", "cmp edx, 1", "mov [rdi], rdx"] []
+        memory: ["inc qword ptr [rdi + 8]", "mov [rdi], rdx"] []
+        widening: ["mov ecx, [rdi - 8]", "mov [rdi - 8], edx", "mov [rdi], rcx"] []
+        widening_by: ["add dword ptr [rdi - 8], edx", "mov [rdi], rcx"] []
+        widening_another: ["mov ecx, [rdi - 16]", "mov [rdi - 16], edx", "mov [rdi], rcx"] []
+        no_commit: ["mov [rdi], rdx", "mov eax, edx"] []
+        a_call: ["call rax", "mov [rdi], rdx"] []
+    }
+
+    #[test]
+    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+        assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
+        for (sample, expected) in [
+            (&register, "`add esi,1`: writes Register(RSI)"),
+            (&half_a_register, "`mov sil,1`: writes Register(RSI)"),
+            (&register_on_one_way, "`mov esi,1`: writes Register(RSI)"),
+            (&flag, "`cmp edx,1`: writes Flag("),
+            (&memory, "`inc qword ptr [rdi+8]`: writes Memory("),
+            (&widening_by, "`add [rdi-8],edx`: writes Memory("),
+            (&widening_another, "`mov [rdi-10h],edx`: writes Memory("),
+            (&no_commit, "the last instruction is the commit"),
+            (&a_call, "a section calls nothing"),
+        ] {
+            let said = verdict(sample);
+            assert!(said.contains(expected), "{said:?}, expected {expected:?}");
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! `cargo check-reach`: which tools reach which lines of the allocator.
+//!
+//! [`reach`](uslab_tests::reach) puts a probe in front of each statement, in a copy of the workspace. Three builds follow, for loom, for
+//! shuttle and for neither; each tool's programs run with a file of their own, in which the probes leave what was reached.
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use uslab_tests::claims::unreached;
+use uslab_tests::jobs::{run_within, side_by_side};
+use uslab_tests::models::rows;
+use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, files};
+use uslab_tests::{cargo_in, workspace};
+
+/// Run all tools on a copy of the allocator with a probe in front of each statement, and print which share of each file's lines each
+/// one reaches.
+///
+/// What is built and copied lies in target/reach. What a tool reached is kept there while the sources are the same, so that parts may run
+/// one at a time. Cold all of them take about half an hour on two cores.
+///
+/// Exit codes: 0 all ran, 1 some test failed that passes without probes, something does not build, or a file that no concurrent
+/// checker reaches has no reason in tests/claims.toml, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "check-reach", max_term_width = 100)]
+struct Args {
+    /// Write the table to tests/REACH.md.
+    #[arg(long)]
+    write: bool,
+    /// Only these builds and what they run. Default: all that have not run on these sources.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
+    part: Vec<String>,
+}
+
+/// What is built at once, and for which of [`TOOLS`].
+struct Part {
+    name: &'static str,
+    tools: &'static [&'static str],
+    run: fn(&mut Tree) -> anyhow::Result<Vec<Job>>,
+}
+
+const PARTS: [Part; 5] = [
+    Part { name: "units", tools: &["stepper", "protocol", "fuzz", "units"], run: units },
+    Part { name: "stress", tools: &["stress"], run: stress },
+    Part { name: "whole", tools: &["histories", "whole"], run: whole },
+    Part { name: "models", tools: &["models"], run: models },
+    Part { name: "schedules", tools: &["schedules", "simulation"], run: schedules },
+];
+
+const MODELLED: [&str; 7] = ["-p", "uslab-magazine", "-p", "uslab-buddy", "-p", "uslab", "--lib"];
+
+fn models(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+    let mut jobs = vec![];
+    for program in tree.build("models", "test", "--cfg loom", &MODELLED)? {
+        jobs.extend(
+            program.tests()?.into_iter().map(|test| Job::checked("models", &program, test, "MODEL ")),
+        );
+    }
+    Ok(jobs)
+}
+fn schedules(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+    let mut jobs = vec![];
+    for program in tree.build("schedules", "test", "--cfg shuttle", &MODELLED)? {
+        for test in program.tests()? {
+            let tool = if test.contains("::simulated::") { "simulation" } else { "schedules" };
+            jobs.push(Job::checked(tool, &program, test, "SCHEDULES "));
+        }
+    }
+    Ok(jobs)
+}
+fn units(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+    let libraries: Vec<&str> = LIBRARIES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
+    let programs = tree.build("units", "test", "", &libraries)?;
+    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "the_fuzzers_corpus")];
+    let rest: Vec<&str> = filters.iter().flat_map(|(_, filter)| ["--skip", filter]).collect();
+    let jobs = programs.iter().flat_map(|program| {
+        let own = filters.iter().map(|(tool, filter)| Job::of(tool, program, &[filter]));
+        own.chain([Job::of("units", program, &rest)])
+    });
+    Ok(jobs.collect())
+}
+fn stress(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+    let programs = tree.build("units", "test", "", &["-p", "uslab-magazine", "--test", "rseq"])?;
+    let uslab = tree.build("units", "build", "", &["-p", "uslab-sim", "--bin", "uslab"])?;
+    let mut jobs: Vec<Job> = programs.iter().map(|program| Job::of("stress", program, &[])).collect();
+    for (program, rseq) in uslab.iter().flat_map(|program| ["on", "off"].map(|rseq| (program, rseq))) {
+        let mut job = Job::of("stress", program, &["stress", "--seconds", "10"]);
+        job.variables.push(("USLAB_RSEQ", rseq));
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+fn whole(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+    let tests: Vec<&str> =
+        WHOLE.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
+    let programs = tree.build("units", "test", "", &tests)?;
+    let jobs = programs.iter().flat_map(|program| {
+        let histories =
+            (program.name == "slab").then(|| Job::of("histories", program, &["linearizability::"]));
+        histories.into_iter().chain([Job::of("whole", program, &["--skip", "linearizability::"])])
+    });
+    Ok(jobs.collect())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
+        Ok(failed) => {
+            failed.iter().for_each(|failed| println!("FAILED: {failed}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("check-reach: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<Vec<String>> {
+    let begun = Instant::now();
+    let mut tree = Tree::new()?;
+    let kept = tree.kept();
+    fs::create_dir_all(&kept).with_context(|| kept.display().to_string())?;
+    let mut failed = vec![];
+    for part in &PARTS {
+        let done = part.tools.iter().all(|tool| kept.join(tool).exists());
+        if if args.part.is_empty() { done } else { !args.part.iter().any(|name| name == part.name) } {
+            continue;
+        }
+        tree.write()?;
+        let jobs = (part.run)(&mut tree)?;
+        eprintln!("check-reach: {} are built, {:.0} s", part.name, begun.elapsed().as_secs_f64());
+        let ran = side_by_side(part.name, &jobs, |job, bar| {
+            bar.set_message(job.name());
+            job.run()
+        })?;
+        let mut reached: BTreeMap<&str, BTreeSet<u32>> =
+            part.tools.iter().map(|tool| (*tool, BTreeSet::new())).collect();
+        for (job, ran) in jobs.iter().zip(ran) {
+            let reached = reached.entry(job.tool).or_default();
+            match ran {
+                Ran::Reached(lines) => reached.extend(lines),
+                Ran::Nothing => {}
+                Ran::Failed(lines, said) => {
+                    reached.extend(lines);
+                    failed.push(format!("{}: {said}", job.name()));
+                }
+            }
+        }
+        for (tool, lines) in reached {
+            fs::write(kept.join(tool), serde_json::to_vec(&lines)?)?;
+        }
+        eprintln!("check-reach: {} ran, {:.0} s", part.name, begun.elapsed().as_secs_f64());
+    }
+    let reached: [Option<HashSet<u32>>; TOOLS.len()] = TOOLS.map(|tool| {
+        let text = fs::read(kept.join(tool.name)).ok()?;
+        serde_json::from_slice(&text).ok()
+    });
+    let missing: Vec<&str> = TOOLS
+        .iter()
+        .zip(&reached)
+        .filter(|(_, reached)| reached.is_none())
+        .map(|(tool, _)| tool.name)
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("check-reach: {missing:?} have not run on these sources: ? in the table");
+    }
+    let table = Table::new(&tree.files, &reached);
+    if missing.is_empty() {
+        let reasoned = unreached()?;
+        let run = tree.files.iter().filter(|(_, file)| !file.is_empty()).map(|(name, _)| name.as_str());
+        failed.extend(table.misfits(run, reasoned.iter().flat_map(|of| &of.files).map(String::as_str)));
+    }
+    if args.write {
+        fs::write(workspace().join("tests/REACH.md"), table.text()).context("tests/REACH.md")?;
+        println!("reach: {} files written to tests/REACH.md", table.0.len());
+    } else {
+        print!("{}", table.text());
+    }
+    Ok(failed)
+}
+
+const LIBRARIES: [&str; 6] =
+    ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle", "libuslab"];
+const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
+
+/// The workspace with probes.
+struct Tree {
+    root: PathBuf,
+    files: BTreeMap<String, Probed>,
+}
+
+/// A built program.
+#[derive(Clone)]
+struct Program {
+    path: PathBuf,
+    /// Where its package lies.
+    folder: PathBuf,
+    name: String,
+}
+
+/// Writes a file, unless it is there already: what did not change is not built again.
+fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+impl Tree {
+    fn new() -> anyhow::Result<Self> {
+        let (mut probed, mut first) = (BTreeMap::new(), 0);
+        for file in files()? {
+            let text = fs::read_to_string(workspace().join(&file)).with_context(|| file.clone())?;
+            let with = Probed::new(&file, &text, first)?;
+            first += u32::try_from(with.len())?;
+            probed.insert(file, with);
+        }
+        ensure!((first as usize) < MOST, "{first} lines, and there is room for {MOST}");
+        let mut tree = Self { root: workspace().join("target/reach/tree"), files: probed };
+        for line in fs::read_to_string(tree.kept().join("left out")).unwrap_or_default().lines() {
+            if let Some((line, file)) = line.split_once(' ')
+                && let (Ok(line), Some(probed)) = (line.parse::<usize>(), tree.files.get_mut(file))
+            {
+                probed.without(&(line..line + 1));
+            }
+        }
+        Ok(tree)
+    }
+    /// Where is kept what was reached in these sources.
+    fn kept(&self) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        self.files.values().for_each(|file| file.source().hash(&mut hasher));
+        workspace().join(format!("target/reach/of-{:016x}", hasher.finish()))
+    }
+    /// A copy of all that git knows, with the probes in it.
+    fn write(&self) -> anyhow::Result<()> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(workspace())
+            .output()
+            .context("git")?;
+        let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
+        for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+            // What is deleted is listed still.
+            let Ok(mut text) = fs::read(workspace().join(name)) else { continue };
+            if let Some(probed) = self.files.get(name) {
+                text = probed.text().into_bytes();
+            }
+            if roots.iter().any(|root| root == name) {
+                text.extend_from_slice(SWITCH.as_bytes());
+            }
+            put(&self.root.join(name), &text)?;
+        }
+        Ok(())
+    }
+    /// Builds programs. Probes that do not compile are left out, until all else does.
+    fn build(
+        &mut self,
+        place: &str,
+        command: &str,
+        flags: &str,
+        targets: &[&str],
+    ) -> anyhow::Result<Vec<Program>> {
+        loop {
+            let mut cargo = cargo_in(&self.root);
+            cargo.arg(command).args((command == "test").then_some("--no-run")).args(targets);
+            cargo.args(["--profile", if flags.is_empty() { "dev" } else { "loom" }]);
+            cargo
+                .args(["--message-format=json", "--target-dir"])
+                .arg(workspace().join("target/reach").join(place));
+            cargo.env("RUSTFLAGS", flags).stderr(Stdio::null());
+            let output = cargo.output().context("cargo")?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                return Ok(said.lines().filter_map(|line| Program::of(line, command == "test")).collect());
+            }
+            let (mut left_out, mut rest) = (String::new(), vec![]);
+            for line in said.lines() {
+                let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+                let message = &line["message"];
+                if line["reason"] != "compiler-message" || message["level"] != "error" {
+                    continue;
+                }
+                for (file, lines) in spans(message) {
+                    if let Some(probed) = self.files.get_mut(&file) {
+                        let lines = probed.without(&lines);
+                        left_out.extend(lines.iter().map(|line| format!("{line} {file}\n")));
+                    }
+                }
+                rest.push(message["rendered"].as_str().unwrap_or_default().to_owned());
+            }
+            if left_out.is_empty() {
+                bail!("{targets:?} with probes do not build:\n{}", rest.join("\n"));
+            }
+            let mut kept =
+                fs::OpenOptions::new().create(true).append(true).open(self.kept().join("left out"))?;
+            kept.write_all(left_out.as_bytes())?;
+            self.write()?;
+        }
+    }
+}
+
+/// The files and lines that an error is about.
+fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
+    let spans = message["spans"].as_array().into_iter().flatten();
+    let line = |span: &Value, name: &str| usize::try_from(span[name].as_u64()?).ok();
+    spans
+        .filter_map(|span| {
+            let file = span["file_name"].as_str()?.to_owned();
+            Some((file, line(span, "line_start")?..line(span, "line_end")? + 1))
+        })
+        .collect()
+}
+
+impl Program {
+    /// What a line of cargo's says, if it names one.
+    fn of(line: &str, test: bool) -> Option<Self> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
+        let path = line["executable"].as_str()?.into();
+        (line["profile"]["test"] == test).then_some(Self {
+            path,
+            folder,
+            name: line["target"]["name"].as_str()?.to_owned(),
+        })
+    }
+    /// Its tests that plant no bug.
+    fn tests(&self) -> anyhow::Result<Vec<String>> {
+        let listed = Command::new(&self.path)
+            .args(["--list", "--format=terse"])
+            .output()
+            .context("a list of tests")?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let tests = listed.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned));
+        Ok(tests.filter(|name| !name.contains("planted")).collect())
+    }
+}
+
+/// A run of a program for one tool.
+struct Job {
+    tool: &'static str,
+    program: Program,
+    arguments: Vec<String>,
+    variables: Vec<(&'static str, &'static str)>,
+    /// What it prints if it was the tool that ran.
+    row: Option<&'static str>,
+}
+
+enum Ran {
+    Reached(HashSet<u32>),
+    Failed(HashSet<u32>, String),
+    /// It was not the tool that ran.
+    Nothing,
+}
+
+impl Job {
+    fn of(tool: &'static str, program: &Program, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
+        Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
+    }
+    /// A test under a checker.
+    fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
+        let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
+        Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
+    }
+    fn name(&self) -> String {
+        format!("{} {} {}", self.tool, self.program.name, self.arguments.join(" "))
+    }
+    fn run(&self) -> anyhow::Result<Ran> {
+        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
+        file.as_file().set_len(MOST as u64)?;
+        let mut command = Command::new(&self.program.path);
+        command
+            .args(&self.arguments)
+            .current_dir(&self.program.folder)
+            .env("USLAB_REACHED", file.path())
+            .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", "1"), ("USLAB_STRESS", "small")])
+            .env("WORLD_SECONDS", "60")
+            .envs([("PROPTEST_CASES", "64"), ("PROPTEST_FAILURE_PERSISTENCE", "off")])
+            .env("CARGO_TARGET_DIR", workspace().join("target/reach/units"))
+            .envs(self.variables.iter().copied());
+        let (status, said) = run_within(&mut command, Duration::from_secs(900))?;
+        let reached = fs::read(file.path())?;
+        let reached = (0..).zip(reached).filter(|(_, byte)| *byte > 0).map(|(line, _)| line).collect();
+        let bad: BTreeSet<&str> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();
+        Ok(match status {
+            Some(status) if status.success() => match self.row {
+                Some(row) if rows(&said, row).next().is_none() => Ran::Nothing,
+                _ => Ran::Reached(reached),
+            },
+            Some(status) => {
+                let all: Vec<_> = bad.into_iter().collect();
+                Ran::Failed(reached, format!("{status}, {}", all.join(", ")))
+            }
+            None => Ran::Failed(reached, "it does not end".to_owned()),
+        })
+    }
+}

@@ -1,0 +1,512 @@
+//! Which lines of the allocator run: a probe in front of each statement, in a copy of the sources, and the table of what reached them.
+//!
+//! No coverage tool of a compiler: a probe is a store to a file that is mapped. So it means the same under loom, under shuttle, in a
+//! handler of signals, in a process that forks or is killed, and inside a malloc; and it does not depend on a compiler's version.
+//!
+//! A *line* here is one on which a statement or the body of an arm begins, of what ships: no tests, no constants, nothing for
+//! checkers alone.
+
+use crate::imports::{Imports, crates};
+use crate::source::ships;
+use crate::workspace;
+use anyhow::{Context, anyhow, ensure};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Expr, Stmt};
+
+/// Crates of the allocator, by where they lie.
+pub const CRATES: [&str; 6] = ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab"];
+
+/// Bytes of a file of what was reached: one a line.
+pub const MOST: usize = 1 << 16;
+
+/// What a crate's root module gets: `on` notes a line in the file that the variable `USLAB_REACHED` names.
+pub const SWITCH: &str = r#"
+#[doc(hidden)]
+#[allow(warnings, clippy::all)]
+pub mod reach_switch {
+    use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+
+    const MOST: usize = 1 << 16;
+    static NOWHERE: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+    static LINES: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
+
+    unsafe extern "C" {
+        fn getenv(name: *const i8) -> *const i8;
+        fn open(path: *const i8, flags: i32, ...) -> i32;
+        fn close(file: i32) -> i32;
+        fn mmap(at: *mut u8, len: usize, protection: i32, flags: i32, file: i32, from: i64) -> *mut AtomicU8;
+    }
+    #[inline(always)]
+    pub fn on(line: u32) {
+        let mut lines = LINES.load(Relaxed);
+        if lines.is_null() {
+            lines = map();
+        }
+        unsafe { (*lines.add(line as usize)).store(1, Relaxed) }
+    }
+    // Allocates nothing: this is also asked from inside a malloc.
+    #[cold]
+    #[inline(never)]
+    fn map() -> *mut AtomicU8 {
+        const READ_WRITE: i32 = 3;
+        const SHARED: i32 = 1;
+        const CLOSE_ON_EXEC: i32 = 0x80000;
+        let mut lines = NOWHERE.as_ptr().cast_mut();
+        unsafe {
+            let name = getenv(c"USLAB_REACHED".as_ptr());
+            let file = if name.is_null() { -1 } else { open(name, 2 | CLOSE_ON_EXEC) };
+            if file >= 0 {
+                let mapped = mmap(std::ptr::null_mut(), MOST, READ_WRITE, SHARED, file, 0);
+                close(file);
+                if mapped.addr() != usize::MAX {
+                    lines = mapped;
+                }
+            }
+        }
+        LINES.store(lines, Relaxed);
+        lines
+    }
+}
+"#;
+
+/// What brings a program to run lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// Its column.
+    pub name: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Whether it decides what threads do when.
+    pub concurrent: bool,
+}
+
+/// The columns of the table.
+pub const TOOLS: [Tool; 10] = [
+    Tool { name: "models", what: "loom, every interleaving up to a bound", concurrent: true },
+    Tool { name: "schedules", what: "shuttle, random and PCT schedules", concurrent: true },
+    Tool {
+        name: "simulation",
+        what: "the whole subsystem under shuttle, as seeds draw it",
+        concurrent: true,
+    },
+    Tool {
+        name: "stepper",
+        what: "restartable sequences interrupted at each instruction, and what interrupts them",
+        concurrent: true,
+    },
+    Tool { name: "protocol", what: "the code in step with the model of the protocol", concurrent: true },
+    Tool {
+        name: "histories",
+        what: "threads on real CPUs, checked for linearizability; those of schedules count as schedules",
+        concurrent: false,
+    },
+    Tool { name: "fuzz", what: "the fuzzers' corpus, replayed", concurrent: false },
+    Tool { name: "stress", what: "threads on real CPUs, which sample", concurrent: false },
+    Tool { name: "units", what: "unit and property tests of the crates", concurrent: false },
+    Tool { name: "whole", what: "integration tests and real programs", concurrent: false },
+];
+
+/// All files of the allocator that ship, relative to the workspace's root; and whose root modules they are.
+///
+/// # Errors
+/// Sources that cannot be read.
+pub fn files() -> anyhow::Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for member in crates(workspace())? {
+        if !CRATES.iter().any(|known| member.directory == Path::new(known)) {
+            continue;
+        }
+        let roots = member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file());
+        for root in roots {
+            let drawing = Imports::draw(&root)?;
+            let own = drawing.paths().filter(|file| !file.iter().any(|step| step == ".."));
+            for file in own {
+                all.insert(file.strip_prefix(workspace())?.display().to_string());
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A file with probes.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    text: String,
+    /// By line, from 1: its number, and what is inserted where.
+    probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
+}
+
+impl Probed {
+    /// The `text` of `file` with a probe at each line, numbered from `first`.
+    ///
+    /// # Errors
+    /// It is not Rust.
+    pub fn new(file: &str, text: &str, first: u32) -> anyhow::Result<Self> {
+        let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
+        let mut walk = Walk { text, first, probes: BTreeMap::new() };
+        if tree.attrs.iter().all(ships) {
+            walk.visit_file(&tree);
+        }
+        Ok(Self { text: text.to_owned(), probes: walk.probes })
+    }
+    /// How many lines it has.
+    pub fn len(&self) -> usize {
+        self.probes.len()
+    }
+    /// Whether nothing in it runs.
+    pub fn is_empty(&self) -> bool {
+        self.probes.is_empty()
+    }
+    /// The text without probes.
+    pub fn source(&self) -> &str {
+        &self.text
+    }
+    /// Takes the probes of those lines away. Which lines had one.
+    pub fn without(&mut self, lines: &Range<usize>) -> Vec<usize> {
+        let (gone, kept) =
+            std::mem::take(&mut self.probes).into_iter().partition(|(line, _)| lines.contains(line));
+        self.probes = kept;
+        let gone: BTreeMap<usize, _> = gone;
+        gone.into_keys().collect()
+    }
+    /// The lines' numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.probes.values().map(|(number, _)| *number)
+    }
+    /// The text with its probes.
+    pub fn text(&self) -> String {
+        let mut inserts: Vec<(usize, usize, &str)> = vec![];
+        for (_, all) in self.probes.values() {
+            inserts.extend(all.iter().enumerate().map(|(i, (at, text))| (*at, i, &**text)));
+        }
+        // At one place what closes comes first.
+        inserts.sort_by_key(|(at, i, text)| (*at, *text != " }", *i));
+        let (mut out, mut from) = (String::new(), 0);
+        for (at, _, text) in inserts {
+            out.push_str(&self.text[from..at]);
+            out.push_str(text);
+            from = at;
+        }
+        out + &self.text[from..]
+    }
+}
+
+struct Walk<'t> {
+    text: &'t str,
+    first: u32,
+    probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
+}
+
+impl Walk<'_> {
+    /// A probe in front of what begins at `at`, or around it.
+    fn probe(&mut self, at: Range<usize>, around: bool) {
+        let line = self.text[..at.start].matches('\n').count() + 1;
+        let next = self.first + u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
+        let (number, inserts) = self.probes.entry(line).or_insert((next, vec![]));
+        let open = if around { "{ " } else { "" };
+        inserts.push((at.start, format!("{open}crate::reach_switch::on({number}); ")));
+        if around {
+            inserts.push((at.end, " }".to_owned()));
+        }
+    }
+}
+
+/// The `macro_rules` of what does not ship.
+const CHECKERS: [&str; 3] = ["planted", "tell", "debug_assert"];
+
+impl<'ast> Visit<'ast> for Walk<'_> {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        use syn::Item::{Fn, Impl, Mod, Trait};
+        let attrs = match item {
+            Fn(f) => &f.attrs,
+            Impl(i) => &i.attrs,
+            Mod(m) => &m.attrs,
+            Trait(t) => &t.attrs,
+            _ => return,
+        };
+        if attrs.iter().all(ships) {
+            visit::visit_item(self, item);
+        }
+    }
+    fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
+        if f.sig.constness.is_none() {
+            self.visit_block(&f.block);
+        }
+    }
+    fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
+        if f.sig.constness.is_none() && f.attrs.iter().all(ships) {
+            self.visit_block(&f.block);
+        }
+    }
+    fn visit_trait_item_fn(&mut self, f: &'ast syn::TraitItemFn) {
+        if let Some(block) =
+            f.default.as_ref().filter(|_| f.sig.constness.is_none() && f.attrs.iter().all(ships))
+        {
+            self.visit_block(block);
+        }
+    }
+    fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
+    fn visit_trait_item_const(&mut self, _: &'ast syn::TraitItemConst) {}
+    fn visit_type(&mut self, _: &'ast syn::Type) {}
+    fn visit_pat(&mut self, _: &'ast syn::Pat) {}
+    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+    fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
+    fn visit_generic_argument(&mut self, _: &'ast syn::GenericArgument) {}
+    fn visit_macro(&mut self, _: &'ast syn::Macro) {}
+
+    fn visit_stmt(&mut self, stmt: &'ast Stmt) {
+        let attrs = match stmt {
+            Stmt::Local(local) => &local.attrs[..],
+            Stmt::Expr(expr, _) => crate::mutate::attributes(expr),
+            Stmt::Macro(of) => &of.attrs[..],
+            Stmt::Item(_) => return visit::visit_stmt(self, stmt),
+        };
+        if !attrs.iter().all(ships) {
+            return;
+        }
+        let checkers = |of: &syn::Macro| CHECKERS.iter().any(|name| of.path.is_ident(name));
+        let ships = match stmt {
+            Stmt::Macro(of) => !checkers(&of.mac),
+            Stmt::Expr(Expr::Macro(of), _) => !checkers(&of.mac),
+            Stmt::Expr(expr, _) => !expr.span().byte_range().is_empty(),
+            _ => true,
+        };
+        // One that has a `cfg` may be there or not.
+        let at = stmt.span().byte_range();
+        if ships && !self.text[at.clone()].starts_with('#') {
+            self.probe(at, false);
+        }
+        visit::visit_stmt(self, stmt);
+    }
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        if !arm.attrs.iter().all(ships) {
+            return;
+        }
+        if !matches!(&*arm.body, Expr::Block(_)) {
+            self.probe(arm.body.span().byte_range(), true);
+        }
+        self.visit_expr(&arm.body);
+    }
+}
+
+/// How many lines each tool reached; `None` if it did not run.
+type Reached = [Option<usize>; TOOLS.len()];
+
+/// The table: by file how many lines it has, and how many of them each tool reached. What was read from a text has shares instead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table(pub BTreeMap<String, (usize, Reached)>);
+
+impl Table {
+    /// What the tools reached, each of which left the numbers of its lines.
+    pub fn new(files: &BTreeMap<String, Probed>, reached: &[Option<HashSet<u32>>; TOOLS.len()]) -> Self {
+        let row = |file: &Probed| {
+            let of =
+                |reached: &HashSet<u32>| file.numbers().filter(|number| reached.contains(number)).count();
+            (file.len(), reached.each_ref().map(|reached| reached.as_ref().map(of)))
+        };
+        let some = files.iter().filter(|(_, file)| !file.is_empty());
+        Self(some.map(|(name, file)| (name.clone(), row(file))).collect())
+    }
+
+    /// As Markdown.
+    pub fn text(&self) -> String {
+        let mut out = String::from(HEAD);
+        for Tool { name, what, concurrent } in TOOLS {
+            _ = writeln!(
+                out,
+                "- *{name}*: {what}{}",
+                if concurrent { ". It decides who runs when" } else { "" }
+            );
+        }
+        out += TAIL;
+        let names = TOOLS.map(|tool| tool.name);
+        _ = writeln!(out, "| file | lines | {} |", names.join(" | "));
+        _ = writeln!(out, "|---|--:|{}", "--:|".repeat(TOOLS.len()));
+        let mut sums: BTreeMap<&str, (usize, Reached)> = BTreeMap::new();
+        for (file, (lines, reached)) in &self.0 {
+            row(&mut out, file, *lines, reached);
+            let of = CRATES.iter().filter(|of| file.starts_with(&format!("{of}/")));
+            let sum = sums
+                .entry(of.max_by_key(|of| of.len()).unwrap_or(&""))
+                .or_insert((0, reached.map(|reached| reached.map(|_| 0))));
+            sum.0 += lines;
+            sum.1
+                .iter_mut()
+                .zip(reached)
+                .for_each(|(sum, reached)| *sum = sum.zip(*reached).map(|(a, b)| a + b));
+        }
+        for (of, (lines, reached)) in sums {
+            row(&mut out, &format!("**{of}**"), lines, &reached);
+        }
+        out
+    }
+
+    /// The table of a text.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut table = Self::default();
+        for row in text.lines().filter(|row| CRATES.iter().any(|of| row.starts_with(&format!("| {of}/")))) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let whole = format!("tests/REACH.md: {row}");
+            ensure!(cells.len() == TOOLS.len() + 4, "{whole}: expected {} cells", TOOLS.len() + 2);
+            let lines = cells[2].parse().with_context(|| whole.clone())?;
+            let mut reached = Reached::default();
+            for (reached, cell) in reached.iter_mut().zip(&cells[3..]) {
+                *reached = match cell.trim_end_matches(" %") {
+                    "?" => None,
+                    "-" => Some(0),
+                    share => Some(share.parse().with_context(|| whole.clone())?),
+                };
+            }
+            table.0.insert(cells[1].to_owned(), (lines, reached));
+        }
+        Ok(table)
+    }
+
+    /// What does not fit: files that have no row, rows that have no file, tools that have not run, and files that no concurrent
+    /// checker reaches and nobody has given a reason for, or the other way round.
+    pub fn misfits<'f>(
+        &self,
+        files: impl IntoIterator<Item = &'f str>,
+        reasoned: impl IntoIterator<Item = &'f str>,
+    ) -> Vec<String> {
+        let files: BTreeSet<&str> = files.into_iter().collect();
+        let reasoned: BTreeSet<&str> = reasoned.into_iter().collect();
+        let (rows, unreached): (BTreeSet<&str>, _) =
+            (self.0.keys().map(String::as_str).collect(), self.unreached());
+        let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
+            of.difference(but).map(|file| format!("{file}: {what}")).collect()
+        };
+        let mut all = told(&files, &rows, "no row in tests/REACH.md: run `cargo check-reach --write`");
+        all.extend(told(&rows, &files, "a row in tests/REACH.md, and nothing runs in it"));
+        all.extend(told(
+            &unreached,
+            &reasoned,
+            "no concurrent checker reaches it: tests/claims.toml should say why",
+        ));
+        all.extend(told(
+            &reasoned,
+            &unreached,
+            "tests/claims.toml says why nothing reaches it, and something does",
+        ));
+        for (i, Tool { name, .. }) in TOOLS.iter().enumerate() {
+            if self.0.values().any(|(_, reached)| reached[i].is_none()) {
+                all.push(format!("tests/REACH.md: {name} have not run: `cargo check-reach --write`"));
+            }
+        }
+        all
+    }
+
+    /// Files of which no concurrent checker reaches anything.
+    pub fn unreached(&self) -> BTreeSet<&str> {
+        let reached = |reached: &Reached| {
+            TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
+        };
+        self.0.iter().filter(|(_, (_, lines))| !reached(lines)).map(|(file, _)| &**file).collect()
+    }
+}
+
+const HEAD: &str = "\
+# What reaches which lines
+
+Made by `cargo check-reach --write`. A line is one on which a statement or the body of an arm begins, of what ships. A share is of a
+file's lines, rounded up; - is none of them, ? that the tool has not run. Files in which nothing runs (types, constants) are not named.
+
+";
+const TAIL: &str = "
+Files that no concurrent checker reaches are named in [CLAIMS.md](CLAIMS.md), each with the reason.
+
+";
+
+fn row(out: &mut String, name: &str, lines: usize, reached: &Reached) {
+    let share = |reached: &Option<usize>| match reached.map(|reached| (100 * reached).div_ceil(lines.max(1)))
+    {
+        None => "?".to_owned(),
+        Some(0) => "-".to_owned(),
+        // Not all is not all.
+        Some(100) if *reached < Some(lines) => "99 %".to_owned(),
+        Some(share) => format!("{share} %"),
+    };
+    let shares: Vec<String> = reached.iter().map(share).collect();
+    _ = writeln!(out, "| {name} | {lines} | {} |", shares.join(" | "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_statement_and_arm_that_ships_has_a_probe() {
+        let text = "\
+fn f(a: u32) -> u32 {
+    let b = match a { 1 => 2,
+        _ => { g(); 3 }
+    };
+    planted!(\"no\" => 1);
+    #[cfg(loom)]
+    h();
+    if b > 1 { return 1 } else {
+        2
+    }
+}
+#[cfg(test)]
+mod t { fn g() { h(); } }
+const A: u32 = { 1 };
+const fn k() -> u32 { 1 }
+";
+        let probed = Probed::new("a.rs", text, 7).unwrap();
+        assert_eq!(probed.probes.keys().copied().collect::<Vec<_>>(), [2, 3, 8, 9]);
+        assert_eq!(probed.numbers().collect::<Vec<_>>(), [7, 8, 9, 10]);
+        let with = probed.text();
+        assert_eq!(with.matches("reach_switch::on(7)").count(), 2, "{with}");
+        assert!(with.contains("1 => { crate::reach_switch::on(7); 2 },"), "{with}");
+        assert!(syn::parse_file(&with).is_ok() && with.lines().count() == text.lines().count(), "{with}");
+        let mut less = probed.clone();
+        assert_eq!(less.without(&(2..4)), [2, 3]);
+        assert_eq!((less.len(), less.without(&(2..4))), (2, vec![]));
+    }
+
+    #[test]
+    fn a_table_is_what_its_text_says() {
+        let probed = Probed::new("a.rs", "fn f() {\n g();\n h();\n k(); }", 0).unwrap();
+        let files = BTreeMap::from([("slab/pool/src/a.rs".to_owned(), probed)]);
+        let mut reached = [(); TOOLS.len()].map(|()| Some(HashSet::new()));
+        reached[1] = None;
+        reached[5] = Some(HashSet::from([0, 2]));
+        reached[9] = Some(HashSet::from([0, 1, 2, 9]));
+        let table = Table::new(&files, &reached);
+        let text = table.text();
+        assert!(
+            text.contains("| slab/pool/src/a.rs | 3 | - | ? | - | - | - | 67 % | - | - | - | 100 % |\n"),
+            "{text}"
+        );
+        assert!(text.contains("| **slab/pool** | 3 |"), "{text}");
+        let parsed = Table::parse(&text).unwrap();
+        let mut shares = [Some(0); TOOLS.len()];
+        (shares[1], shares[5], shares[9]) = (None, Some(67), Some(100));
+        assert_eq!(parsed.0["slab/pool/src/a.rs"], (3, shares));
+        assert_eq!(parsed.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
+        let (name, other) = ("slab/pool/src/a.rs", "slab/src/b.rs");
+        assert_eq!(
+            parsed.misfits([name], [name]),
+            ["tests/REACH.md: schedules have not run: `cargo check-reach --write`"]
+        );
+        let said = parsed.misfits([other], [other]).join("\n");
+        for expected in [
+            "slab/src/b.rs: no row",
+            "slab/pool/src/a.rs: a row",
+            "slab/pool/src/a.rs: no concurrent checker",
+            "slab/src/b.rs: tests/claims.toml says why",
+        ] {
+            assert!(said.contains(expected), "{said}");
+        }
+        assert!(Table::parse("| slab/x.rs | 1 | 2 |").is_err());
+    }
+}
