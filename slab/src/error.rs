@@ -70,6 +70,13 @@ pub enum AllocError {
     Injected,
 }
 
+impl AllocError {
+    /// Whether it is one that passes when others free something.
+    pub(crate) fn is_limit(self) -> bool {
+        matches!(self, Self::CacheLimit { .. })
+    }
+}
+
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,8 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S3 the lists of slabs,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits, P1
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
+//! L2-L7 waiting at them, P1
 //! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
@@ -14,6 +15,7 @@ mod rcu;
 mod schedules;
 #[cfg(shuttle)]
 mod simulation;
+mod waiting;
 pub(crate) mod world;
 
 use crate::Magazines;
@@ -58,6 +60,38 @@ uslab_magazine::sync::scenarios! {
         loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_beside_reaps(1));
         shuttle("W1: a hive is walked while three reap", RUNS, || walk_beside_reaps(3));
         bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
+    }
+
+    l2 {
+        loom("L2 waiting: one frees, one waits", Model::new(THREE, 1), || waiting::who_waits_is_woken(1));
+        shuttle("L2: two wait, one frees", RUNS, || waiting::who_waits_is_woken(2));
+        bug("a free does not look for who waits", "L2", "deadlock");
+        bug("magazines stay open while somebody waits", "L2", "deadlock");
+    }
+    l3 {
+        loom("L3 waiting: two wait, one frees", Model::new(TWO, 1), waiting::the_first_is_served_first);
+        shuttle("L3: two wait, one frees", RUNS, waiting::the_first_is_served_first);
+        bug("the last to come is served first", "L3", "the second has passed the first");
+        bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
+    }
+    l4 {
+        loom("L4 waiting: the first goes beside a free", Model::new(TWO, 1), waiting::who_goes_gives_its_place_on);
+        shuttle("L4: the first goes beside a free", RUNS, waiting::who_goes_gives_its_place_on);
+        bug("a waiter that goes keeps what it was given", "L4", "what the first gave up reached nobody");
+    }
+    l5 {
+        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 1), waiting::a_time_is_over_beside_a_free);
+        shuttle("L5: a time is over beside a free", RUNS, waiting::a_time_is_over_beside_a_free);
+        bug("a waiter that goes keeps what it was given", "L5", "what came too late is lost");
+    }
+    l6 {
+        loom("L6 waiting: a slab goes back", Model::new(TWO, 1), waiting::who_waits_grows_when_a_slab_goes_back);
+        shuttle("L6: a slab goes back", RUNS, waiting::who_waits_grows_when_a_slab_goes_back);
+        bug("a charge comes back unnoticed", "L6", "deadlock");
+    }
+    l7 {
+        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 1), waiting::a_cache_is_destroyed_beside_one_who_waits);
+        shuttle("L7: the cache is destroyed", RUNS, waiting::a_cache_is_destroyed_beside_one_who_waits);
     }
 
     // For loom.

@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Cache, CacheConfig, Hooks, Owner};
+use super::{Acquire, Cache, CacheConfig, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -13,6 +13,7 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::tracepoints::What;
 
@@ -338,6 +339,33 @@ impl KmemCache {
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
+    }
+
+    /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
+    /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
+    /// place; an object that it was given goes to the next one.
+    ///
+    /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. While somebody waits the cache works without its magazines:
+    /// two locks for each allocation and free.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`].
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub fn acquire(&self, gfp: Gfp) -> Acquire<'_> {
+        self.cache.acquire(gfp)
+    }
+    /// The same for a thread, which sleeps for `timeout` at most. It waits in one queue with the futures of [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] when the time is over.
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
+        // What is beyond the clock is for ever.
+        self.cache.acquire_until(gfp, Instant::now().checked_add(timeout))
     }
 
     /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which

@@ -51,10 +51,12 @@ pub(crate) mod prefill;
 mod reclaim;
 pub(crate) mod refs;
 mod slabs;
+pub(crate) mod waiters;
 
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
+pub use waiters::Acquire;
 
 use self::core::Core;
 use crate::error::AllocError;
@@ -71,6 +73,7 @@ use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
+use waiters::Waiters;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
@@ -134,6 +137,7 @@ pub(crate) struct Cache {
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
+    waiters: Waiters,
     counts: Counts,
 }
 
@@ -196,6 +200,7 @@ impl Cache {
             min_partial: config.geometry.min_partial(),
             nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
             refs: CacheRefs::new(),
+            waiters: Waiters::new(),
             counts: Counts::default(),
             core,
             config,
@@ -216,6 +221,9 @@ impl Cache {
     }
     pub(crate) fn refs(&self) -> &CacheRefs<Self> {
         &self.refs
+    }
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]

@@ -12,7 +12,8 @@ use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted, tell};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{assert_unlocked, planted, tell};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
@@ -111,6 +112,8 @@ impl Cache {
                 }
             }
             if len < BATCH {
+                planted!("a free does not look for who waits" => return slabs);
+                self.serve(op);
                 return slabs;
             }
             op.pause();
@@ -252,8 +255,22 @@ impl Cache {
             }
         }
     }
+    /// A slab is no more.
     fn uncharge(&self) {
-        self.counts.charge.fetch_sub(1, Relaxed);
+        // Acquire: pairs with the Release of `touch_charge`.
+        self.counts.charge.fetch_sub(1, Acquire);
+        planted!("a charge comes back unnoticed" => return);
+        self.let_grow();
+    }
+    /// Changes the charge by nothing, for who waits: a charge that comes back later sees that, and one that came before is seen.
+    pub(super) fn touch_charge(&self) {
+        // Release: pairs with the Acquire of `uncharge`.
+        self.counts.charge.fetch_add(0, Release);
+    }
+    /// Its limit as an error.
+    pub(super) fn limit_error(&self) -> AllocError {
+        let charged = self.counts.charge.load(Relaxed);
+        AllocError::CacheLimit { slabs: self.config.limit.unwrap_or(charged) }
     }
 
     /// Gives slabs back to the page allocator.
