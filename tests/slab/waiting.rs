@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use uslab::cache::Acquire;
-use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
+use uslab::cache::{Account, Acquire};
+use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
 
@@ -127,7 +127,7 @@ fn a_constructor_that_panics_stops_nobody_who_waits() {
     };
     let cache =
         ObjectCache::builder("p").ctor(construct).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = cache.alloc_bulk(32).unwrap();
+    let all = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
     let mut futures: Vec<_> = (0..2).map(|_| Box::pin(cache.acquire())).collect();
     assert!(futures.iter_mut().all(|future| poll(future).is_none()));
     // Given to both, and given up by both.
@@ -135,7 +135,7 @@ fn a_constructor_that_panics_stops_nobody_who_waits() {
     drop(futures.split_off(0));
     assert_eq!((cache.info().used, cache.shrink()), (0, 1));
     panics.set(1);
-    let mut acquire = || {
+    let acquire = || {
         let polled = || poll(&mut pin!(cache.acquire())).map(|object| object.map(drop));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(polled))
     };
@@ -188,7 +188,7 @@ fn threads_and_tasks_wait_in_one_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
-    let mut all = VecDeque::from(cache.alloc_bulk(32).unwrap());
+    let mut all = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
     let (says, order) = channel();
     std::thread::scope(|scope| {
         let mut future = Box::pin(cache.acquire());
@@ -353,4 +353,158 @@ fn the_futures_may_be_sent() {
     sent(&future);
     let object: CacheBox<'_, _> = poll(&mut pin!(future)).unwrap().unwrap();
     assert_eq!(object.get(), 1);
+}
+
+/// Bytes of an account of four slabs of `cache`'s.
+fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
+    let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
+    (4 * cache.geometry().order().bytes(), cache.geometry().objects())
+}
+fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
+    let mut blocks = vec![];
+    loop {
+        match cache.alloc_block(Gfp::KERNEL) {
+            Ok(block) => blocks.push(block),
+            Err(error) => return (blocks, error),
+        }
+    }
+}
+
+#[test]
+fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs() {
+    let subsystem = subsystem(2);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (one, other) = (build("one"), build("other"));
+    let stranger = KmemCache::builder("stranger", 1000).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    let (held, error) = all_of(&one);
+    assert_eq!((held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
+    assert_eq!((account.charged(), account.peak(), account.limit()), (bytes, bytes, bytes));
+    assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
+    assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "it is not charged");
+    drop(held);
+    // They lie in the magazines of CPU 0.
+    on_cpu(1);
+    let (held, _) = all_of(&other);
+    assert_eq!(held.len(), 4 * objects);
+    drop(held);
+    assert!(account.charged() > 0);
+    assert!(account.shrink() > 0);
+    assert_eq!((account.charged(), account.peak()), (0, bytes));
+    drop((one, other));
+    assert_all_given_back(&subsystem);
+}
+
+/// What a shrinker of any of them can drop.
+#[test]
+fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
+    struct Idle(Arc<std::sync::Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
+    impl uslab::Shrinker for Idle {
+        fn count(&self) -> usize {
+            self.0.lock().unwrap().len()
+        }
+        fn scan(&self, objects: usize, _: Gfp) -> usize {
+            let mut idle = self.0.lock().unwrap();
+            let kept = idle.len().saturating_sub(objects);
+            idle.split_off(kept).len()
+        }
+    }
+    let subsystem = subsystem(1);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let idle = Arc::default();
+    let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
+    let all: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    *idle.lock().unwrap() = all;
+    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert!(other.alloc_block(Gfp::KERNEL).is_ok());
+    assert!(account.charged() <= bytes);
+}
+
+#[test]
+fn who_waits_for_an_account_gets_what_its_other_caches_free() {
+    let subsystem = subsystem(2);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (one, other) = (build("one"), build("other"));
+    on_cpu(0);
+    let (held, error) = all_of(&one);
+    assert_eq!(other.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
+    let woken = Arc::new(Woken::default());
+    let mut acquire = other.acquire(Gfp::KERNEL);
+    assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending());
+    drop(held);
+    assert_eq!(woken.0.get(), 1);
+    let object = poll(&mut acquire).unwrap().unwrap();
+    // SAFETY: allocated just now.
+    unsafe { other.free(object) };
+    // The first free to a slab after it opens the magazines of the others again.
+    for _ in 0..2 {
+        drop(one.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    assert!(one.info().in_magazines > 0);
+    drop((one, other));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn tenants_that_press_each_other_for_their_account_lose_nothing() {
+    let subsystem = subsystem(4);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let caches = [1000, 500, 2000].map(|size| {
+        KmemCache::builder(format!("tenant-{size}"), size).account(&account).build_in(&subsystem).unwrap()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let caches = &caches;
+            scope.spawn(move || {
+                on_cpu(thread);
+                for round in 0..if cfg!(miri) { 3 } else { 60 } {
+                    let cache = &caches[(thread as usize + round) % 3];
+                    let mut held = vec![];
+                    // Who holds something does not wait: the others may do so, too.
+                    while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
+                        held.push(block);
+                    }
+                    drop(held);
+                    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+                    // SAFETY: allocated just now.
+                    unsafe { cache.free(object) };
+                }
+            });
+        }
+    });
+    assert!(account.peak() <= bytes);
+    subsystem.check().unwrap();
+    drop(caches);
+    assert_eq!(account.charged(), 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
+    for (check, magazines) in [(false, Magazines::BySize), (true, SMALL), (false, Magazines::Off)] {
+        let subsystem = subsystem(1);
+        on_cpu(0);
+        let cache = KmemCache::builder("secret", 100).zero_on_free().check_frees(check).magazines(magazines);
+        let cache = cache.build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..50).map(|_| cache.alloc(Gfp::ZERO).unwrap()).collect();
+        for object in &objects {
+            // SAFETY: ours, and so many bytes long.
+            unsafe { object.write_bytes(7, 100) };
+        }
+        for object in &objects {
+            // SAFETY: allocated above, freed once; the subsystem keeps the pages, which nobody uses.
+            unsafe {
+                cache.free(*object);
+                assert_eq!(std::slice::from_raw_parts(object.as_ptr(), 100), [0; 100]);
+            }
+        }
+    }
 }

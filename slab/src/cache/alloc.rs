@@ -266,6 +266,18 @@ impl Cache {
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
             result = again();
         }
+        // What the other caches of the account keep without using it, and what their users can do without.
+        if let Some(account) = &self.config.account
+            && matches!(result, Err(AllocError::AccountLimit { .. }))
+        {
+            let again = || {
+                self.core.shrink_account(op, account);
+                again()
+            };
+            return self.core.of_account(account).fold(again(), |result, cache| {
+                self.core.shrink_until(source.gfp, Some(&cache), again, result)
+            });
+        }
         self.run_shrinkers(op, source.gfp, result, again)
     }
 

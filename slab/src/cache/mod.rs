@@ -27,6 +27,7 @@
 //! objects that it has made are destructed, the pages go back, and the panic goes on in the caller of the allocation,
 //! past no lock and no magazine.
 
+mod account;
 #[cfg(not(any(loom, shuttle)))]
 mod addresses;
 mod alloc;
@@ -53,6 +54,7 @@ pub(crate) mod refs;
 mod slabs;
 pub(crate) mod waiters;
 
+pub use account::Account;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
@@ -61,6 +63,7 @@ pub use waiters::Acquire;
 use self::core::Core;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
+use account::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
 use node::{Node, NodeCount};
@@ -107,9 +110,13 @@ pub(crate) struct CacheConfig {
     pub(crate) page_class: Option<u16>,
     /// The most slabs.
     pub(crate) limit: Option<u32>,
+    /// What its slabs are charged to as well.
+    pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
     /// Whether frees are checked at once.
     pub(crate) check_frees: bool,
+    /// Whether objects are zeroed when they are taken back.
+    pub(crate) zero_on_free: bool,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
 }
@@ -181,7 +188,7 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || resets;
+        let has_free_hook = config.check_frees || config.zero_on_free || resets;
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;

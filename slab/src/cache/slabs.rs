@@ -129,8 +129,12 @@ impl Cache {
         max: usize,
         put: &mut impl FnMut(Object),
     ) -> Result<usize, Refusal> {
+        let wanted = self.geometry().order();
         self.charge()?;
-        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge())?;
+        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge(wanted))?;
+        if order < wanted {
+            self.uncharge_account(wanted.bytes() - order.bytes());
+        }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(loom))]
@@ -142,14 +146,14 @@ impl Cache {
         if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
             unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge();
+            self.uncharge(order);
             return Err(AllocError::SideTable.into());
         }
         if let Err(panic) = self.construct(slab, objects) {
             self.forget_class(slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge();
+            self.uncharge(order);
             return Err(Refusal::Panic(panic));
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
@@ -228,8 +232,13 @@ impl Cache {
         }
     }
 
-    /// Counts one more slab, if the limit allows it.
+    /// Counts one more slab, if its limits allow it.
     fn charge(&self) -> Result<(), AllocError> {
+        let bytes = self.geometry().order().bytes();
+        self.config.account.as_ref().map_or(Ok(()), |account| account.charge(bytes))?;
+        self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
+    }
+    fn charge_slab(&self) -> Result<(), AllocError> {
         // Relaxed: a number, which says nothing about the slabs.
         let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
@@ -255,8 +264,9 @@ impl Cache {
             }
         }
     }
-    /// A slab is no more.
-    fn uncharge(&self) {
+    /// A slab of this order is no more.
+    fn uncharge(&self, order: Order) {
+        self.uncharge_account(order.bytes());
         // Acquire: pairs with the Release of `touch_charge`.
         self.counts.charge.fetch_sub(1, Acquire);
         planted!("a charge comes back unnoticed" => return);
@@ -267,10 +277,14 @@ impl Cache {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
     }
-    /// Its limit as an error.
+    /// The limit that it is at, as an error.
     pub(super) fn limit_error(&self) -> AllocError {
         let charged = self.counts.charge.load(Relaxed);
-        AllocError::CacheLimit { slabs: self.config.limit.unwrap_or(charged) }
+        match (&self.config.account, self.config.limit) {
+            (_, Some(slabs)) if charged >= slabs => AllocError::CacheLimit { slabs },
+            (Some(account), _) => account.error(),
+            (None, limit) => AllocError::CacheLimit { slabs: limit.unwrap_or(charged) },
+        }
     }
 
     /// Gives slabs back to the page allocator.
@@ -352,6 +366,6 @@ impl Cache {
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
         planted!("a released slab stays charged" => return);
-        self.uncharge();
+        self.uncharge(order);
     }
 }

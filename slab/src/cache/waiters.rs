@@ -50,8 +50,10 @@ use uslab_magazine::tracepoints::What;
 /// The waiters of a cache.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// Whether somebody waits who has been given nothing. Written under the lock of `queue`.
+    /// Whether somebody waits who has been given nothing. Written under the lock of `queue`, as `closed`.
     waiting: AtomicBool,
+    /// Whether the magazines are closed: somebody waits here, or for the account.
+    closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct Queue {
     next_ticket: u64,
     /// Whether the first who waits should try to make a slab.
     grow: bool,
+    /// Whether they wait for the account, too.
+    at_account: bool,
     /// Whether this is the child of a fork, which has no thread that waits.
     forked: Counter,
 }
@@ -87,7 +91,11 @@ impl Queue {
 
 impl Waiters {
     pub(super) fn new() -> Self {
-        Self { waiting: AtomicBool::new(false), queue: ForkMutex::new(Rank::Waiters, Queue::default()) }
+        Self {
+            waiting: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            queue: ForkMutex::new(Rank::Waiters, Queue::default()),
+        }
     }
     /// In the child of a fork: those who wait are other threads' futures, or will find that they wait no more.
     ///
@@ -126,25 +134,57 @@ impl Cache {
         queue
     }
 
-    /// Notes that somebody waits, or nobody.
-    fn set_waiting(&self, waiting: bool) {
-        self.waiters.waiting.store(waiting, Relaxed);
-        planted!("magazines stay open while somebody waits" => return);
-        if waiting {
-            self.core.waited_for.fetch_add(1, Relaxed);
-            self.config.per_cpu.close();
-        } else {
-            self.core.waited_for.fetch_sub(1, Relaxed);
-            self.config.per_cpu.reopen();
-        }
-    }
     /// To be done behind each change of the queue; the waker of the first who waits, if that should try to grow.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
-        if queue.is_waiting() != self.has_waiters() {
-            self.set_waiting(queue.is_waiting());
+        let (waiters, account) = (&self.waiters, self.config.account.as_ref());
+        let is_waiting = queue.is_waiting();
+        if is_waiting != self.has_waiters() {
+            waiters.waiting.store(is_waiting, Relaxed);
+            let count = &self.core.waited_for;
+            _ = if is_waiting { count.fetch_add(1, Relaxed) } else { count.fetch_sub(1, Relaxed) };
+        }
+        if !is_waiting && core::mem::take(&mut queue.at_account) {
+            account.into_iter().for_each(|account| account.end_wait());
+        }
+        let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
+        planted!("magazines stay open while somebody waits" => let closed = false);
+        // Relaxed: written under the lock; elsewhere it is a hint.
+        if closed != waiters.closed.load(Relaxed) {
+            waiters.closed.store(closed, Relaxed);
+            if closed { self.config.per_cpu.close() } else { self.config.per_cpu.reopen() }
         }
         let given = queue.given;
         queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
+    }
+    fn resettle(&self, change: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue();
+        change(&mut queue);
+        let waker = self.settle(&mut queue);
+        drop(queue);
+        wake(waker);
+    }
+
+    /// Opens or closes the magazines as the account has it.
+    pub(super) fn follow_account(&self) {
+        if self.config.account.is_some() {
+            self.resettle(|_| ());
+        }
+    }
+    /// The first who waits does so for the account, from now on; `false` if it did before.
+    fn wait_for_account(&self) -> bool {
+        let Some(account) = &self.config.account else { return false };
+        let mut begins = false;
+        self.resettle(|queue| {
+            begins = queue.is_waiting() && !queue.at_account;
+            if begins {
+                queue.at_account = true;
+                account.begin_wait();
+            }
+        });
+        if begins {
+            self.core.close_account(&self.operation(What::Reclaim), account);
+        }
+        begins
     }
 
     /// A place at the end of the queue.
@@ -191,8 +231,11 @@ impl Cache {
     #[inline]
     pub(super) fn serve(&self, op: &Operation) {
         while self.has_waiters() {
-            let Some(wakers) = self.serve_one(op) else { return };
+            let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
+        }
+        if let Some(account) = &self.config.account {
+            self.serve_account(op, account.is_waited_for());
         }
     }
     #[cold]
@@ -218,18 +261,23 @@ impl Cache {
     /// A charge came back: the first who waits may make a slab.
     pub(super) fn let_grow(&self) {
         if self.has_waiters() {
-            let mut queue = self.queue();
-            queue.grow = true;
-            let waker = self.settle(&mut queue);
-            drop(queue);
-            wake(waker);
+            self.resettle(|queue| queue.grow = true);
+        }
+    }
+    /// What an account asks of its caches behind each free to a slab.
+    #[cold]
+    fn serve_account(&self, op: &Operation, is_waited_for: bool) {
+        if is_waited_for {
+            self.discard_empty(op);
+        } else if self.waiters.closed.load(Relaxed) && !self.has_waiters() {
+            self.follow_account();
         }
     }
 
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
-        let queue = self.queue();
-        if !queue.is_waiting() {
+        let _queue = self.queue();
+        if !self.waiters.closed.load(Relaxed) {
             self.config.per_cpu.reopen();
         }
     }
@@ -283,7 +331,9 @@ impl Cache {
             }
             drop(queue);
             let result = self.alloc_at_limit(gfp);
-            if !result.is_err_and(|error| error.is_limit()) {
+            if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
+                self.let_grow();
+            } else if !result.is_err_and(|error| error.is_limit()) {
                 *place = None;
                 self.leave(ticket, true);
                 return Poll::Ready(result.map(|object| self.hand_out(object, gfp)));

@@ -16,7 +16,7 @@ use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
-use crate::cache::{Cache, Hooks};
+use crate::cache::{Account, Cache, Hooks};
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -328,6 +328,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// As [`KmemCacheBuilder::limit`].
     pub fn limit(self, limit: Limit) -> Self {
         self.map(|cache| cache.limit(limit))
+    }
+    /// As [`KmemCacheBuilder::account`].
+    pub fn account(self, account: &Account) -> Self {
+        self.map(|cache| cache.account(account))
     }
     /// As [`KmemCacheBuilder::reclaimable`].
     pub fn reclaimable(self) -> Self {

@@ -1,14 +1,16 @@
 //! Waiting at a limit, for both checkers: a cache of one slab, which has two objects. Both are out.
 
 use super::world::{SMALL, World};
-use crate::cache::Acquire;
-use crate::debug::check::on_cpu;
-use crate::{AllocError, Gfp};
+use crate::cache::core::Core;
+use crate::cache::{Account, Acquire};
+use crate::debug::check::{SPACING, on_cpu};
+use crate::{AllocError, Config, Gfp, KmemCache, Magazines};
 use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 use std::time::Duration;
+use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::{Arc, thread};
 
 const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
@@ -126,6 +128,46 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back() {
     let mine = wait(&world).unwrap();
     t.join().unwrap();
     world.free(mine);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L8: two caches of an account of one page. All of it is one's, and somebody waits in the other one, who gets the page when the
+/// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. Lost, the charge is a deadlock.
+pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool) {
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let build = |_| KmemCache::builder("model", SPACING).account(&account);
+    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let objects = [world.alloc(), world.alloc()];
+    let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
+    assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
+    let t = beside(&world, [], |world, []| {
+        let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
+        world.free_of(1, object);
+    });
+    free_all(&world, objects);
+    drop(first);
+    t.join().unwrap();
+    assert!(account.peak() <= PAGE_SIZE, "more than the account may have");
+    drop(account);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L8: two caches make a slab each, where their account has one page.
+pub(super) fn two_caches_grow_at_the_account_s_limit() {
+    let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let build = |_| KmemCache::builder("model", SPACING).account(&account);
+    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let t = beside(&world, [], |world, []| {
+        world.alloc_of(1).into_iter().for_each(|object| world.free_of(1, object));
+    });
+    let mine = world.alloc_of(0);
+    t.join().unwrap();
+    let slabs = world.cache_at(0).info().slabs + world.cache_at(1).info().slabs;
+    assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "more than the account may have");
+    mine.into_iter().for_each(|object| world.free(object));
+    drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
 
