@@ -175,6 +175,7 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
         // SAFETY: allocated above, freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
+    assert!(cache.info().in_magazines > 0, "the magazines are open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     // The future goes on as a new one.
     objects.push(poll(&mut acquire).unwrap().unwrap());
@@ -507,4 +508,15 @@ fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
             }
         }
     }
+}
+
+/// A limit of nothing is never passed.
+#[test]
+fn nobody_waits_for_what_cannot_be() {
+    let subsystem = subsystem(1);
+    let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
+    let account = Account::new_in(&subsystem, 100);
+    let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }

@@ -116,6 +116,10 @@ impl Charges {
         }
         Err(self.error())
     }
+    /// Whether so many slabs can be had at all.
+    pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
+        slabs.saturating_mul(bytes) <= self.limit
+    }
     pub(super) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit }
     }

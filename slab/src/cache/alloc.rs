@@ -244,7 +244,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    fn reclaim(
+    pub(super) fn reclaim(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,

@@ -264,11 +264,15 @@ impl Cache {
     /// # Errors
     /// The cache at its limit, or all pages that there are, hold fewer.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
-        let geometry = self.geometry();
+        let (geometry, account) = (self.geometry(), self.config.account.as_ref());
+        let bytes = geometry.order().bytes();
         let pages = self.core.memory.pages.frames().len() as usize;
         let refused = match self.config.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }
+            }
+            _ if account.is_some_and(|account| !account.admits(n.div_ceil(geometry.objects()), bytes)) => {
+                self.limit_error()
             }
             _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,
             _ => return Ok(()),

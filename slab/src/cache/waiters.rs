@@ -14,11 +14,13 @@
 //! * **Magazines** are closed while somebody waits. So the inlined paths need not know of the queue: a free finds no place on its
 //!   CPU's stack, and goes to its slab by the slow path that it has for full stacks. An object that was on its way meanwhile ends in
 //!   its slab, too (see [`Layer::close`](uslab_magazine::Layer::close)). All that reaches a slab looks for waiters behind that.
-//! * **No lost wake-up, of objects.** A waiter sets `waiting` and then looks into each slab under its node's lock. A free puts its
-//!   object there under the same lock and then reads `waiting`. Whichever is second there sees the other.
+//! * **No lost wake-up, of objects.** A waiter sets `closed` and then looks into each slab under its node's lock. A free puts its
+//!   object there under the same lock and then reads `closed`. Whichever is second there sees the other.
 //! * **No lost wake-up, of charges.** A waiter sets `waiting` and then changes the charge, by nothing. Who gives a charge back changes
 //!   it, and then reads `waiting`. Whichever is second in the order of that word sees the other. What it finds it notes in
 //!   `grow`: the first in the queue should try to make a slab. Whoever leaves the first place notes that, too, for the next one.
+//! * **An account** at its limit is waited for in the queues of its caches. The first waiter closes the magazines of all of them, and each
+//!   gives its empty slabs back as they come. A cache finds behind its own frees that nobody waits any more, and opens its magazines.
 //! * **Fair.** Objects are given in the order of tickets, to the first who has none. Others do not pass: slabs refuse to serve
 //!   allocations while somebody waits ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. What a waiter has been given is
 //!   its own from then on, whenever it runs.
@@ -97,16 +99,6 @@ impl Waiters {
             queue: ForkMutex::new(Rank::Waiters, Queue::default()),
         }
     }
-    /// In the child of a fork: those who wait are other threads' futures, or will find that they wait no more.
-    ///
-    /// # Safety
-    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
-    pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: by contract.
-        if let Some(queue) = unsafe { self.queue.held() } {
-            queue.forked.set(1);
-        }
-    }
 }
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
@@ -122,6 +114,19 @@ impl Cache {
         self.waiters.waiting.load(Relaxed)
     }
 
+    /// In the child of a fork: those who wait are other threads', or will find that they wait no more.
+    ///
+    /// # Safety
+    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    pub(crate) unsafe fn forget_waiters(&self) {
+        // SAFETY: by contract.
+        if let Some(queue) = unsafe { self.waiters.queue.held() } {
+            queue.forked.set(1);
+            if self.waiters.waiting.swap(false, Relaxed) {
+                self.core.waited_for.fetch_sub(1, Relaxed);
+            }
+        }
+    }
     fn queue(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.waiters.queue.lock();
         if queue.forked.get() > 0 {
@@ -227,15 +232,25 @@ impl Cache {
         self.serve(op);
     }
 
-    /// Gives free objects of the slabs to those who wait, as far as there are any.
+    /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.
     #[inline]
     pub(super) fn serve(&self, op: &Operation) {
+        // Relaxed: see "No lost wake-up" above.
+        if self.waiters.closed.load(Relaxed) {
+            self.serve_closed(op);
+        }
+    }
+    #[cold]
+    fn serve_closed(&self, op: &Operation) {
         while self.has_waiters() {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
-        if let Some(account) = &self.config.account {
-            self.serve_account(op, account.is_waited_for());
+        if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
+            self.discard_empty(op);
+        } else if !self.has_waiters() {
+            // Those who waited for the account do not any more.
+            self.resettle(|_| ());
         }
     }
     #[cold]
@@ -264,16 +279,6 @@ impl Cache {
             self.resettle(|queue| queue.grow = true);
         }
     }
-    /// What an account asks of its caches behind each free to a slab.
-    #[cold]
-    fn serve_account(&self, op: &Operation, is_waited_for: bool) {
-        if is_waited_for {
-            self.discard_empty(op);
-        } else if self.waiters.closed.load(Relaxed) && !self.has_waiters() {
-            self.follow_account();
-        }
-    }
-
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
         let _queue = self.queue();
@@ -286,10 +291,15 @@ impl Cache {
     fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) = (&self.operation(What::Alloc), self.this_node(), self.nodes.len() as u32);
-        let object = (0..nodes).find_map(|i| self.direct(op, &source, (here + i) % nodes));
+        let again =
+            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
+        let result = match again(&source).ok_or_else(|| source.error()) {
+            Err(AllocError::Memory(_)) => self.reclaim(op, &source, again),
+            result => result,
+        };
         // Of a new slab.
         self.serve(op);
-        object.ok_or_else(|| source.error())
+        result
     }
 
     fn poll_acquire(
@@ -306,6 +316,7 @@ impl Cache {
                         done => return Poll::Ready(done),
                     }
                 }
+                self.admits(1)?;
                 *place = Some(self.join(waker)?);
                 continue;
             };

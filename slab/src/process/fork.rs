@@ -86,7 +86,7 @@ impl Fork for Core {
             self.held_caches().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
                 cache.refs().forget_other_threads();
-                cache.waiters().forget_other_threads();
+                cache.forget_waiters();
             });
             self.memory.pages.forget_other_threads();
         }
