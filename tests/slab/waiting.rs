@@ -437,11 +437,13 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     let (held, error) = all_of(&one);
     assert_eq!(other.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
     let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
     let mut acquire = other.acquire(Gfp::KERNEL);
-    assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending());
+    assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
     drop(held);
     assert_eq!(woken.0.get(), 1);
     let object = poll(&mut acquire).unwrap().unwrap();
+    drop(acquire);
     // SAFETY: allocated just now.
     unsafe { other.free(object) };
     // The first free to a slab after it opens the magazines of the others again.

@@ -228,7 +228,8 @@ impl<T> ObjectCache<T> {
     ///
     /// let connections = ObjectCache::builder("connection").ctor(String::new).limit(Limit::Slabs(1)).build()?;
     /// let connections = Arc::new(connections);
-    /// let mut all = connections.alloc_bulk(170)?; // as many as there may be
+    /// let most = connections.info().objs_per_slab as usize;
+    /// let mut all = connections.alloc_bulk(most)?;
     /// let pool = connections.clone();
     /// let client = tokio::spawn(async move { pool.acquire().await.map(|connection| connection.len()) });
     /// tokio::task::yield_now().await; // it waits
