@@ -2,7 +2,6 @@
 
 use super::Cache;
 use super::core::Core;
-use super::kmem_cache::KmemCacheBuilder;
 use crate::error::AllocError;
 use std::sync::Arc;
 use uslab_magazine::Operation;
@@ -86,14 +85,6 @@ impl Account {
     /// As [`KmemCache::shrink`](crate::KmemCache::shrink), of all caches of the account. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
         self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
-    }
-}
-
-impl KmemCacheBuilder {
-    /// Its slabs are charged to this account, too.
-    pub fn account(mut self, account: &Account) -> Self {
-        self.account = Some(account.clone());
-        self
     }
 }
 

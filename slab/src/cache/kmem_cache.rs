@@ -106,7 +106,7 @@ pub struct KmemCacheBuilder {
     merge: bool,
     page_class: Option<u16>,
     max_order: Option<u8>,
-    pub(super) account: Option<Account>,
+    account: Option<Account>,
     zero_on_free: bool,
 }
 
@@ -145,6 +145,11 @@ impl KmemCacheBuilder {
     /// How much memory the cache may have. Objects that CPUs merely keep are called in before an allocation fails.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = Some(limit);
+        self
+    }
+    /// Its slabs are charged to this account, too.
+    pub fn account(mut self, account: &Account) -> Self {
+        self.account = Some(account.clone());
         self
     }
     /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
