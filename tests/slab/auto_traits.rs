@@ -67,7 +67,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
-            magazine::uslab_sync::Rank, sync::Parker;
+            magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<TestRound>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
@@ -113,7 +113,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             info::Statistics<'static>, ReaperInfo, ReaperThread;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
-            Registration, uslab::cache::Account;
+            Registration, uslab::cache::Account, sync::Parker;
         "a place in a queue, behind its lock" => YES YES: uslab::cache::Acquire<'static>;
         "addresses, behind which nobody looks" => YES YES: Live, uslab::cache::Runs<'static>;
         "owned bytes; how many are initialised is noted in a cell" => YES NO: Block<'static>;
