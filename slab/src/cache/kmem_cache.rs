@@ -13,7 +13,7 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::tracepoints::What;
 
@@ -393,8 +393,7 @@ impl KmemCache {
     /// # Panics
     /// As [`alloc`](Self::alloc).
     pub fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
-        // What is beyond the clock is for ever.
-        self.cache.acquire_until(gfp, Instant::now().checked_add(timeout))
+        self.cache.acquire_timeout(gfp, timeout)
     }
 
     /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which

@@ -40,7 +40,7 @@ use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
@@ -302,6 +302,15 @@ impl Cache {
         result
     }
 
+    /// What need not be waited for: an object below the limit, or an error.
+    #[inline]
+    fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
+        if self.has_waiters() {
+            return None;
+        }
+        let result = self.alloc(gfp);
+        (!result.is_err_and(AllocError::is_limit)).then_some(result)
+    }
     fn poll_acquire(
         &self,
         gfp: Gfp,
@@ -310,11 +319,8 @@ impl Cache {
     ) -> Poll<Result<NonNull<u8>, AllocError>> {
         loop {
             let Some(ticket) = *place else {
-                if !self.has_waiters() {
-                    match self.alloc(gfp) {
-                        Err(error) if error.is_limit() => {}
-                        done => return Poll::Ready(done),
-                    }
+                if let Some(done) = self.acquire_now(gfp) {
+                    return Poll::Ready(done);
                 }
                 self.admits(1)?;
                 *place = Some(self.join(waker)?);
@@ -375,11 +381,12 @@ impl Cache {
         Acquire { cache: self, gfp, place: None }
     }
     /// See [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
-    pub(crate) fn acquire_until(
-        &self,
-        gfp: Gfp,
-        deadline: Option<Instant>,
-    ) -> Result<NonNull<u8>, AllocError> {
+    pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
+        if let Some(done) = self.acquire_now(gfp) {
+            return done;
+        }
+        // What is beyond the clock is for ever.
+        let deadline = Instant::now().checked_add(timeout);
         let (parker, mut acquire) = (Arc::new(Parker::new()), self.acquire(gfp));
         let (waker, mut woken) = (Waker::from(parker.clone()), true);
         loop {
