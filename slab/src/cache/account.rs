@@ -1,12 +1,12 @@
 //! What several caches may have together: see [`Account`].
 
 use super::Cache;
+use super::charges::Charges;
 use super::core::Core;
-use crate::error::AllocError;
 use std::sync::Arc;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
+use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::What;
 
 /// An account across caches, of a tenant or a part of a program: what they have together is charged to it, and limited. As a memory
@@ -49,26 +49,12 @@ pub struct Account {
     core: Arc<Core>,
 }
 
-/// What an account has been charged.
-#[derive(Debug)]
-pub(crate) struct Charges {
-    limit: usize,
-    bytes: AtomicUsize,
-    peak: Counter,
-    /// Caches with somebody who waits for a charge to come back.
-    waiting: AtomicU32,
-}
-
 impl Account {
     pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
         Arc::ptr_eq(&self.core, core)
     }
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
-        let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
-        Self {
-            charges: Arc::new(Charges { limit, bytes, peak: Counter::new(0), waiting }),
-            core: core.clone(),
-        }
+        Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
     }
     /// The most bytes that its caches may have together.
     pub fn limit(&self) -> usize {
@@ -85,48 +71,6 @@ impl Account {
     /// As [`KmemCache::shrink`](crate::KmemCache::shrink), of all caches of the account. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
         self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
-    }
-}
-
-impl Charges {
-    pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        // Relaxed: a number, which says nothing about the slabs.
-        let mut charged = self.bytes.load(Relaxed);
-        while charged + bytes <= self.limit {
-            planted!("an account is charged by load and store" => {
-                self.bytes.store(charged + bytes, Relaxed);
-                return Ok(());
-            });
-            match self.bytes.compare_exchange_weak(charged, charged + bytes, Relaxed, Relaxed) {
-                Ok(_) => {
-                    self.peak.max((charged + bytes) as u64);
-                    return Ok(());
-                }
-                Err(now) => charged = now,
-            }
-        }
-        Err(self.error())
-    }
-    /// Whether so many slabs can be had at all.
-    pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
-        slabs.saturating_mul(bytes) <= self.limit
-    }
-    pub(super) fn error(&self) -> AllocError {
-        AllocError::AccountLimit { bytes: self.limit }
-    }
-    /// Whether somebody waits for a charge to come back.
-    pub(super) fn is_waited_for(&self) -> bool {
-        // Relaxed: see "No lost wake-up" in `waiters`.
-        self.waiting.load(Relaxed) > 0
-    }
-    /// One cache more that somebody waits in.
-    pub(super) fn begin_wait(&self) {
-        self.waiting.fetch_add(1, Relaxed);
-        // Release: pairs with the Acquire of `uncharge`.
-        self.bytes.fetch_add(0, Release);
-    }
-    pub(super) fn end_wait(&self) {
-        self.waiting.fetch_sub(1, Relaxed);
     }
 }
 

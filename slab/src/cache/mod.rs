@@ -31,6 +31,7 @@ mod account;
 #[cfg(not(any(loom, shuttle)))]
 mod addresses;
 mod alloc;
+mod charges;
 #[cfg(not(loom))]
 mod checked;
 pub(crate) mod config;
@@ -52,6 +53,7 @@ pub(crate) mod prefill;
 mod reclaim;
 pub(crate) mod refs;
 mod slabs;
+pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
 pub use account::Account;
@@ -63,7 +65,7 @@ pub use waiters::Acquire;
 use self::core::Core;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
-use account::Charges;
+use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
 use node::{Node, NodeCount};
@@ -76,7 +78,7 @@ use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
-use waiters::Waiters;
+use wait_queue::Waiters;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);

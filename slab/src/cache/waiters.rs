@@ -33,6 +33,7 @@
 //! CPUs. It is at its limit then, where each allocation that fails pays for one, too.
 
 use super::alloc::SlabSupplier;
+use super::wait_queue::{Queue, Waiter};
 use super::{Cache, Object};
 use crate::error::AllocError;
 use core::pin::Pin;
@@ -43,63 +44,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{
-    AtomicBool, Counter, MutexGuard, Ordering::Relaxed, Parker, Rank, abandoned, assert_unlocked, planted,
-};
+use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, planted};
 use uslab_magazine::tracepoints::What;
-
-/// The waiters of a cache.
-#[derive(Debug)]
-pub(crate) struct Waiters {
-    /// Whether somebody waits who has been given nothing. Written under the lock of `queue`, as `closed`.
-    waiting: AtomicBool,
-    /// Whether the magazines are closed: somebody waits here, or for the account.
-    closed: AtomicBool,
-    pub(crate) queue: ForkMutex<Queue>,
-}
-
-/// What the lock protects.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    /// By ticket. The first `given` of them have an object, and the others wait.
-    entries: VecDeque<Waiter>,
-    given: usize,
-    next_ticket: u64,
-    /// Whether the first who waits should try to make a slab.
-    grow: bool,
-    /// Whether they wait for the account, too.
-    at_account: bool,
-    /// Whether this is the child of a fork, which has no thread that waits.
-    forked: Counter,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    ticket: u64,
-    /// `None` once it was woken.
-    waker: Option<Waker>,
-    object: Option<Object>,
-}
-
-impl Queue {
-    fn find(&self, ticket: u64) -> Option<usize> {
-        self.entries.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
-    }
-    fn is_waiting(&self) -> bool {
-        self.entries.len() > self.given
-    }
-}
-
-impl Waiters {
-    pub(super) fn new() -> Self {
-        Self {
-            waiting: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            queue: ForkMutex::new(Rank::Waiters, Queue::default()),
-        }
-    }
-}
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
     assert_unlocked();
