@@ -80,7 +80,10 @@ pub(crate) struct Caches {
 
 impl Caches {
     /// Caches whose keys, values and table have `limit` bytes at most, and about so many connections.
-    pub(crate) fn new(limit: Option<usize>, clients: Option<u32>) -> Result<&'static Self, Box<dyn Error>> {
+    pub(crate) fn new(
+        limit: Option<usize>,
+        max_clients: Option<u32>,
+    ) -> Result<&'static Self, Box<dyn Error>> {
         let pages = PageConfig::default_for(Cpus::os());
         let data = Subsystem::new(Config::new(match limit {
             Some(bytes) => pages.limit(bytes),
@@ -95,7 +98,7 @@ impl Caches {
         let connections = ObjectCache::builder("connection")
             .ctor(move || Connection::new_in(buffered))
             .reset(Connection::reset)
-            .limit(Limit::Objects(clients.map_or(u64::MAX, u64::from)));
+            .limit(Limit::Objects(max_clients.map_or(u64::MAX, u64::from)));
         let reap = |subsystem| Reaper::builder(REAP_EVERY).start(subsystem);
         Ok(Box::leak(Box::new(Self {
             entries: entries.build_in(&data)?,
