@@ -11,6 +11,8 @@ uslab_sync::ranks! {
         Shrinkers,
         /// The list of caches.
         Caches,
+        /// Who waits for an object of a cache.
+        Waiters,
         /// The list of tables.
         Tables,
         /// What serialises the drains of a table.

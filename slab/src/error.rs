@@ -15,6 +15,8 @@
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
 //! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
 //! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
+//! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs` |
+//! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `bad_caches_are_errors` |
 //! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
 //! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
 //! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
@@ -51,6 +53,11 @@ pub enum AllocError {
         /// The limit, in slabs.
         slabs: u32,
     },
+    /// The caches of the [account](crate::cache::Account) have as much as they may, and nothing of it is free.
+    AccountLimit {
+        /// The limit, in bytes.
+        bytes: usize,
+    },
     /// The page allocator has no block for another slab.
     Memory(uslab_buddy::AllocError),
     /// No memory for the bitmap of another slab.
@@ -70,10 +77,18 @@ pub enum AllocError {
     Injected,
 }
 
+impl AllocError {
+    /// Whether it is one that passes when others free something.
+    pub(crate) fn is_limit(self) -> bool {
+        matches!(self, Self::CacheLimit { .. } | Self::AccountLimit { .. })
+    }
+}
+
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheLimit { slabs } => write!(f, "the cache is at its limit of {slabs} slabs"),
+            Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
             Self::TooLarge => f.write_str("larger than what can be had"),
@@ -111,6 +126,10 @@ pub enum CacheError {
     Memory,
     /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
     TypeStable,
+    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) for objects that stay constructed.
+    ZeroOnFree,
+    /// The account is of another subsystem.
+    Account,
     /// The global subsystem could not be started.
     Start(StartError),
 }
@@ -121,6 +140,8 @@ impl fmt::Display for CacheError {
             Self::Geometry(error) => error.fmt(f),
             Self::Name => f.write_str("a cache name must not be empty or have blanks"),
             Self::Memory => f.write_str("no address space for the cache's checked frees"),
+            Self::ZeroOnFree => f.write_str("objects of a cache with a constructor cannot be zeroed on free"),
+            Self::Account => f.write_str("the account is of another subsystem than the cache"),
             Self::TypeStable => f.write_str("a type-stable cache cannot stand under the malloc"),
             Self::Start(error) => error.fmt(f),
         }

@@ -1,7 +1,8 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S3 the lists of slabs,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits, P1
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
+//! L2-L8 waiting at them and accounts, P1
 //! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
@@ -14,6 +15,7 @@ mod rcu;
 mod schedules;
 #[cfg(shuttle)]
 mod simulation;
+mod waiting;
 pub(crate) mod world;
 
 use crate::Magazines;
@@ -62,6 +64,52 @@ uslab_magazine::sync::scenarios! {
     w1_removal {
         loom("W1 a value is taken out beside a reap", Model::new(TWO, 500), models::removal_beside_a_reap);
         bug("a hive reads a value whose place is free", "W1", "Causality violation");
+    }
+
+    l2 {
+        loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::who_waits_is_woken(1));
+        shuttle("L2: two wait, one frees", RUNS, || waiting::who_waits_is_woken(2));
+        bug("a free does not look for who waits", "L2", "deadlock");
+        bug("magazines stay open while somebody waits", "L2", "deadlock");
+    }
+    l3 {
+        loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), waiting::the_first_is_served_first);
+        shuttle("L3: two wait, one frees", RUNS, waiting::the_first_is_served_first);
+        bug("the last to come is served first", "L3", "the second has passed the first");
+        bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
+    }
+    l4 {
+        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), waiting::who_goes_gives_its_place_on);
+        shuttle("L4: the first goes beside a free", RUNS, waiting::who_goes_gives_its_place_on);
+        bug("a waiter that goes keeps what it was given", "L4", "what the first gave up reached nobody");
+    }
+    l5 {
+        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), waiting::a_time_is_over_beside_a_free);
+        shuttle("L5: a time is over beside a free", RUNS, waiting::a_time_is_over_beside_a_free);
+        bug("a waiter that goes keeps what it was given", "L5", "what came too late is lost");
+    }
+    l6 {
+        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), waiting::who_waits_grows_when_a_slab_goes_back);
+        shuttle("L6: a slab goes back", RUNS, waiting::who_waits_grows_when_a_slab_goes_back);
+        bug("a charge comes back unnoticed", "L6", "deadlock");
+    }
+    l7 {
+        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), waiting::a_cache_is_destroyed_beside_one_who_waits);
+        shuttle("L7: the cache is destroyed", RUNS, waiting::a_cache_is_destroyed_beside_one_who_waits);
+    }
+
+    l8 {
+        loom("L8 waiting: for an account", Model::new(TWO, 2600).each([false, true]), waiting::who_waits_gets_what_another_cache_of_the_account_had);
+        shuttle("L8: waiting for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(false));
+        bug("other caches of an account keep what they have", "L8", "deadlock");
+        bug("an account's charge comes back unnoticed", "L8", "deadlock");
+        #[cfg(loom)]
+        bug("who leaves the first place tells nobody", "L8", "deadlock");
+    }
+    l8_two_grow {
+        loom("L8 account: two make a slab each", Model::new(THREE, 70), waiting::two_caches_grow_at_the_account_s_limit);
+        shuttle("L8: two make a slab each", RUNS, waiting::two_caches_grow_at_the_account_s_limit);
+        bug("an account is charged by load and store", "L8", "more than the account may have");
     }
 
     // For loom.

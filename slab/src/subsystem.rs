@@ -4,6 +4,7 @@
 //! needed. A cache keeps its subsystem alive, not the other way round: the registry only knows which caches there are,
 //! for reports and for pressure.
 
+use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
@@ -194,6 +195,20 @@ impl Subsystem {
     /// The first thing that does not hold.
     pub fn check(&self) -> Result<Census, Violation> {
         self.core.check()
+    }
+}
+
+impl Account {
+    /// An account of `limit` bytes for caches of the global subsystem.
+    ///
+    /// # Errors
+    /// The global subsystem cannot start.
+    pub fn new(limit: usize) -> Result<Self, StartError> {
+        Ok(Self::new_in(Subsystem::global()?, limit))
+    }
+    /// The same for caches of `subsystem`, which it keeps alive.
+    pub fn new_in(subsystem: &Subsystem, limit: usize) -> Self {
+        Self::on(subsystem.core(), limit)
     }
 }
 

@@ -157,6 +157,22 @@ fn on_both(test: impl Fn(&Server)) {
     }
 }
 
+/// More clients than connections may be: each is served when another one has gone.
+#[test]
+fn clients_beyond_the_limit_wait_for_their_turn() {
+    let server = Server::start(&["--max-clients", "1"]);
+    // More than a slab of connections, and fewer than a process may have files.
+    let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(b"*1\r\n$4\r\nPING\r\n"));
+    for (i, mut client) in clients.into_iter().enumerate() {
+        assert_eq!(client.reply(), Status("PONG".into()), "client {i}");
+        if i == 0 {
+            assert_eq!(client.number("clients_connection", "slabs"), 1);
+            assert!(client.number("clients_connection", "used") < 400, "all were served at once");
+        }
+    }
+}
+
 #[test]
 fn commands_do_what_their_names_say() {
     on_both(|server| {

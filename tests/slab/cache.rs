@@ -1,6 +1,6 @@
 //! Caches as their users see them.
 
-use crate::common::{READERS, assert_all_given_back, config, subsystem};
+use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
@@ -436,6 +436,11 @@ fn bad_caches_are_errors() {
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
+    let zeroed = KmemCache::builder("o", 8).ctor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
+    assert_eq!(zeroed.to_string(), "objects of a cache with a constructor cannot be zeroed on free");
+    let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
+    let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
+    assert_eq!(strange.to_string(), "the account is of another subsystem than the cache");
 }
 
 #[test]

@@ -30,5 +30,6 @@ mod rcu;
 mod sandbox;
 mod shrinker;
 mod typed;
+mod waiting;
 
 use uslab_magazine::sync;

@@ -26,6 +26,7 @@ mod execution;
 pub mod fork;
 #[doc(hidden)]
 pub mod observers;
+mod parker;
 #[doc(hidden)]
 pub mod rank;
 #[cfg(loom)]
@@ -50,6 +51,7 @@ pub use backend::{
     AtomicUsize, Hint, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
 
+pub use parker::Parker;
 pub use rank::Rank;
 
 /// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)` does `wrong` where `caught` runs the

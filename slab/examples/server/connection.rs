@@ -84,13 +84,14 @@ impl<M: Memory> Connection<M> {
     }
 }
 
-/// Serves a client until it goes, or sends what is no request.
+/// Serves a client, when it is its turn, until it goes or sends what is no request.
 ///
 /// # Errors
 /// The connection breaks, or there is no memory for it.
 pub(crate) async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
-    let mut connection = memory.connection().map_err(io::Error::other)?;
+    // A pool: with `--max-clients` this waits for its turn.
+    let mut connection = memory.connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
         let buffer = || memory.buffer().map_err(io::Error::other);

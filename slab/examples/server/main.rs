@@ -44,6 +44,9 @@ struct Options {
     /// MiB that keys and values may take, 16 at least; what does not fit is refused with an error
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
     max_memory: Option<u32>,
+    /// Clients that are served at a time, rounded up to a slab of connections; those beyond wait for their turn
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    max_clients: Option<u32>,
     /// Threads that serve [default: one a CPU]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -62,10 +65,10 @@ pub(crate) fn main() -> ExitCode {
     let result = match options.memory {
         Source::Uslab => {
             let limit = options.max_memory.map(|mib| mib as usize * (1 << 20));
-            Caches::new(limit).and_then(|caches| run(caches, &options))
+            Caches::new(limit, options.max_clients).and_then(|caches| run(caches, &options))
         }
-        Source::Box if options.max_memory.is_some() => {
-            let why = "--max-memory is a limit of caches: --memory box has none";
+        Source::Box if options.max_memory.is_some() || options.max_clients.is_some() => {
+            let why = "--max-memory and --max-clients are limits of caches: --memory box has none";
             Options::command().error(ErrorKind::ArgumentConflict, why).exit()
         }
         Source::Box => run(Heap, &options),

@@ -10,7 +10,7 @@ use std::ops::DerefMut;
 use std::time::Duration;
 use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
-use uslab::{AllocError, CacheBox, Config, Malloc, ObjectCache, Reaper, Subsystem};
+use uslab::{AllocError, CacheBox, Config, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
 /// A source of everything that comes and goes with clients and keys. Passed by value: it is a name, not the memory.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
@@ -25,8 +25,8 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
     /// An empty buffer.
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// A connection that has received nothing.
-    fn connection(self) -> Result<Self::Object<Connection<Self>>, AllocError>;
+    /// A connection that has received nothing, when there may be one more.
+    fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for `INFO`: a name, a colon, numbers.
     fn info(self) -> String;
@@ -51,7 +51,7 @@ impl Memory for Heap {
     fn buffer(self) -> Result<Box<Buffer<Global>>, AllocError> {
         Ok(Box::new(Buffer::new_in(Global)))
     }
-    fn connection(self) -> Result<Box<Connection<Self>>, AllocError> {
+    async fn connection(self) -> Result<Box<Connection<Self>>, AllocError> {
         Ok(Box::new(Connection::new_in(Global)))
     }
     fn info(self) -> String {
@@ -79,8 +79,11 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Caches whose keys, values and table have `limit` bytes at most.
-    pub(crate) fn new(limit: Option<usize>) -> Result<&'static Self, Box<dyn Error>> {
+    /// Caches whose keys, values and table have `limit` bytes at most, and about so many connections.
+    pub(crate) fn new(
+        limit: Option<usize>,
+        max_clients: Option<u32>,
+    ) -> Result<&'static Self, Box<dyn Error>> {
         let pages = PageConfig::default_for(Cpus::os());
         let data = Subsystem::new(Config::new(match limit {
             Some(bytes) => pages.limit(bytes),
@@ -94,7 +97,8 @@ impl Caches {
             ObjectCache::builder("buffer").ctor(move || Buffer::new_in(buffered)).reset(Buffer::reset);
         let connections = ObjectCache::builder("connection")
             .ctor(move || Connection::new_in(buffered))
-            .reset(Connection::reset);
+            .reset(Connection::reset)
+            .limit(Limit::Objects(max_clients.map_or(u64::MAX, u64::from)));
         let reap = |subsystem| Reaper::builder(REAP_EVERY).start(subsystem);
         Ok(Box::leak(Box::new(Self {
             entries: entries.build_in(&data)?,
@@ -121,8 +125,8 @@ impl Memory for &'static Caches {
     fn buffer(self) -> Result<CacheBox<'static, Buffer<&'static Malloc>>, AllocError> {
         self.buffers.alloc()
     }
-    fn connection(self) -> Result<CacheBox<'static, Connection<Self>>, AllocError> {
-        self.connections.alloc()
+    async fn connection(self) -> Result<CacheBox<'static, Connection<Self>>, AllocError> {
+        self.connections.acquire().await
     }
 
     /// Caches that never had a slab are left out.

@@ -47,13 +47,19 @@ impl Drop for Filling<'_> {
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
+    /// Whether it is for the first of those who wait, whom others do not pass.
+    is_waiter: bool,
     /// Why the last growth failed.
     refusal: Cell<Option<Refusal>>,
 }
 
-impl SlabSupplier<'_> {
+impl<'a> SlabSupplier<'a> {
+    /// For the first who waits.
+    pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
+        Self { is_waiter: true, ..cache.source(gfp) }
+    }
     /// Why there is nothing; goes on with the panic of a constructor.
-    fn error(&self) -> AllocError {
+    pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
     /// The same; `silent` where the slabs were not asked at all.
@@ -71,6 +77,12 @@ impl Supplier<Object> for SlabSupplier<'_> {
         let call = Call::of(SLAB, self.cache.geometry().object_size());
         if self.cache.core.faults.fires(call.cache(self.cache.name())) {
             self.refusal.set(Some(AllocError::Injected.into()));
+            return 0;
+        }
+        let refused = !self.is_waiter && self.cache.has_waiters();
+        planted!("an allocation passes those who wait" => let refused = false);
+        if refused {
+            self.refusal.set(Some(self.cache.limit_error().into()));
             return 0;
         }
         match self.cache.alloc_from_slabs(op, node, max, &mut put) {
@@ -109,7 +121,7 @@ impl Supplier<Object> for DrainOnly<'_> {
 
 impl Cache {
     pub(super) fn source(&self, gfp: Gfp) -> SlabSupplier<'_> {
-        SlabSupplier { cache: self, gfp, refusal: Cell::new(None) }
+        SlabSupplier { cache: self, gfp, is_waiter: false, refusal: Cell::new(None) }
     }
 
     /// One object, from the nearest place that has one.
@@ -232,7 +244,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    fn reclaim(
+    pub(super) fn reclaim(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,
@@ -253,6 +265,18 @@ impl Cache {
         // What other caches keep without using it.
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
             result = again();
+        }
+        // What the other caches of the account keep without using it, and what their users can do without.
+        if let Some(account) = &self.config.account
+            && matches!(result, Err(AllocError::AccountLimit { .. }))
+        {
+            let again = || {
+                self.core.shrink_account(op, account);
+                again()
+            };
+            return self.core.of_account(account).fold(again(), |result, cache| {
+                self.core.shrink_until(source.gfp, Some(&cache), again, result)
+            });
         }
         self.run_shrinkers(op, source.gfp, result, again)
     }
@@ -290,7 +314,7 @@ impl Cache {
     }
 
     /// One object of `node` past the magazines.
-    fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
+    pub(super) fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {
@@ -301,7 +325,7 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
+    pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
         if let Some(checked) = &self.checked {
             checked.on_alloc(object);

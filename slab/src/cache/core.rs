@@ -26,7 +26,7 @@ use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
+use uslab_magazine::sync::{AtomicU32, Counter, Rank, assert_unlocked};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -50,6 +50,8 @@ pub(crate) struct Core {
     #[cfg(not(loom))]
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
+    /// Caches that somebody waits for.
+    pub(crate) waited_for: AtomicU32,
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
@@ -79,6 +81,7 @@ impl Core {
         Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
+            waited_for: AtomicU32::new(0),
             cpus,
             backend,
             faults,

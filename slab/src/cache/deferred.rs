@@ -6,7 +6,7 @@ use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::planted;
+use uslab_magazine::sync::{Ordering::Relaxed, planted};
 
 impl Core {
     /// Takes `object` back after a grace period.
@@ -16,6 +16,11 @@ impl Core {
         }
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
+        }
+        // Behind the batch's lock, which who begins to wait takes, too.
+        // Relaxed: as there.
+        if self.waited_for.load(Relaxed) > 0 {
+            self.flush_deferred();
         }
     }
 

@@ -107,6 +107,10 @@ impl Cache {
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
         }
+        if self.config.zero_on_free {
+            // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
+            unsafe { object.write_bytes(0, self.geometry().object_size()) };
+        }
         match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
             None => take_back(self),
             Some(reset) => self.reset(reset, object, take_back),

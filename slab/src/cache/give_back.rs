@@ -93,10 +93,13 @@ impl Cache {
         // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
         self.config.per_cpu.close();
         self.purge(&self.operation(What::Reclaim));
-        self.end().map_err(|live| {
-            self.config.per_cpu.reopen();
+        let ended = self.end().map_err(|live| {
+            self.reopen();
             Busy { live, aliases: 0 }
-        })
+        });
+        // Those who wait get it, or the error.
+        self.let_grow();
+        ended
     }
 
     /// Nobody allocates any more: what is freed goes to its slab from now on.

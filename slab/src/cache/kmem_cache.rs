@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Cache, CacheConfig, Hooks, Owner};
+use super::{Account, Acquire, Cache, CacheConfig, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -13,6 +13,7 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::tracepoints::What;
 
@@ -105,6 +106,8 @@ pub struct KmemCacheBuilder {
     merge: bool,
     page_class: Option<u16>,
     max_order: Option<u8>,
+    account: Option<Account>,
+    zero_on_free: bool,
 }
 
 impl KmemCacheBuilder {
@@ -144,6 +147,11 @@ impl KmemCacheBuilder {
         self.limit = Some(limit);
         self
     }
+    /// Its slabs are charged to this account, too.
+    pub fn account(mut self, account: &Account) -> Self {
+        self.account = Some(account.clone());
+        self
+    }
     /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
@@ -174,18 +182,28 @@ impl KmemCacheBuilder {
         self.check_frees = Some(check);
         self
     }
+    /// Fills each object with zeros when it is freed, so that no memory of the cache has what a user left: Linux's `init_on_free`, for one
+    /// cache. Objects of a cache with a constructor stay constructed; those have a [reset](crate::ObjectCacheBuilder::reset).
+    ///
+    /// Cost: frees leave the inlined path, some nanoseconds each, and write the object.
+    #[doc(alias = "init_on_free")]
+    pub fn zero_on_free(mut self) -> Self {
+        self.zero_on_free = true;
+        self
+    }
     /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
     ///
-    /// Not shared are caches with a constructor, a limit, or a grace period.
+    /// Not shared are caches with a constructor, a limit, an account, or a grace period, and those that zero on free.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
         self
     }
     fn may_merge(&self) -> bool {
-        self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
+        let is_plain = self.hooks.is_none() && self.limit.is_none() && self.account.is_none();
+        self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
     /// Its pages are told by this class: see [`page_classes`](crate::memory::page_classes).
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
@@ -232,9 +250,15 @@ impl KmemCacheBuilder {
     }
 
     /// Finds what no cache can be made of.
-    fn plan(self, core: &Core) -> Result<Planned, CacheError> {
+    fn plan(self, core: &Arc<Core>) -> Result<Planned, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
+        }
+        if self.zero_on_free && self.hooks.is_some() {
+            return Err(CacheError::ZeroOnFree);
+        }
+        if self.account.as_ref().is_some_and(|account| !account.is_of(core)) {
+            return Err(CacheError::Account);
         }
         #[cfg(any(loom, shuttle))]
         let align = self.align.max(crate::debug::check::SPACING);
@@ -274,6 +298,8 @@ impl Planned {
             page_flags: builder.page_flags,
             page_class: builder.page_class,
             type_stable: builder.type_stable,
+            account: builder.account.map(|account| account.charges),
+            zero_on_free: builder.zero_on_free,
             check_frees,
             merges,
         };
@@ -281,6 +307,8 @@ impl Planned {
         core.caches.push(&cache);
         // Not before: a sweep that finds it has its caches collect afterwards, those on the list.
         cache.config.per_cpu.join_sweeps();
+        // Somebody may wait for the account.
+        cache.follow_account();
         cache.handles().add(1);
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
@@ -307,6 +335,8 @@ impl KmemCache {
             merge: false,
             page_class: None,
             max_order: None,
+            account: None,
+            zero_on_free: false,
         }
     }
 
@@ -338,6 +368,32 @@ impl KmemCache {
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
+    }
+
+    /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
+    /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
+    /// place; an object that it was given goes to the next one.
+    ///
+    /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. While somebody waits the cache works without its magazines:
+    /// two locks for each allocation and free.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`].
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub fn acquire(&self, gfp: Gfp) -> Acquire<'_> {
+        self.cache.acquire(gfp)
+    }
+    /// The same for a thread, which sleeps for `timeout` at most. It waits in one queue with the futures of [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] when the time is over.
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
+        self.cache.acquire_timeout(gfp, timeout)
     }
 
     /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which

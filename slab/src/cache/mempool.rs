@@ -13,7 +13,7 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 /// before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
 /// allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
 ///
-/// Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
+/// Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: [`KmemCache::acquire`] waits.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};

@@ -27,9 +27,11 @@
 //! objects that it has made are destructed, the pages go back, and the panic goes on in the caller of the allocation,
 //! past no lock and no magazine.
 
+mod account;
 #[cfg(not(any(loom, shuttle)))]
 mod addresses;
 mod alloc;
+mod charges;
 #[cfg(not(loom))]
 mod checked;
 pub(crate) mod config;
@@ -51,14 +53,19 @@ pub(crate) mod prefill;
 mod reclaim;
 pub(crate) mod refs;
 mod slabs;
+pub(crate) mod wait_queue;
+pub(crate) mod waiters;
 
+pub use account::Account;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
+pub use waiters::Acquire;
 
 use self::core::Core;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
+use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
 use node::{Node, NodeCount};
@@ -71,6 +78,7 @@ use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
+use wait_queue::Waiters;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
@@ -104,9 +112,13 @@ pub(crate) struct CacheConfig {
     pub(crate) page_class: Option<u16>,
     /// The most slabs.
     pub(crate) limit: Option<u32>,
+    /// What its slabs are charged to as well.
+    pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
     /// Whether frees are checked at once.
     pub(crate) check_frees: bool,
+    /// Whether objects are zeroed when they are taken back.
+    pub(crate) zero_on_free: bool,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
 }
@@ -134,6 +146,7 @@ pub(crate) struct Cache {
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
+    waiters: Waiters,
     counts: Counts,
 }
 
@@ -177,7 +190,7 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || resets;
+        let has_free_hook = config.check_frees || config.zero_on_free || resets;
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -196,6 +209,7 @@ impl Cache {
             min_partial: config.geometry.min_partial(),
             nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
             refs: CacheRefs::new(),
+            waiters: Waiters::new(),
             counts: Counts::default(),
             core,
             config,
@@ -216,6 +230,9 @@ impl Cache {
     }
     pub(crate) fn refs(&self) -> &CacheRefs<Self> {
         &self.refs
+    }
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
@@ -249,11 +266,15 @@ impl Cache {
     /// # Errors
     /// The cache at its limit, or all pages that there are, hold fewer.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
-        let geometry = self.geometry();
+        let (geometry, account) = (self.geometry(), self.config.account.as_ref());
+        let bytes = geometry.order().bytes();
         let pages = self.core.memory.pages.frames().len() as usize;
         let refused = match self.config.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }
+            }
+            _ if account.is_some_and(|account| !account.admits(n.div_ceil(geometry.objects()), bytes)) => {
+                self.limit_error()
             }
             _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,
             _ => return Ok(()),

@@ -12,7 +12,8 @@ use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted, tell};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{assert_unlocked, planted, tell};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
@@ -111,6 +112,8 @@ impl Cache {
                 }
             }
             if len < BATCH {
+                planted!("a free does not look for who waits" => return slabs);
+                self.serve(op);
                 return slabs;
             }
             op.pause();
@@ -126,8 +129,12 @@ impl Cache {
         max: usize,
         put: &mut impl FnMut(Object),
     ) -> Result<usize, Refusal> {
+        let wanted = self.geometry().order();
         self.charge()?;
-        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge())?;
+        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge(wanted))?;
+        if order < wanted {
+            self.uncharge_account(wanted.bytes() - order.bytes());
+        }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(loom))]
@@ -139,14 +146,14 @@ impl Cache {
         if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
             unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge();
+            self.uncharge(order);
             return Err(AllocError::SideTable.into());
         }
         if let Err(panic) = self.construct(slab, objects) {
             self.forget_class(slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge();
+            self.uncharge(order);
             return Err(Refusal::Panic(panic));
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
@@ -225,8 +232,13 @@ impl Cache {
         }
     }
 
-    /// Counts one more slab, if the limit allows it.
+    /// Counts one more slab, if its limits allow it.
     fn charge(&self) -> Result<(), AllocError> {
+        let bytes = self.geometry().order().bytes();
+        self.config.account.as_ref().map_or(Ok(()), |account| account.charge(bytes))?;
+        self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
+    }
+    fn charge_slab(&self) -> Result<(), AllocError> {
         // Relaxed: a number, which says nothing about the slabs.
         let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
@@ -252,8 +264,27 @@ impl Cache {
             }
         }
     }
-    fn uncharge(&self) {
-        self.counts.charge.fetch_sub(1, Relaxed);
+    /// A slab of this order is no more.
+    fn uncharge(&self, order: Order) {
+        self.uncharge_account(order.bytes());
+        // Acquire: pairs with the Release of `touch_charge`.
+        self.counts.charge.fetch_sub(1, Acquire);
+        planted!("a charge comes back unnoticed" => return);
+        self.let_grow();
+    }
+    /// Changes the charge by nothing, for who waits: a charge that comes back later sees that, and one that came before is seen.
+    pub(super) fn touch_charge(&self) {
+        // Release: pairs with the Acquire of `uncharge`.
+        self.counts.charge.fetch_add(0, Release);
+    }
+    /// The limit that it is at, as an error.
+    pub(super) fn limit_error(&self) -> AllocError {
+        let charged = self.counts.charge.load(Relaxed);
+        match (&self.config.account, self.config.limit) {
+            (_, Some(slabs)) if charged >= slabs => AllocError::CacheLimit { slabs },
+            (Some(account), _) => account.error(),
+            (None, limit) => AllocError::CacheLimit { slabs: limit.unwrap_or(charged) },
+        }
     }
 
     /// Gives slabs back to the page allocator.
@@ -335,6 +366,6 @@ impl Cache {
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
         planted!("a released slab stays charged" => return);
-        self.uncharge();
+        self.uncharge(order);
     }
 }

@@ -16,7 +16,7 @@ use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
-use crate::cache::{Cache, Hooks};
+use crate::cache::{Account, Cache, Hooks};
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -25,6 +25,7 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
@@ -217,6 +218,47 @@ impl<T> ObjectCache<T> {
         Ok(self.alloc()?.into_owned())
     }
 
+    /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. See [`KmemCache::acquire`].
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// use std::sync::Arc;
+    /// use uslab::{Limit, ObjectCache};
+    ///
+    /// let connections = ObjectCache::builder("connection").ctor(String::new).limit(Limit::Slabs(1)).build()?;
+    /// let connections = Arc::new(connections);
+    /// let most = connections.info().objs_per_slab as usize;
+    /// let mut all = connections.alloc_bulk(most)?;
+    /// let pool = connections.clone();
+    /// let client = tokio::spawn(async move { pool.acquire().await.map(|connection| connection.len()) });
+    /// tokio::task::yield_now().await; // it waits
+    /// drop(all.pop()); // its turn
+    /// assert_eq!(client.await??, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`].
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
+        self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
+    }
+    /// The same for a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] when the time is over.
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc).
+    pub fn acquire_timeout(&self, timeout: Duration) -> Result<CacheBox<'_, T>, AllocError> {
+        self.cache.acquire_timeout(Gfp::KERNEL, timeout).map(|object| CacheBox::new(object.cast()))
+    }
+
     /// `n` objects, or none: see [`KmemCache::alloc_bulk`].
     ///
     /// # Errors
@@ -287,6 +329,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// As [`KmemCacheBuilder::limit`].
     pub fn limit(self, limit: Limit) -> Self {
         self.map(|cache| cache.limit(limit))
+    }
+    /// As [`KmemCacheBuilder::account`].
+    pub fn account(self, account: &Account) -> Self {
+        self.map(|cache| cache.account(account))
     }
     /// As [`KmemCacheBuilder::reclaimable`].
     pub fn reclaimable(self) -> Self {

@@ -36,6 +36,7 @@ impl Cache {
     /// As [`Fork::locks`].
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
+            Rank::Waiters => visit(&self.waiters().queue),
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::CacheRefs => visit(&self.refs().0),
             // SAFETY: passed on.
@@ -85,6 +86,7 @@ impl Fork for Core {
             self.held_caches().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
                 cache.refs().forget_other_threads();
+                cache.forget_waiters();
             });
             self.memory.pages.forget_other_threads();
         }

@@ -37,7 +37,12 @@ impl World {
         caches: impl IntoIterator<Item = KmemCacheBuilder>,
     ) -> Arc<Self> {
         let config = Config { magazines, ..Config::for_models(pages) };
-        let core = Core::new(config).unwrap();
+        Self::on(Core::new(config).unwrap(), caches)
+    }
+    pub(crate) fn on(
+        core: std::sync::Arc<Core>,
+        caches: impl IntoIterator<Item = KmemCacheBuilder>,
+    ) -> Arc<Self> {
         let caches = caches.into_iter().map(|cache| cache.build_on(&core).unwrap()).collect();
         on_cpu(0);
         Arc::new(Self { caches: ManuallyDrop::new(caches), core })
@@ -48,6 +53,9 @@ impl World {
     }
     pub(crate) fn cache(&self) -> &KmemCache {
         &self.caches[0]
+    }
+    pub(crate) fn cache_at(&self, cache: usize) -> &KmemCache {
+        &self.caches[cache]
     }
     pub(crate) fn alloc_of(&self, cache: usize) -> Result<NonNull<u8>, AllocError> {
         let object = self.caches[cache].alloc(Gfp::KERNEL)?;

@@ -1,0 +1,91 @@
+//! A thread that waits, as a waker.
+
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex};
+#[cfg(not(any(loom, shuttle)))]
+use parking_lot::{Condvar, Mutex};
+#[cfg(shuttle)]
+use shuttle::sync::{Condvar, Mutex};
+use std::sync::Arc;
+use std::task::Wake;
+use std::time::Instant;
+
+/// Where one thread waits until it is woken: a [`Waker`](std::task::Waker) for those who poll a future on a thread.
+///
+/// A wake-up that comes first is not lost: the next wait returns at once. Any number of them are one. It does not use the token of
+/// [`std::thread::park`], which belongs to the code around it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::task::Waker;
+/// use std::time::{Duration, Instant};
+/// use uslab_sync::Parker;
+///
+/// let parker = Arc::new(Parker::new());
+/// let waker = Waker::from(parker.clone());
+/// std::thread::spawn(move || waker.wake());
+/// assert!(parker.park(None));
+/// assert!(!parker.park(Some(Instant::now() + Duration::from_millis(1))));
+/// ```
+#[derive(Debug)]
+pub struct Parker {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Parker {
+    /// For one thread, which waits there.
+    #[allow(clippy::new_without_default, reason = "checkers have no default")]
+    pub fn new() -> Self {
+        Self { woken: Mutex::new(false), changed: Condvar::new() }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Parker {
+    /// Waits until it is woken, or until `deadline`. Whether it was woken since the last wait.
+    ///
+    /// Under a checker time passes as the schedule likes: a wait with a deadline ends at once.
+    pub fn park(&self, deadline: Option<Instant>) -> bool {
+        let mut woken = self.woken.lock();
+        let asleep = |woken: &mut bool| !*woken;
+        match deadline {
+            Some(deadline) => _ = self.changed.wait_while_until(&mut woken, asleep, deadline),
+            None => self.changed.wait_while(&mut woken, asleep),
+        }
+        core::mem::take(&mut woken)
+    }
+    /// Wakes the thread, now or at its next wait.
+    pub fn unpark(&self) {
+        *self.woken.lock() = true;
+        self.changed.notify_one();
+    }
+}
+
+// Not loom's `park`: its `unpark` wakes a thread that is blocked elsewhere, too.
+#[cfg(any(loom, shuttle))]
+impl Parker {
+    /// Waits until it is woken; with a deadline not at all. Whether it was woken since the last wait.
+    pub fn park(&self, deadline: Option<Instant>) -> bool {
+        let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
+        while !*woken && deadline.is_none() {
+            woken = self.changed.wait(woken).unwrap_or_else(|_| unreachable!("no holder panics"));
+        }
+        core::mem::take(&mut woken)
+    }
+    /// Wakes the thread, now or at its next wait.
+    pub fn unpark(&self) {
+        let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
+        *woken = true;
+        self.changed.notify_one();
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.unpark();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.unpark();
+    }
+}

@@ -1,0 +1,107 @@
+//! What several caches may have together: see [`Account`].
+
+use super::Cache;
+use super::charges::Charges;
+use super::core::Core;
+use std::sync::Arc;
+use uslab_magazine::Operation;
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
+use uslab_magazine::sync::planted;
+use uslab_magazine::tracepoints::What;
+
+/// An account across caches, of a tenant or a part of a program: what they have together is charged to it, and limited. As a memory
+/// control group of Linux, for caches.
+///
+/// Charged are the pages of slabs, when a slab is made and when it goes back. So the account is exact about memory, a hot
+/// allocation and a free cost nothing for it, and a free object counts until its slab is empty and given back. (Linux charges
+/// its groups for each object since 5.9, from a stock of each CPU, because tenants share caches there. Here each tenant has its
+/// own caches, as in Linux before.)
+///
+/// At the limit an allocation first calls in what the account's other caches hold without using it, then asks the
+/// [shrinkers](crate::shrinker) of each. If that does not help it fails with [`AllocError::AccountLimit`], and
+/// [`acquire`](crate::KmemCache::acquire) waits until pages come back. As long as somebody waits for them, all caches of the account
+/// work without magazines, and each slab that falls empty goes back. Who waits in one cache is served in order; between
+/// caches there is none.
+///
+/// ```
+/// use uslab::cache::Account;
+/// use uslab::{AllocError, Gfp, KmemCache};
+///
+/// let tenant = Account::new(64 << 10)?;
+/// let requests = KmemCache::builder("request", 4096).account(&tenant).build()?;
+/// let replies = KmemCache::builder("reply", 1024).account(&tenant).build()?;
+/// let mut held = Vec::new();
+/// let refused = loop {
+///     match requests.alloc_block(Gfp::KERNEL) {
+///         Ok(request) => held.push(request),
+///         Err(error) => break error,
+///     }
+/// };
+/// assert_eq!((refused, tenant.charged()), (AllocError::AccountLimit { bytes: 64 << 10 }, 64 << 10));
+/// drop(held);
+/// assert!(replies.alloc_block(Gfp::KERNEL).is_ok()); // the empty slabs of `requests` make room
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[doc(alias = "memcg")]
+pub struct Account {
+    pub(super) charges: Arc<Charges>,
+    core: Arc<Core>,
+}
+
+impl Account {
+    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+    pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
+        Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
+    }
+    /// The most bytes that its caches may have together.
+    pub fn limit(&self) -> usize {
+        self.charges.limit
+    }
+    /// Bytes of all their slabs now.
+    pub fn charged(&self) -> usize {
+        self.charges.bytes.load(Relaxed)
+    }
+    /// The most that there were at a time.
+    pub fn peak(&self) -> usize {
+        self.charges.peak.get() as usize
+    }
+    /// As [`KmemCache::shrink`](crate::KmemCache::shrink), of all caches of the account. Returns the slabs given back.
+    pub fn shrink(&self) -> usize {
+        self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
+    }
+}
+
+impl Cache {
+    fn is_charged_to(&self, charges: &Charges) -> bool {
+        self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
+    }
+    /// Gives a charge back, and tells who waits for it.
+    pub(super) fn uncharge_account(&self, bytes: usize) {
+        let Some(charges) = &self.config.account else { return };
+        // Acquire: pairs with the Release of `begin_wait`.
+        charges.bytes.fetch_sub(bytes, Acquire);
+        planted!("an account's charge comes back unnoticed" => return);
+        if charges.is_waited_for() {
+            self.core.of_account(charges).for_each(|cache| cache.let_grow());
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
+        self.caches.iter().filter(|cache| cache.is_charged_to(charges))
+    }
+    /// Closes the magazines of all caches of the account, for those who wait, and calls in what nobody uses.
+    pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
+        planted!("other caches of an account keep what they have" => return);
+        self.of_account(charges).for_each(|cache| cache.follow_account());
+        self.shrink_account(op, charges);
+    }
+    /// Gives back what the caches of the account hold without using it. Slabs given back.
+    pub(super) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
+        self.refs().filter(|cache| cache.is_charged_to(charges)).map(|cache| cache.shrink(op)).sum()
+    }
+}

@@ -1,0 +1,61 @@
+//! The numbers of an account: see [`Account`](super::Account).
+
+use crate::error::AllocError;
+use uslab_magazine::sync::Ordering::{Relaxed, Release};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
+
+/// What an account has been charged.
+#[derive(Debug)]
+pub(crate) struct Charges {
+    pub(super) limit: usize,
+    pub(super) bytes: AtomicUsize,
+    pub(super) peak: Counter,
+    /// Caches with somebody who waits for a charge to come back.
+    waiting: AtomicU32,
+}
+
+impl Charges {
+    pub(super) fn new(limit: usize) -> Self {
+        let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
+        Self { limit, bytes, peak: Counter::new(0), waiting }
+    }
+    pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
+        // Relaxed: a number, which says nothing about the slabs.
+        let mut charged = self.bytes.load(Relaxed);
+        while charged + bytes <= self.limit {
+            planted!("an account is charged by load and store" => {
+                self.bytes.store(charged + bytes, Relaxed);
+                return Ok(());
+            });
+            match self.bytes.compare_exchange_weak(charged, charged + bytes, Relaxed, Relaxed) {
+                Ok(_) => {
+                    self.peak.max((charged + bytes) as u64);
+                    return Ok(());
+                }
+                Err(now) => charged = now,
+            }
+        }
+        Err(self.error())
+    }
+    /// Whether so many slabs can be had at all.
+    pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
+        slabs.saturating_mul(bytes) <= self.limit
+    }
+    pub(super) fn error(&self) -> AllocError {
+        AllocError::AccountLimit { bytes: self.limit }
+    }
+    /// Whether somebody waits for a charge to come back.
+    pub(super) fn is_waited_for(&self) -> bool {
+        // Relaxed: see "No lost wake-up" in `waiters`.
+        self.waiting.load(Relaxed) > 0
+    }
+    /// One cache more that somebody waits in.
+    pub(super) fn begin_wait(&self) {
+        self.waiting.fetch_add(1, Relaxed);
+        // Release: pairs with the Acquire of `uncharge`.
+        self.bytes.fetch_add(0, Release);
+    }
+    pub(super) fn end_wait(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,60 @@
+//! Who waits for an object of a cache, in their order. What is done with them stands in [`waiters`](super::waiters).
+
+use super::object::Object;
+use core::task::Waker;
+use std::collections::VecDeque;
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{AtomicBool, Counter, Rank};
+
+/// The waiters of a cache.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    /// Whether somebody waits who has been given nothing. Written under the lock of `queue`, as `closed`.
+    pub(super) waiting: AtomicBool,
+    /// Whether the magazines are closed: somebody waits here, or for the account.
+    pub(super) closed: AtomicBool,
+    pub(crate) queue: ForkMutex<Queue>,
+}
+
+/// What the lock protects.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// By ticket. The first `given` of them have an object, and the others wait.
+    pub(super) entries: VecDeque<Waiter>,
+    pub(super) given: usize,
+    pub(super) next_ticket: u64,
+    /// Whether the first who waits should try to make a slab.
+    pub(super) grow: bool,
+    /// Whether they wait for the account, too.
+    pub(super) at_account: bool,
+    /// Whether this is the child of a fork, which has no thread that waits.
+    pub(super) forked: Counter,
+}
+
+/// Somebody in it.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) ticket: u64,
+    /// `None` once it was woken.
+    pub(super) waker: Option<Waker>,
+    pub(super) object: Option<Object>,
+}
+
+impl Queue {
+    pub(super) fn find(&self, ticket: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
+    }
+    pub(super) fn is_waiting(&self) -> bool {
+        self.entries.len() > self.given
+    }
+}
+
+impl Waiters {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            queue: ForkMutex::new(Rank::Waiters, Queue::default()),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Waiting at a limit: a queue of those who found the cache at its limit.
+//!
+//! ```text
+//! acquire ── alloc ── an object
+//!              └ at the limit: join the queue; the first one closes the magazines and calls in what they hold
+//!                   └ first in the queue ── given a free object ──────────────┐
+//!                                        └─ a charge came back: grow ── leave ┴─ the last one opens the magazines
+//! free ── magazine, while nobody waits
+//!           └ closed: to its slab; then, if somebody waits, the first gets a free object of the slabs
+//! ```
+//!
+//! # Protocol
+//!
+//! * **Magazines** are closed while somebody waits. So the inlined paths need not know of the queue: a free finds no place on its
+//!   CPU's stack, and goes to its slab by the slow path that it has for full stacks. An object that was on its way meanwhile ends in
+//!   its slab, too (see [`Layer::close`](uslab_magazine::Layer::close)). All that reaches a slab looks for waiters behind that.
+//! * **No lost wake-up, of objects.** A waiter sets `closed` and then looks into each slab under its node's lock. A free puts its
+//!   object there under the same lock and then reads `closed`. Whichever is second there sees the other.
+//! * **No lost wake-up, of charges.** A waiter sets `waiting` and then changes the charge, by nothing. Who gives a charge back changes
+//!   it, and then reads `waiting`. Whichever is second in the order of that word sees the other. What it finds it notes in
+//!   `grow`: the first in the queue should try to make a slab. Whoever leaves the first place notes that, too, for the next one.
+//! * **An account** at its limit is waited for in the queues of its caches. The first waiter closes the magazines of all of them, and each
+//!   gives its empty slabs back as they come. A cache finds behind its own frees that nobody waits any more, and opens its magazines.
+//! * **Fair.** Objects are given in the order of tickets, to the first who has none. Others do not pass: slabs refuse to serve
+//!   allocations while somebody waits ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. What a waiter has been given is
+//!   its own from then on, whenever it runs.
+//! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
+//!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
+//!   is lost with it, and stops nobody.
+//! * **The lock** is never held while wakers run: they are user code. It is taken before `Drains`, `Depot` and `Node`.
+//!
+//! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
+//! CPUs. It is at its limit then, where each allocation that fails pays for one, too.
+
+use super::alloc::SlabSupplier;
+use super::wait_queue::{Queue, Waiter};
+use super::{Cache, Object};
+use crate::error::AllocError;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uslab_buddy::Gfp;
+use uslab_magazine::Operation;
+use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, planted};
+use uslab_magazine::tracepoints::What;
+
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    assert_unlocked();
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+impl Cache {
+    /// Whether somebody waits for an object.
+    #[inline]
+    pub(super) fn has_waiters(&self) -> bool {
+        // Relaxed: see "No lost wake-up" above.
+        self.waiters.waiting.load(Relaxed)
+    }
+
+    /// In the child of a fork: those who wait are other threads', or will find that they wait no more.
+    ///
+    /// # Safety
+    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    pub(crate) unsafe fn forget_waiters(&self) {
+        // SAFETY: by contract.
+        if let Some(queue) = unsafe { self.waiters.queue.held() } {
+            queue.forked.set(1);
+            if self.waiters.waiting.swap(false, Relaxed) {
+                self.core.waited_for.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        let mut queue = self.waiters.queue.lock();
+        if queue.forked.get() > 0 {
+            queue.forked.set(0);
+            // What they had is in the parent: wakers of other threads are not run here.
+            queue.entries.drain(..).for_each(core::mem::forget);
+            queue.given = 0;
+            _ = self.settle(&mut queue);
+        }
+        queue
+    }
+
+    /// To be done behind each change of the queue; the waker of the first who waits, if that should try to grow.
+    fn settle(&self, queue: &mut Queue) -> Option<Waker> {
+        let (waiters, account) = (&self.waiters, self.config.account.as_ref());
+        let is_waiting = queue.is_waiting();
+        if is_waiting != self.has_waiters() {
+            waiters.waiting.store(is_waiting, Relaxed);
+            let count = &self.core.waited_for;
+            _ = if is_waiting { count.fetch_add(1, Relaxed) } else { count.fetch_sub(1, Relaxed) };
+        }
+        if !is_waiting && core::mem::take(&mut queue.at_account) {
+            account.into_iter().for_each(|account| account.end_wait());
+        }
+        let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
+        planted!("magazines stay open while somebody waits" => let closed = false);
+        // Relaxed: written under the lock; elsewhere it is a hint.
+        if closed != waiters.closed.load(Relaxed) {
+            waiters.closed.store(closed, Relaxed);
+            if closed { self.config.per_cpu.close() } else { self.config.per_cpu.reopen() }
+        }
+        let given = queue.given;
+        queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
+    }
+    fn resettle(&self, change: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue();
+        change(&mut queue);
+        let waker = self.settle(&mut queue);
+        drop(queue);
+        wake(waker);
+    }
+
+    /// Opens or closes the magazines as the account has it.
+    pub(super) fn follow_account(&self) {
+        if self.config.account.is_some() {
+            self.resettle(|_| ());
+        }
+    }
+    /// The first who waits does so for the account, from now on; `false` if it did before.
+    fn wait_for_account(&self) -> bool {
+        let Some(account) = &self.config.account else { return false };
+        let mut begins = false;
+        self.resettle(|queue| {
+            begins = queue.is_waiting() && !queue.at_account;
+            if begins {
+                queue.at_account = true;
+                account.begin_wait();
+            }
+        });
+        if begins {
+            self.core.close_account(&self.operation(What::Reclaim), account);
+        }
+        begins
+    }
+
+    /// A place at the end of the queue.
+    fn join(&self, waker: &Waker) -> Result<u64, AllocError> {
+        let mut waker = Some(waker.clone());
+        let mut larger = VecDeque::new();
+        loop {
+            let mut queue = self.queue();
+            let len = queue.entries.len();
+            if len == queue.entries.capacity() {
+                // Outside of the lock: whose memory that is may be a cache, too.
+                if larger.capacity() <= len {
+                    drop(queue);
+                    let bytes = (2 * len + 8) * size_of::<Waiter>();
+                    larger.try_reserve(2 * len + 8).map_err(|_| AllocError::Refused { bytes })?;
+                    continue;
+                }
+                larger.append(&mut queue.entries);
+                core::mem::swap(&mut queue.entries, &mut larger);
+            }
+            let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
+            queue.next_ticket += 1;
+            queue.entries.push_back(Waiter { ticket, waker: waker.take(), object: None });
+            queue.grow |= is_first;
+            // This one is not asleep.
+            _ = self.settle(&mut queue);
+            drop(queue);
+            if is_first {
+                self.call_in();
+            }
+            return Ok(ticket);
+        }
+    }
+    /// What is free somewhere comes to the slabs, and to who waits.
+    fn call_in(&self) {
+        self.touch_charge();
+        self.flush_deferred();
+        let op = &self.operation(What::Reclaim);
+        self.purge(op);
+        self.serve(op);
+    }
+
+    /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.
+    #[inline]
+    pub(super) fn serve(&self, op: &Operation) {
+        // Relaxed: see "No lost wake-up" above.
+        if self.waiters.closed.load(Relaxed) {
+            self.serve_closed(op);
+        }
+    }
+    #[cold]
+    fn serve_closed(&self, op: &Operation) {
+        while self.has_waiters() {
+            let Some(wakers) = self.serve_one(op) else { break };
+            wake(wakers.into_iter().flatten());
+        }
+        if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
+            self.discard_empty(op);
+        } else if !self.has_waiters() {
+            // Those who waited for the account do not any more.
+            self.resettle(|_| ());
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
+        let mut queue = self.queue();
+        let place = queue.given;
+        planted!("the last to come is served first" => let place = queue.entries.len().saturating_sub(1));
+        queue.entries.get(place)?;
+        let mut object = None;
+        let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
+        let take = |node| self.alloc_from_slabs(op, node, 1, &mut |o| object = Some(o)) > 0;
+        (0..nodes).map(|i| (here + i) % nodes).any(take).then_some(())?;
+        self.counts.direct_allocs.add(1);
+        self.counts.direct_paths.count(op);
+        let waiter = &mut queue.entries[place];
+        waiter.object = object;
+        let waker = waiter.waker.take();
+        queue.given += 1;
+        Some([waker, self.settle(&mut queue)])
+    }
+
+    /// A charge came back: the first who waits may make a slab.
+    pub(super) fn let_grow(&self) {
+        if self.has_waiters() {
+            self.resettle(|queue| queue.grow = true);
+        }
+    }
+    /// Opens the magazines, unless somebody waits.
+    pub(super) fn reopen(&self) {
+        let _queue = self.queue();
+        if !self.waiters.closed.load(Relaxed) {
+            self.config.per_cpu.reopen();
+        }
+    }
+
+    /// An object for the first who waits, of a slab or of a new one.
+    fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
+        let source = SlabSupplier::for_waiter(self, gfp);
+        let (op, here, nodes) = (&self.operation(What::Alloc), self.this_node(), self.nodes.len() as u32);
+        let again =
+            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
+        let result = match again(&source).ok_or_else(|| source.error()) {
+            Err(AllocError::Memory(_)) => self.reclaim(op, &source, again),
+            result => result,
+        };
+        // Of a new slab.
+        self.serve(op);
+        result
+    }
+
+    /// What need not be waited for: an object below the limit, or an error.
+    #[inline]
+    fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
+        if self.has_waiters() {
+            return None;
+        }
+        let result = self.alloc(gfp);
+        (!result.is_err_and(AllocError::is_limit)).then_some(result)
+    }
+    fn poll_acquire(
+        &self,
+        gfp: Gfp,
+        place: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Poll<Result<NonNull<u8>, AllocError>> {
+        loop {
+            let Some(ticket) = *place else {
+                if let Some(done) = self.acquire_now(gfp) {
+                    return Poll::Ready(done);
+                }
+                self.admits(1)?;
+                *place = Some(self.join(waker)?);
+                continue;
+            };
+            // User code: outside of the lock.
+            let mut mine = Some(waker.clone());
+            let mut queue = self.queue();
+            let Some(at) = queue.find(ticket) else {
+                // A fork has forgotten it.
+                *place = None;
+                continue;
+            };
+            if let Some(object) = queue.entries[at].object {
+                let left = queue.entries.remove(at);
+                queue.given -= 1;
+                drop(queue);
+                (*place, _) = (None, left);
+                return Poll::Ready(Ok(self.hand_out(object, gfp)));
+            }
+            if at > queue.given || !core::mem::take(&mut queue.grow) {
+                core::mem::swap(&mut queue.entries[at].waker, &mut mine);
+                drop(queue);
+                return Poll::Pending;
+            }
+            drop(queue);
+            let result = self.alloc_at_limit(gfp);
+            if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
+                self.let_grow();
+            } else if !result.is_err_and(|error| error.is_limit()) {
+                *place = None;
+                self.leave(ticket, true);
+                return Poll::Ready(result.map(|object| self.hand_out(object, gfp)));
+            }
+        }
+    }
+
+    /// Gives up a place, and what it was given; `grow` says that the next one should try to make a slab in any case.
+    fn leave(&self, ticket: u64, grow: bool) {
+        let mut queue = self.queue();
+        let Some(at) = queue.find(ticket) else { return };
+        queue.grow |= grow || at == queue.given;
+        let left = queue.entries.remove(at);
+        let object = left.as_ref().and_then(|waiter| waiter.object);
+        queue.given -= usize::from(object.is_some());
+        let waker = self.settle(&mut queue);
+        drop(queue);
+        planted!("who leaves the first place tells nobody" => let waker = None);
+        wake(waker);
+        planted!("a waiter that goes keeps what it was given" => return);
+        if let Some(Object(object)) = object {
+            self.unreserve(object);
+        }
+    }
+
+    /// See [`KmemCache::acquire`](crate::KmemCache::acquire).
+    pub(crate) fn acquire(&self, gfp: Gfp) -> Acquire<'_> {
+        Acquire { cache: self, gfp, place: None }
+    }
+    /// See [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
+    pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
+        if let Some(done) = self.acquire_now(gfp) {
+            return done;
+        }
+        // What is beyond the clock is for ever.
+        let deadline = Instant::now().checked_add(timeout);
+        let (parker, mut acquire) = (Arc::new(Parker::new()), self.acquire(gfp));
+        let (waker, mut woken) = (Waker::from(parker.clone()), true);
+        loop {
+            match Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(result) => return result,
+                Poll::Pending if !woken => return Err(self.limit_error()),
+                Poll::Pending => woken = parker.park(deadline),
+            }
+        }
+    }
+}
+
+/// What [`KmemCache::acquire`](crate::KmemCache::acquire) waits by: the future of an object. It may be dropped at any time, and
+/// moved.
+///
+/// ```
+/// use std::task::{Context, Poll, Waker};
+/// use std::pin::Pin;
+/// use uslab::{Gfp, KmemCache, Limit};
+///
+/// let inodes = KmemCache::builder("inode", 600).limit(Limit::Slabs(1)).build()?;
+/// let mut all = inodes.alloc_blocks(Gfp::KERNEL, inodes.geometry().objects())?;
+/// let mut acquire = inodes.acquire(Gfp::KERNEL);
+/// let mut poll = || Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop()));
+/// assert!(poll().is_pending());
+/// all.pop();
+/// let Poll::Ready(Ok(inode)) = poll() else { panic!("an object was freed") };
+/// // SAFETY: allocated above from this cache, freed once.
+/// unsafe { inodes.free(inode) };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is polled"]
+pub struct Acquire<'c> {
+    cache: &'c Cache,
+    gfp: Gfp,
+    /// The ticket, once it waits.
+    place: Option<u64>,
+}
+
+impl Future for Acquire<'_> {
+    type Output = Result<NonNull<u8>, AllocError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { cache, gfp, place } = &mut *self;
+        cache.poll_acquire(*gfp, place, context.waker())
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.place.take()
+            && !abandoned()
+        {
+            self.cache.leave(ticket, false);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Waiting at a limit, for both checkers: a cache of one slab, which has two objects. Both are out.
+
+use super::world::{SMALL, World};
+use crate::cache::core::Core;
+use crate::cache::{Account, Acquire};
+use crate::debug::check::{SPACING, on_cpu};
+use crate::{AllocError, Config, Gfp, KmemCache, Magazines};
+use core::mem::ManuallyDrop;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::task::{Context, Poll, Waker};
+use std::time::Duration;
+use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::sync::{Arc, thread};
+
+const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
+
+/// Of a deadlock nothing may be dropped: loom has no thread any more that could.
+fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
+    let world = World::new(2, SMALL, &[Some(1)]);
+    let objects = [world.alloc(), world.alloc()];
+    (ManuallyDrop::new(world), objects)
+}
+
+/// `None` if it waits. Its waker does nothing.
+fn poll(acquire: &mut Acquire<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
+    match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+/// Waits as long as it takes.
+fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
+    let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX)?;
+    world.touch(object);
+    Ok(object)
+}
+
+/// Does `what` with these objects on a thread of its own, on the other CPU.
+fn beside<const N: usize>(
+    world: &ManuallyDrop<Arc<World>>,
+    objects: [NonNull<u8>; N],
+    what: impl FnOnce(&World, [NonNull<u8>; N]) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let (other, addresses) = (world.clone(), objects.map(|object| object.as_ptr().expose_provenance()));
+    let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
+    thread::spawn(move || {
+        on_cpu(1);
+        what(&other, addresses.map(object));
+        drop(ManuallyDrop::into_inner(other));
+    })
+}
+fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
+    objects.into_iter().for_each(|object| world.free(object));
+}
+
+/// L2: `waiters` threads sleep until another one frees; it frees one object for each of them, at most two. Lost, a wake-up is a
+/// deadlock.
+pub(super) fn who_waits_is_woken(waiters: usize) {
+    let (world, [a, b]) = at_the_limit();
+    let wait_and_free = |world: &World| world.free(wait(world).unwrap());
+    let threads: Vec<_> =
+        (1..waiters).map(|_| beside(&world, [], move |world, []| wait_and_free(world))).collect();
+    let t = beside(&world, [a], free_all);
+    wait_and_free(&world);
+    t.join().unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    world.census(1);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L3: of two who wait, the first gets what is freed; an allocation gets nothing.
+pub(super) fn the_first_is_served_first() {
+    let (world, [a, b]) = at_the_limit();
+    let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
+    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    let t = beside(&world, [a], free_all);
+    assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
+    t.join().unwrap();
+    assert_eq!(poll(&mut second), None, "the second has passed the first");
+    let Some(Ok(object)) = poll(&mut first) else { panic!("the first got nothing") };
+    drop((first, second));
+    world.free(object);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L4: the first of two who wait goes while an object is freed.
+pub(super) fn who_goes_gives_its_place_on() {
+    let (world, [a, b]) = at_the_limit();
+    let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
+    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    let t = beside(&world, [a], free_all);
+    drop(first);
+    t.join().unwrap();
+    let Some(Ok(object)) = poll(&mut second) else { panic!("what the first gave up reached nobody") };
+    drop(second);
+    world.free(object);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L5: the time of one who waits is over while an object is freed: it has the object, or somebody else can.
+pub(super) fn a_time_is_over_beside_a_free() {
+    let (world, [a, b]) = at_the_limit();
+    let t = beside(&world, [a], free_all);
+    let mine = world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
+    t.join().unwrap();
+    let object = mine.unwrap_or_else(|error| {
+        assert_eq!(error, LIMIT);
+        world.alloc_of(0).expect("what came too late is lost")
+    });
+    world.census(2);
+    world.free(object);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L6: one who waits makes a slab when that of the others has gone back. Lost, the charge is a deadlock.
+pub(super) fn who_waits_grows_when_a_slab_goes_back() {
+    let (world, objects) = at_the_limit();
+    let t = beside(&world, objects, |world, objects| {
+        free_all(world, objects);
+        _ = world.cache().shrink();
+    });
+    let mine = wait(&world).unwrap();
+    t.join().unwrap();
+    world.free(mine);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L8: two caches of an account of one page. All of it is one's, and somebody waits in the other one, who gets the page when the
+/// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. Lost, the charge is a deadlock.
+pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool) {
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let build = |_| KmemCache::builder("model", SPACING).account(&account);
+    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let objects = [world.alloc(), world.alloc()];
+    let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
+    assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
+    let t = beside(&world, [], |world, []| {
+        let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
+        world.free_of(1, object);
+    });
+    free_all(&world, objects);
+    drop(first);
+    t.join().unwrap();
+    assert!(account.peak() <= PAGE_SIZE, "more than the account may have");
+    drop(account);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L8: two caches make a slab each, where their account has one page.
+pub(super) fn two_caches_grow_at_the_account_s_limit() {
+    let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let build = |_| KmemCache::builder("model", SPACING).account(&account);
+    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let t = beside(&world, [], |world, []| {
+        world.alloc_of(1).into_iter().for_each(|object| world.free_of(1, object));
+    });
+    let mine = world.alloc_of(0);
+    t.join().unwrap();
+    let slabs = world.cache_at(0).info().slabs + world.cache_at(1).info().slabs;
+    assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "more than the account may have");
+    mine.into_iter().for_each(|object| world.free(object));
+    drop(account);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L7: a cache is destroyed beside one who waits: this gets an object, or is told.
+pub(super) fn a_cache_is_destroyed_beside_one_who_waits() {
+    let (world, [a, b]) = at_the_limit();
+    let t = beside(&world, [], |world, []| match wait(world) {
+        Ok(object) => world.free(object),
+        Err(error) => assert_eq!(error, AllocError::Destroyed),
+    });
+    world.free(a);
+    world.free(b);
+    let destroyed = world.cache().destroy();
+    t.join().unwrap();
+    assert!(destroyed.is_ok() || world.cache().destroy().is_ok(), "nothing is in use");
+    World::end(ManuallyDrop::into_inner(world));
+}

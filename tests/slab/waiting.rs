@@ -1,0 +1,524 @@
+//! Waiting at a limit, on threads and in futures.
+
+use crate::common::{assert_all_given_back, config, subsystem};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use uslab::cache::{Account, Acquire};
+use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
+
+const LONG: Duration = Duration::from_secs(60);
+const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
+
+/// A waker that counts.
+#[derive(Default)]
+struct Woken(Counter);
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.add(1);
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// A cache of one slab, all of whose objects are out.
+fn at_the_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
+    let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
+    let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    (cache, objects)
+}
+
+#[test]
+fn below_the_limit_nobody_waits() {
+    let subsystem = subsystem(1);
+    let cache =
+        ObjectCache::builder("free").ctor(|| 7_u64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let object = poll(&mut pin!(cache.acquire())).unwrap().unwrap();
+    assert_eq!((*object, *cache.acquire_timeout(Duration::ZERO).unwrap()), (7, 7));
+    drop(object);
+    assert!(cache.info().in_magazines > 0, "the magazines are open");
+}
+
+#[test]
+fn other_errors_are_not_waited_for() {
+    let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
+    let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
+    let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    assert!(matches!(cache.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::Memory(_))));
+}
+
+#[test]
+fn a_time_that_is_over_is_the_limit_s_error_and_leaves_no_trace() {
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let limit = Err(AllocError::CacheLimit { slabs: 1 });
+    assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(5)), limit);
+    assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), limit);
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+/// The executor may have polled with another waker than at first.
+#[test]
+fn the_last_waker_is_woken_once_and_what_it_was_given_waits_for_it() {
+    let subsystem = subsystem(1);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    for woken in &wakers {
+        let waker = Waker::from(woken.clone());
+        assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    for _ in 0..2 {
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(objects.pop().unwrap()) };
+    }
+    assert_eq!(wakers.map(|woken| woken.0.get()), [0, 1]);
+    // Nobody waits: the second one is anybody's. The first is not.
+    objects.push(cache.alloc(Gfp::KERNEL).unwrap());
+    assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
+    objects.push(poll(&mut acquire).unwrap().unwrap());
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+/// It is as a box that is forgotten.
+#[test]
+fn a_future_that_is_forgotten_takes_one_object_with_it_and_stops_nobody() {
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
+    assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
+    std::mem::forget(first);
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    let object = poll(&mut second).unwrap().unwrap();
+    // SAFETY: as above.
+    unsafe { cache.free(object) };
+    assert_eq!(cache.info().used, 1);
+}
+
+/// A constructor that panics does so in who made the slab; the next one tries again.
+#[test]
+fn a_constructor_that_panics_stops_nobody_who_waits() {
+    let subsystem = subsystem(1);
+    let panics = Arc::new(Counter::new(0));
+    let left = panics.clone();
+    let construct = move || {
+        if left.get() > 0 {
+            left.sub(1);
+            panic!("not now");
+        }
+        [0_u8; 1000]
+    };
+    let cache =
+        ObjectCache::builder("p").ctor(construct).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let all = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
+    let mut futures: Vec<_> = (0..2).map(|_| Box::pin(cache.acquire())).collect();
+    assert!(futures.iter_mut().all(|future| poll(future).is_none()));
+    // Given to both, and given up by both.
+    drop(all);
+    drop(futures.split_off(0));
+    assert_eq!((cache.info().used, cache.shrink()), (0, 1));
+    panics.set(1);
+    let acquire = || {
+        let polled = || poll(&mut pin!(cache.acquire())).map(|object| object.map(drop));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(polled))
+    };
+    assert!(acquire().is_err());
+    assert_eq!(acquire().unwrap(), Some(Ok(())));
+}
+
+#[test]
+fn a_cache_that_is_destroyed_tells_who_waits() {
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    assert!(cache.destroy().is_err(), "objects are in use");
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    let object = poll(&mut acquire).unwrap().unwrap();
+    // SAFETY: as above.
+    unsafe { cache.free(object) };
+    cache.destroy().unwrap();
+    assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), Some(Err(AllocError::Destroyed)));
+}
+
+#[test]
+fn a_child_of_a_fork_has_no_one_who_waits() {
+    use uslab::Fork;
+    let subsystem = subsystem(1);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    unsafe {
+        subsystem.before_fork();
+        subsystem.after_fork_in_child();
+    }
+    for _ in 0..2 {
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(objects.pop().unwrap()) };
+    }
+    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    objects.push(cache.alloc(Gfp::KERNEL).unwrap());
+    // The future goes on as a new one.
+    objects.push(poll(&mut acquire).unwrap().unwrap());
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    assert_eq!(cache.info().used, 0);
+}
+
+#[test]
+fn threads_and_tasks_wait_in_one_queue() {
+    let subsystem = subsystem(2);
+    let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
+    let cache = &cache.build_in(&subsystem).unwrap();
+    let mut all = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
+    let (says, order) = channel();
+    std::thread::scope(|scope| {
+        let mut future = Box::pin(cache.acquire());
+        assert!(poll(&mut future).is_none());
+        scope.spawn(move || {
+            on_cpu(1);
+            let object = cache.acquire_timeout(LONG).unwrap();
+            says.send(()).unwrap();
+            drop(object);
+        });
+        // It is the future's turn, whether the thread is there yet or not.
+        drop(all.pop_front());
+        assert!(order.recv_timeout(Duration::from_millis(20)).is_err());
+        let object = poll(&mut future).unwrap().unwrap();
+        drop(all.pop_front());
+        order.recv().unwrap();
+        drop(object);
+    });
+}
+
+/// As a pool of connections: many more clients than objects, some of whom lose patience.
+#[test]
+fn under_contention_everybody_is_served_and_nothing_is_lost() {
+    for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
+        let subsystem = subsystem(4);
+        let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
+        let cache = &cache.limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let served = Counter::new(0);
+        let (threads, rounds) = (6, if cfg!(miri) { 5 } else { 400 });
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let served = &served;
+                scope.spawn(move || {
+                    on_cpu(thread % 4);
+                    for round in 0..rounds {
+                        // Every other one has no time at all.
+                        let timeout =
+                            if (round + thread) % 2 == 0 { LONG } else { Duration::from_micros(20) };
+                        match cache.acquire_timeout(timeout) {
+                            Ok(mut object) => {
+                                *object += 1;
+                                served.add(1);
+                            }
+                            Err(error) => {
+                                assert!(timeout != LONG, "{error}");
+                                assert_eq!(error, AllocError::CacheLimit { slabs: 1 });
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let all = cache.alloc_bulk(16).unwrap();
+        assert_eq!(all.iter().map(|object| **object).sum::<u64>(), served.get());
+        drop(all);
+        assert_eq!(cache.info().used, 0);
+        subsystem.check().unwrap();
+    }
+}
+
+/// What one thread does with a cache of a few objects.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Begin,
+    Poll(prop::sample::Index),
+    Cancel(prop::sample::Index),
+    Alloc,
+    Free(prop::sample::Index),
+    Shrink,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let index = any::<prop::sample::Index>;
+    let op = prop_oneof![
+        3 => Just(Op::Begin),
+        4 => index().prop_map(Op::Poll),
+        2 => index().prop_map(Op::Cancel),
+        3 => Just(Op::Alloc),
+        4 => index().prop_map(Op::Free),
+        1 => Just(Op::Shrink),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+proptest! {
+    /// Beside a queue of numbers: whoever is polled has an object if, and only if, its turn has come.
+    #[test]
+    fn who_waits_is_served_in_the_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
+        on_cpu(0);
+        let subsystem = subsystem(1);
+        let cache = KmemCache::builder("q", 2048).align(2048).magazines(SMALL).limit(Limit::Slabs(slabs));
+        let cache = cache.build_in(&subsystem).unwrap();
+        let most = slabs as usize * cache.geometry().objects();
+        let mut held = vec![];
+        // Those who wait, and those who were given something; each is polled once before.
+        let (mut waiting, mut given) = (VecDeque::<Acquire<'_>>::new(), vec![]);
+        for op in ops {
+            match op {
+                Op::Begin => {
+                    let mut acquire = cache.acquire(Gfp::KERNEL);
+                    match poll(&mut acquire) {
+                        Some(object) => held.push(object.unwrap()),
+                        None => {
+                            prop_assert_eq!(held.len() + given.len(), most, "who comes waits at the limit only");
+                            waiting.push_back(acquire);
+                        }
+                    }
+                }
+                Op::Poll(at) if !given.is_empty() => {
+                    let mut acquire: Acquire<'_> = given.swap_remove(at.index(given.len()));
+                    held.push(poll(&mut acquire).expect("it was given an object").unwrap());
+                }
+                Op::Poll(at) if !waiting.is_empty() => {
+                    let at = at.index(waiting.len());
+                    prop_assert!(poll(&mut waiting[at]).is_none(), "its turn has not come");
+                }
+                Op::Cancel(at) => {
+                    let at = at.index(waiting.len() + given.len() + 1);
+                    if at < waiting.len() {
+                        drop(waiting.remove(at));
+                    } else if at - waiting.len() < given.len() {
+                        drop(given.swap_remove(at - waiting.len()));
+                        given.extend(waiting.pop_front());
+                    }
+                }
+                Op::Alloc => match cache.alloc(Gfp::KERNEL) {
+                    Ok(object) => {
+                        prop_assert!(waiting.is_empty(), "it passed who waits");
+                        held.push(object);
+                    }
+                    Err(error) => {
+                        prop_assert_eq!(error, AllocError::CacheLimit { slabs });
+                        prop_assert_eq!(held.len() + given.len(), most);
+                    }
+                },
+                Op::Free(at) if !held.is_empty() => {
+                    let object = held.swap_remove(at.index(held.len()));
+                    // SAFETY: allocated from this cache, freed once.
+                    unsafe { cache.free(object) };
+                    given.extend(waiting.pop_front());
+                }
+                Op::Shrink => _ = cache.shrink(),
+                Op::Poll(_) | Op::Free(_) => {}
+            }
+            prop_assert_eq!(cache.info().used as usize, held.len() + given.len());
+            subsystem.check().unwrap();
+        }
+        drop((waiting, given));
+        // SAFETY: as above.
+        held.into_iter().for_each(|object| unsafe { cache.free(object) });
+        prop_assert_eq!(cache.info().used, 0);
+    }
+}
+
+/// A box of it is `Send`, and so is the future.
+#[test]
+fn the_futures_may_be_sent() {
+    fn sent<T: Send>(_: &T) {}
+    let cache =
+        ObjectCache::builder("sent").ctor(|| std::cell::Cell::new(1)).build_in(&subsystem(1)).unwrap();
+    let future = cache.acquire();
+    sent(&future);
+    let object: CacheBox<'_, _> = poll(&mut pin!(future)).unwrap().unwrap();
+    assert_eq!(object.get(), 1);
+}
+
+/// Bytes of an account of four slabs of `cache`'s.
+fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
+    let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
+    (4 * cache.geometry().order().bytes(), cache.geometry().objects())
+}
+fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
+    let mut blocks = vec![];
+    loop {
+        match cache.alloc_block(Gfp::KERNEL) {
+            Ok(block) => blocks.push(block),
+            Err(error) => return (blocks, error),
+        }
+    }
+}
+
+#[test]
+fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs() {
+    let subsystem = subsystem(2);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (one, other) = (build("one"), build("other"));
+    let stranger = KmemCache::builder("stranger", 1000).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    let (held, error) = all_of(&one);
+    assert_eq!((held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
+    assert_eq!((account.charged(), account.peak(), account.limit()), (bytes, bytes, bytes));
+    assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
+    assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "it is not charged");
+    drop(held);
+    // They lie in the magazines of CPU 0.
+    on_cpu(1);
+    let (held, _) = all_of(&other);
+    assert_eq!(held.len(), 4 * objects);
+    drop(held);
+    assert!(account.charged() > 0);
+    assert!(account.shrink() > 0);
+    assert_eq!((account.charged(), account.peak()), (0, bytes));
+    drop((one, other));
+    assert_all_given_back(&subsystem);
+}
+
+/// What a shrinker of any of them can drop.
+#[test]
+fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
+    struct Idle(Arc<std::sync::Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
+    impl uslab::Shrinker for Idle {
+        fn count(&self) -> usize {
+            self.0.lock().unwrap().len()
+        }
+        fn scan(&self, objects: usize, _: Gfp) -> usize {
+            let mut idle = self.0.lock().unwrap();
+            let kept = idle.len().saturating_sub(objects);
+            idle.split_off(kept).len()
+        }
+    }
+    let subsystem = subsystem(1);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let idle = Arc::default();
+    let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
+    let all: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    *idle.lock().unwrap() = all;
+    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert!(other.alloc_block(Gfp::KERNEL).is_ok());
+    assert!(account.charged() <= bytes);
+}
+
+#[test]
+fn who_waits_for_an_account_gets_what_its_other_caches_free() {
+    let subsystem = subsystem(2);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (one, other) = (build("one"), build("other"));
+    on_cpu(0);
+    let (held, error) = all_of(&one);
+    assert_eq!(other.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut acquire = other.acquire(Gfp::KERNEL);
+    assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(held);
+    assert_eq!(woken.0.get(), 1);
+    let object = poll(&mut acquire).unwrap().unwrap();
+    drop(acquire);
+    // SAFETY: allocated just now.
+    unsafe { other.free(object) };
+    // The first free to a slab after it opens the magazines of the others again.
+    for _ in 0..2 {
+        drop(one.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    assert!(one.info().in_magazines > 0);
+    drop((one, other));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn tenants_that_press_each_other_for_their_account_lose_nothing() {
+    let subsystem = subsystem(4);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let caches = [1000, 500, 2000].map(|size| {
+        KmemCache::builder(format!("tenant-{size}"), size).account(&account).build_in(&subsystem).unwrap()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let caches = &caches;
+            scope.spawn(move || {
+                on_cpu(thread);
+                for round in 0..if cfg!(miri) { 3 } else { 60 } {
+                    let cache = &caches[(thread as usize + round) % 3];
+                    let mut held = vec![];
+                    // Who holds something does not wait: the others may do so, too.
+                    while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
+                        held.push(block);
+                    }
+                    drop(held);
+                    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+                    // SAFETY: allocated just now.
+                    unsafe { cache.free(object) };
+                }
+            });
+        }
+    });
+    assert!(account.peak() <= bytes);
+    subsystem.check().unwrap();
+    drop(caches);
+    assert_eq!(account.charged(), 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
+    for (check, magazines) in [(false, Magazines::BySize), (true, SMALL), (false, Magazines::Off)] {
+        let subsystem = subsystem(1);
+        on_cpu(0);
+        let cache = KmemCache::builder("secret", 100).zero_on_free().check_frees(check).magazines(magazines);
+        let cache = cache.build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..50).map(|_| cache.alloc(Gfp::ZERO).unwrap()).collect();
+        for object in &objects {
+            // SAFETY: ours, and so many bytes long.
+            unsafe { object.write_bytes(7, 100) };
+        }
+        for object in &objects {
+            // SAFETY: allocated above, freed once; the subsystem keeps the pages, which nobody uses.
+            unsafe {
+                cache.free(*object);
+                assert_eq!(std::slice::from_raw_parts(object.as_ptr(), 100), [0; 100]);
+            }
+        }
+    }
+}
+
+/// A limit of nothing is never passed.
+#[test]
+fn nobody_waits_for_what_cannot_be() {
+    let subsystem = subsystem(1);
+    let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
+    let account = Account::new_in(&subsystem, 100);
+    let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
+}
