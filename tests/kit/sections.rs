@@ -226,7 +226,7 @@ impl Section {
             "area": name(area), "words": name(words), "stack": name(stack), "rounds": name(rounds),
         });
         if let Some(count) = count {
-            operands["count"] = name(count).into();
+            operands["count"] = name(count);
         }
         json!({
             "start": self.code.start,

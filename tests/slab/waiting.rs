@@ -11,7 +11,7 @@ use std::time::Duration;
 use uslab::cache::{Account, Acquire};
 use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
 use uslab_magazine::on_cpu;
-use uslab_magazine::sync::Counter;
+use uslab_magazine::sync::{Counter, Mutex};
 
 const LONG: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
@@ -401,15 +401,17 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
 /// What a shrinker of any of them can drop.
 #[test]
 fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
-    struct Idle(Arc<std::sync::Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
+    struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
     impl uslab::Shrinker for Idle {
         fn count(&self) -> usize {
-            self.0.lock().unwrap().len()
+            self.0.lock().len()
         }
         fn scan(&self, objects: usize, _: Gfp) -> usize {
-            let mut idle = self.0.lock().unwrap();
+            let mut idle = self.0.lock();
             let kept = idle.len().saturating_sub(objects);
-            idle.split_off(kept).len()
+            let dropped = idle.split_off(kept);
+            drop(idle);
+            dropped.len()
         }
     }
     let subsystem = subsystem(1);
@@ -417,10 +419,10 @@ fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
-    let idle = Arc::default();
+    let idle = Arc::new(Mutex::new(vec![]));
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
     let all: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    *idle.lock().unwrap() = all;
+    *idle.lock() = all;
     let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     assert!(other.alloc_block(Gfp::KERNEL).is_ok());
     assert!(account.charged() <= bytes);
