@@ -1,0 +1,180 @@
+//! What is changed: the packages and their files, what is known to be equivalent, and which of all mutants are asked for.
+
+use crate::Args;
+use crate::build::Tree;
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uslab_sync::shard::Shard;
+use uslab_tests::models::Subject;
+use uslab_tests::mutate::{Mutant, RULES};
+use uslab_tests::share::tracked;
+use uslab_tests::workspace;
+
+/// A mutant that changes nothing that could be noticed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Equivalent {
+    pub(crate) file: String,
+    pub(crate) function: String,
+    /// All rules if there is none.
+    pub(crate) rule: Option<String>,
+    /// A piece of the change; all changes of the function if there is none.
+    pub(crate) change: Option<String>,
+    pub(crate) reason: String,
+}
+
+impl Equivalent {
+    pub(crate) fn fits(&self, mutant: &Mutant) -> bool {
+        self.file == mutant.file
+            && self.function == mutant.function
+            && self.rule.as_ref().is_none_or(|rule| *rule == mutant.rule)
+            && self.change.as_ref().is_none_or(|change| mutant.change.contains(change))
+    }
+}
+
+/// `tests/mutants.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) files: Vec<String>,
+    /// Rules whose mutants are judged.
+    pub(crate) rules: Vec<String>,
+    /// Of 100 mutants, so many may be neither noticed nor explained.
+    pub(crate) most_live: f64,
+    /// And so many of 100 be noticed by a floor alone.
+    pub(crate) most_by_floors: f64,
+    #[serde(default)]
+    pub(crate) equivalent: Vec<Equivalent>,
+}
+
+pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config> {
+    let path = subjects.root.join("tests/mutants.toml");
+    let shown = || path.display().to_string();
+    let mut config: Config = if subjects.own || path.exists() {
+        toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?
+    } else {
+        let files = tracked(&subjects.root)?.into_iter();
+        let files =
+            files.filter(|file| file.ends_with(".rs") && subjects.packages.iter().any(|of| of.has(file)));
+        Config {
+            files: files.collect(),
+            rules: RULES.map(str::to_owned).into(),
+            most_live: 3.0,
+            most_by_floors: 0.0,
+            equivalent: vec![],
+        }
+    };
+    for of in &config.equivalent {
+        let place = format!("{} {}", of.file, of.function);
+        ensure!(!of.reason.trim().is_empty(), "{}: {place}: no reason is given", shown());
+        let rule = of.rule.as_deref().unwrap_or(RULES[0]);
+        ensure!(RULES.contains(&rule), "{}: {place}: no rule `{rule}`; there are {RULES:?}", shown());
+        ensure!(config.files.contains(&of.file), "{}: {place}: the file is none of `files`", shown());
+    }
+    for rule in &config.rules {
+        ensure!(RULES.contains(&&**rule), "{}: no rule `{rule}`; there are {RULES:?}", shown());
+    }
+    if !args.files.is_empty() {
+        config.files.clone_from(&args.files);
+    }
+    Ok(config)
+}
+
+/// A package that is changed, and whose tests are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// Its root module.
+    pub(crate) lib: String,
+    /// Where another crate lies that its models are of.
+    pub(crate) judges: Option<&'static str>,
+}
+
+impl Package {
+    pub(crate) fn has(&self, file: &str) -> bool {
+        Path::new(file).starts_with(Path::new(&self.lib).parent().unwrap_or(Path::new("")))
+    }
+}
+
+/// Whose packages are changed.
+pub(crate) struct Subjects {
+    /// The workspace's root.
+    pub(crate) root: PathBuf,
+    /// Of all that git knows there.
+    pub(crate) top: PathBuf,
+    pub(crate) packages: Vec<Package>,
+    /// Where its models are built.
+    pub(crate) target: PathBuf,
+    /// They are of this workspace.
+    pub(crate) own: bool,
+}
+
+/// Those of this workspace.
+pub(crate) const PACKAGES: [(&str, &str, Option<&str>); 4] = [
+    ("uslab-magazine", "magazine/src/lib.rs", None),
+    ("uslab-buddy", "buddy/src/lib.rs", None),
+    ("uslab-handle", "slab/handle/src/lib.rs", None),
+    ("uslab", "slab/src/lib.rs", Some("slab/handle/src")),
+];
+
+impl Subjects {
+    pub(crate) fn find(args: &Args) -> anyhow::Result<Self> {
+        let Some(manifest) = &args.manifest_path else {
+            let package = |(name, lib, judges): (&str, &str, _)| Package {
+                name: name.to_owned(),
+                lib: lib.to_owned(),
+                judges,
+            };
+            let packages = PACKAGES.map(package).into();
+            let (root, target) = (workspace().to_owned(), workspace().join("target/loom"));
+            return Ok(Self { top: root.clone(), root, packages, target, own: true });
+        };
+        let found = Subject::find(Some(manifest), &[], "loom")?;
+        let first = found.first().context("no package there has a library")?;
+        let package = |of: &Subject| Package {
+            name: of.package.clone(),
+            lib: of.lib.display().to_string(),
+            judges: None,
+        };
+        let top =
+            Command::new("git").args(["rev-parse", "--show-toplevel"]).current_dir(&first.root).output();
+        let top = top.context("git")?;
+        ensure!(top.status.success(), "{}: git knows nothing there", first.root.display());
+        let top = PathBuf::from(String::from_utf8_lossy(&top.stdout).trim_end());
+        let (root, target) = (first.root.clone(), first.target.clone());
+        Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
+    }
+
+    /// The path of the workspace below what git knows.
+    pub(crate) fn below(&self) -> &Path {
+        self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
+    }
+}
+
+/// Those that are asked for.
+pub(crate) fn chosen(args: &Args, config: &Config, tree: &Tree) -> Vec<Mutant> {
+    let mut chosen: Vec<Mutant> = tree.mutants().cloned().collect();
+    let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
+    chosen.retain(|mutant| rules.contains(&mutant.rule));
+    if let Some(sample) = args.sample {
+        let rank = |mutant: &Mutant| {
+            let mut hasher = DefaultHasher::new();
+            (args.seed, mutant.number).hash(&mut hasher);
+            hasher.finish()
+        };
+        chosen.sort_by_key(rank);
+        chosen.truncate(sample);
+        chosen.sort_by_key(|mutant| mutant.number);
+    }
+    chosen
+}
+
+/// Those of a share.
+pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
+    let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
+    &chosen[items.start as usize..items.end as usize]
+}
