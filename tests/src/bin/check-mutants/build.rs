@@ -61,6 +61,10 @@ pub(crate) fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
+/// `RUSTFLAGS` of builds that are no models. The manifest of the tests of the whole has what only others of its targets need under
+/// `not(uslab_mutants)`.
+const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
+
 impl Tree {
     /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
     pub(crate) fn write(&self) -> anyhow::Result<u64> {
@@ -113,7 +117,7 @@ impl Tree {
             cargo.args(command).args(targets);
             cargo.args(["--message-format=json", "--target-dir"]).arg(target);
             cargo
-                .env("RUSTFLAGS", if flags.is_empty() { "--cap-lints allow" } else { flags })
+                .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
                 .env("CARGO_PROFILE_DEV_DEBUG", "false")
                 .stderr(Stdio::null());
             let output = cargo.output().context("cargo")?;

@@ -52,13 +52,13 @@ struct Args {
     /// Run the models alone, and no other test. What they do not notice is listed, and is no fault.
     #[arg(long)]
     models: bool,
-    /// Begin no mutant after so many minutes: the next run goes on with the others.
+    /// Begin no mutant after so many minutes: the next run goes on with the others. What is judged by then is a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
     /// Only so many mutants, drawn at random.
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
-    /// What is drawn.
+    /// What is drawn, and in which order they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only mutants of these rules. Default: those that tests/mutants.toml names.
@@ -90,7 +90,9 @@ fn main() -> ExitCode {
     };
     if args.list {
         let chosen = chosen(&args, &config, &tree);
-        share_of(&chosen, shard).iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
+        let mut listed = share_of(&chosen, shard).to_vec();
+        listed.sort_by_key(|mutant| mutant.number);
+        listed.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
         return ExitCode::SUCCESS;
     }
     let report = match args.share.merge.is_empty() {

@@ -155,21 +155,18 @@ impl Subjects {
     }
 }
 
-/// Those that are asked for.
+/// Those that are asked for, in an order drawn at random: as far as a run comes, it has a sample.
 pub(crate) fn chosen(args: &Args, config: &Config, tree: &Tree) -> Vec<Mutant> {
     let mut chosen: Vec<Mutant> = tree.mutants().cloned().collect();
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     chosen.retain(|mutant| rules.contains(&mutant.rule));
-    if let Some(sample) = args.sample {
-        let rank = |mutant: &Mutant| {
-            let mut hasher = DefaultHasher::new();
-            (args.seed, mutant.number).hash(&mut hasher);
-            hasher.finish()
-        };
-        chosen.sort_by_key(rank);
-        chosen.truncate(sample);
-        chosen.sort_by_key(|mutant| mutant.number);
-    }
+    let rank = |mutant: &Mutant| {
+        let mut hasher = DefaultHasher::new();
+        (args.seed, mutant.number).hash(&mut hasher);
+        hasher.finish()
+    };
+    chosen.sort_by_key(rank);
+    chosen.truncate(args.sample.unwrap_or(usize::MAX));
     chosen
 }
 

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
-use uslab_tests::jobs::{run_within, side_by_side};
+use std::time::Duration;
+use uslab_tests::jobs::{self, run_within, side_by_side};
 use uslab_tests::models::rows;
 
 /// A built program of tests.
@@ -25,7 +25,7 @@ impl Program {
         tests: &[&str],
         variables: &[(&str, &str)],
         limit: Duration,
-    ) -> anyhow::Result<(Ended, String)> {
+    ) -> anyhow::Result<(Ended, jobs::Ended)> {
         let mut command = Command::new("sh");
         command
             .args(["-c", &format!("ulimit -d {MOST_KIB}; exec \"$0\" \"$@\"")])
@@ -37,7 +37,8 @@ impl Program {
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", &bound()), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
             .envs(variables.iter().copied());
-        let (status, text) = run_within(&mut command, limit)?;
+        let ran = run_within(&mut command, limit)?;
+        let text = &ran.said;
         let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         let current =
             text.lines().filter_map(|line| line.strip_prefix("test ")?.split(" ... ").next()).next_back();
@@ -48,13 +49,13 @@ impl Program {
             lines.next();
             lines.map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
         };
-        let ended = match status {
+        let ended = match ran.status {
             Some(status) if status.success() => Ended::Passed,
             Some(status) => Ended::Failed { name, message: message().unwrap_or_else(|| status.to_string()) },
             None if failed.is_some() => Ended::Failed { name, message: message().unwrap_or_default() },
             None => Ended::OutOfTime { name },
         };
-        Ok((ended, text))
+        Ok((ended, ran))
     }
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// Tests that take longer than this many seconds are left out: it is many mutants that each runs through.
+/// Tests that take longer than this many seconds of CPU time are left out: it is many mutants that each runs through.
 pub(crate) const SLOWEST: f64 = 10.0;
 
 /// What a test is, of which each runs once.
@@ -125,10 +126,11 @@ pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Re
     let ran = side_by_side("tests", &names, |(i, name), bar| {
         bar.set_message(name.clone());
         let file = tempfile::NamedTempFile::new().context("a temporary file")?;
-        let begun = Instant::now();
         let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
-        let (ended, said) = programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let (ended, jobs::Ended { said, used, .. }) =
+            programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
+        // A process costs something by itself.
+        let seconds = used.as_secs_f64().max(0.01);
         let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
         let test = Test { program: *i, name: name.clone(), seconds, reached };
         match ended {

@@ -68,7 +68,7 @@ pub(crate) struct Report {
     /// Mutants in all.
     pub(crate) of: usize,
     pub(crate) mutants: Vec<Judged>,
-    /// They were drawn from more.
+    /// They were drawn from more, or not all of them are judged.
     pub(crate) sampled: bool,
     /// What did not compile.
     pub(crate) left_out: usize,
@@ -189,6 +189,7 @@ impl fmt::Display for Report {
 
 /// Why what was not noticed need not be; and, where `all` shares are there, reasons that nothing needs.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
+    report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];
     for Judged { mutant, verdict, equivalent } in &mut report.mutants {
         let reason = config.equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(mutant));

@@ -69,11 +69,12 @@ pub(crate) fn check(
             None => kept.keep(mutant, judge(mutant, &programs, &tests)?),
         }
     })?;
+    let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
     let judged = ours.iter().zip(verdicts);
     let judged = judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None });
     Ok(Report {
         of: chosen.len(),
-        sampled: args.sample.is_some(),
+        sampled,
         mutants: judged.collect(),
         left_out: tree.left_out.len(),
         wrong,
