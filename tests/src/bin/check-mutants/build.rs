@@ -9,7 +9,6 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
 use uslab_tests::share::tracked;
 use uslab_tests::{cargo_in, workspace};
@@ -50,15 +49,30 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// Writes a file, unless it is there already: what did not change is not built again.
-pub(crate) fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    if fs::read(path).is_ok_and(|old| old == text) {
-        return Ok(());
+/// Makes the files of a folder these, with their texts, and no others. What did not change stays as it is, and is not built again.
+fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
+    for (name, text) in files {
+        let path = folder.join(name);
+        if fs::read(&path).is_ok_and(|old| old == *text) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(&inner).with_context(|| inner.display().to_string())? {
+            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if !path.strip_prefix(folder).is_ok_and(|name| files.contains_key(name)) {
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+            }
+        }
     }
-    fs::write(path, text).with_context(|| path.display().to_string())
+    Ok(())
 }
 
 /// `RUSTFLAGS` of builds that are no models. The manifest of the tests of the whole has what only others of its targets need under
@@ -68,7 +82,7 @@ const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
 impl Tree {
     /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
     pub(crate) fn write(&self) -> anyhow::Result<u64> {
-        let mut hasher = DefaultHasher::new();
+        let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         for path in tracked(&self.of.top)? {
             // What is deleted is listed still.
             let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
@@ -90,8 +104,9 @@ impl Tree {
             if switch {
                 text.extend_from_slice(SWITCH.as_bytes());
             }
-            put(&self.copy.join(&path), &text)?;
+            files.insert(path.into(), text);
         }
+        mirror(&self.copy, &files)?;
         Ok(hasher.finish())
     }
 
@@ -118,8 +133,7 @@ impl Tree {
             cargo.args(["--message-format=json", "--target-dir"]).arg(target);
             cargo
                 .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
-                .env("CARGO_PROFILE_DEV_DEBUG", "false")
-                .stderr(Stdio::null());
+                .env("CARGO_PROFILE_DEV_DEBUG", "false");
             let output = cargo.output().context("cargo")?;
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             if output.status.success() {
@@ -139,7 +153,8 @@ impl Tree {
                 blamed.extend(of);
             }
             if blamed.is_empty() {
-                bail!("the mutants do not build:\n{}", rest.join("\n"));
+                let cargo = String::from_utf8_lossy(&output.stderr);
+                bail!("the mutants do not build:\n{}{}", rest.join("\n"), cargo.trim_end());
             }
             self.left_out.extend(blamed);
             for (made, switched) in self.files.values_mut() {
@@ -174,5 +189,23 @@ impl Tree {
     pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
         let all = self.files.values().flat_map(|(made, _)| &made.mutants);
         all.filter(|mutant| !self.left_out.contains(&mutant.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_no_longer_knows_leaves_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
+            names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()
+        };
+        mirror(folder.path(), &files(&["bin/a.rs", "b.rs"])).unwrap();
+        mirror(folder.path(), &files(&["bin/a/main.rs", "b.rs"])).unwrap();
+        assert!(!folder.path().join("bin/a.rs").exists());
+        assert_eq!(fs::read_to_string(folder.path().join("bin/a/main.rs")).unwrap(), "bin/a/main.rs");
+        assert_eq!(fs::read_to_string(folder.path().join("b.rs")).unwrap(), "b.rs");
     }
 }
