@@ -9,6 +9,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
 use uslab_tests::share::tracked;
 use uslab_tests::{cargo_in, workspace};
@@ -81,7 +82,8 @@ const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
     /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
-    pub(crate) fn write(&self) -> anyhow::Result<u64> {
+    /// `instead` is another text of one of the files.
+    pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         for path in tracked(&self.of.top)? {
             // What is deleted is listed still.
@@ -101,6 +103,9 @@ impl Tree {
             let switch = self.of.packages.iter().any(|package| package.lib == name);
             let mutated = self.files.get(name).map(|(_, switched)| switched.text.as_bytes().to_vec());
             let mut text = mutated.unwrap_or(text);
+            if let Some((_, instead)) = instead.filter(|(file, _)| *file == name) {
+                text = instead.as_bytes().to_vec();
+            }
             if switch {
                 text.extend_from_slice(SWITCH.as_bytes());
             }
@@ -117,6 +122,22 @@ impl Tree {
         targets
     }
 
+    /// Runs cargo in the copy. `flags` are those of models, if it is for them.
+    pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
+        let mut cargo = cargo_in(&self.copy.join(self.of.below()));
+        // What the models depend on is built there already.
+        let units = workspace().join("target/mutants/units");
+        cargo
+            .args(command)
+            .args(targets)
+            .args(["--message-format=json", "--target-dir"])
+            .arg(if flags.is_empty() { &units } else { &self.of.target })
+            .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
+            .output()
+            .context("cargo")
+    }
+
     /// Leaves out what does not compile, until all else does.
     pub(crate) fn settle(
         &mut self,
@@ -125,16 +146,7 @@ impl Tree {
         flags: &str,
     ) -> anyhow::Result<String> {
         loop {
-            let mut cargo = cargo_in(&self.copy.join(self.of.below()));
-            // What the models depend on is built there already.
-            let units = workspace().join("target/mutants/units");
-            let target = if flags.is_empty() { &units } else { &self.of.target };
-            cargo.args(command).args(targets);
-            cargo.args(["--message-format=json", "--target-dir"]).arg(target);
-            cargo
-                .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
-                .env("CARGO_PROFILE_DEV_DEBUG", "false");
-            let output = cargo.output().context("cargo")?;
+            let output = self.cargo(command, targets, flags)?;
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             if output.status.success() {
                 return Ok(said);
@@ -160,7 +172,7 @@ impl Tree {
             for (made, switched) in self.files.values_mut() {
                 *switched = made.switched(|mutant| !self.left_out.contains(&mutant));
             }
-            self.write()?;
+            self.write(None)?;
         }
     }
 

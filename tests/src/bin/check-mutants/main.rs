@@ -8,6 +8,7 @@
 //! Tests are cheaper than models, so most mutants fall to a test. What models would notice alone is another question, and
 //! `--models` asks it: there is one build then, and no test that is not a model.
 
+mod assembly;
 mod build;
 mod plan;
 mod programs;
@@ -17,11 +18,11 @@ mod run;
 use crate::build::sources;
 use crate::plan::{Subjects, chosen, config, share_of};
 use crate::report::{explain, leave, merge};
-use crate::run::check;
+use crate::run::{check, check_assembly};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uslab_tests::mutate::RULES;
+use uslab_tests::mutate::{Mutant, RULES};
 use uslab_tests::share::ShareArgs;
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
@@ -52,6 +53,9 @@ struct Args {
     /// Run the models alone, and no other test. What they do not notice is listed, and is no fault.
     #[arg(long)]
     models: bool,
+    /// The mutants of this processor's restartable sequences instead, each of which is a build: through the tests of the sections.
+    #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
+    assembly: bool,
     /// Begin no mutant after so many minutes: the next run goes on with the others. What is judged by then is a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
@@ -89,13 +93,22 @@ fn main() -> ExitCode {
         }
     };
     if args.list {
-        let chosen = chosen(&args, &config, &tree);
+        let all: Vec<Mutant> = match args.assembly.then(assembly::all) {
+            None => tree.mutants().cloned().collect(),
+            Some(Ok(all)) => all.into_iter().map(|of| of.mutant).collect(),
+            Some(Err(error)) => {
+                eprintln!("check-mutants: {error:#}");
+                return ExitCode::from(2);
+            }
+        };
+        let chosen = chosen(&args, &config, all.iter());
         let mut listed = share_of(&chosen, shard).to_vec();
         listed.sort_by_key(|mutant| mutant.number);
         listed.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
         return ExitCode::SUCCESS;
     }
     let report = match args.share.merge.is_empty() {
+        true if args.assembly => check_assembly(&args, &config, tree, shard),
         true => check(&args, &config, &mut tree, shard),
         false => merge(&args),
     };

@@ -20,6 +20,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// The names of its tests.
+    pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
+        let listed = Command::new(&self.path).args(["--list", "--format=terse"]).output();
+        let listed = listed.context("a list of tests")?;
+        let listed = String::from_utf8_lossy(&listed.stdout);
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+    /// Runs some of them, one after the other.
     pub(crate) fn run(
         &self,
         tests: &[&str],
@@ -114,14 +122,9 @@ pub(crate) enum Ran {
 pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
     let mut names = vec![];
     for (i, program) in programs.iter().enumerate() {
-        let listed = Command::new(&program.path)
-            .args(["--list", "--format=terse"])
-            .output()
-            .context("a list of tests")?;
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         // What plants a bug fails for its own reasons, and what is ignored is run by others.
-        let test = |line: &str| Some((i, line.strip_suffix(": test")?.to_owned()));
-        names.extend(listed.lines().filter_map(test).filter(|(_, name)| !name.contains("planted")));
+        let judges = program.tests()?.into_iter().filter(|name| !name.contains("planted"));
+        names.extend(judges.map(|name| (i, name)));
     }
     let ran = side_by_side("tests", &names, |(i, name), bar| {
         bar.set_message(name.clone());

@@ -202,6 +202,7 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     let whole = all
         && !waits
         && !args.models
+        && !args.assembly
         && args.files.is_empty()
         && args.sample.is_none()
         && args.rule.is_empty();

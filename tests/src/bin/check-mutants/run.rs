@@ -1,12 +1,13 @@
 //! Each mutant through the tests and models that reach it, and the verdicts that are kept.
 
 use crate::Args;
+use crate::assembly;
 use crate::build::Tree;
 use crate::plan::{Config, chosen, share_of};
 use crate::programs::{Ended, Program, Test, WHOLE, bound, programs, tests};
 use crate::report::{Judged, Report, Verdict};
 use anyhow::{Context, ensure};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub(crate) fn check(
     shard: Option<Shard>,
 ) -> anyhow::Result<Report> {
     let begun = Instant::now();
-    let sources = tree.write()?;
+    let sources = tree.write(None)?;
     let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
     let libraries: Vec<&str> = libraries.iter().map(String::as_str).collect();
     let loom = loom_flags();
@@ -41,7 +42,7 @@ pub(crate) fn check(
         // What is cheaper comes first.
         built.rotate_left(1);
     }
-    let chosen = chosen(args, config, tree);
+    let chosen = chosen(args, config, tree.mutants());
     let ours = share_of(&chosen, shard);
     eprintln!(
         "check-mutants: {} mutants, {} do not compile, {:.0} s",
@@ -59,7 +60,7 @@ pub(crate) fn check(
     let tests = tests(&programs, &mut wrong)?;
     eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
 
-    let kept = Kept::open(sources, args.models)?;
+    let kept = Kept::open(sources, if args.models { "models" } else { "all" })?;
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
@@ -70,16 +71,51 @@ pub(crate) fn check(
         }
     })?;
     let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
-    let judged = ours.iter().zip(verdicts);
-    let judged = judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None });
-    Ok(Report {
-        of: chosen.len(),
-        sampled,
-        mutants: judged.collect(),
-        left_out: tree.left_out.len(),
-        wrong,
-        seconds: begun.elapsed().as_secs_f64(),
-    })
+    let (of, left_out, seconds) = (chosen.len(), tree.left_out.len(), begun.elapsed().as_secs_f64());
+    Ok(Report { of, sampled, mutants: judged(ours, verdicts), left_out, wrong, seconds })
+}
+
+fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
+    let judged = mutants.iter().zip(verdicts);
+    judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
+}
+
+/// The same for mutants of restartable sequences. One after the other: each is a build.
+pub(crate) fn check_assembly(
+    args: &Args,
+    config: &Config,
+    tree: Tree,
+    shard: Option<Shard>,
+) -> anyhow::Result<Report> {
+    let begun = Instant::now();
+    let tree = Tree {
+        copy: workspace().join("target/mutants/assembly/tree"),
+        files: BTreeMap::new(),
+        left_out: HashSet::new(),
+        ..tree
+    };
+    let (all, sources) = (assembly::all()?, tree.write(None)?);
+    let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
+    let (kept, tests) = (Kept::open(sources, "assembly")?, assembly::tests(&tree)?);
+    let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
+    let (mut ours, mut verdicts) = (vec![], vec![]);
+    for mutant in share_of(&chosen, shard) {
+        let of = &all[mutant.number as usize];
+        let verdict = match kept.verdict(mutant) {
+            Some(verdict) => verdict,
+            None if end.is_some_and(|end| Instant::now() >= end) => Verdict::Waits,
+            None => match assembly::judge(&tree, of, &tests)? {
+                Some(verdict) => kept.keep(mutant, verdict)?,
+                None => continue,
+            },
+        };
+        ours.push(mutant.clone());
+        verdicts.push(verdict);
+    }
+    let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
+    let left_out = share_of(&chosen, shard).len() - ours.len();
+    let (of, seconds) = (chosen.len(), begun.elapsed().as_secs_f64());
+    Ok(Report { of, sampled, mutants: judged(&ours, verdicts), left_out, wrong: vec![], seconds })
 }
 
 /// Seconds of tests that one process runs, from round to round.
@@ -137,8 +173,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn open(sources: u64, models: bool) -> anyhow::Result<Self> {
-        let tests = if models { "models" } else { "all" };
+    pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
         let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.bound-{}", bound());
         let path = workspace().join(path);
         let text = fs::read_to_string(&path).unwrap_or_default();
