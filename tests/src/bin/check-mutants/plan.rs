@@ -4,14 +4,15 @@ use crate::Args;
 use crate::assembly;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_sync::shard::Shard;
+use uslab_tests::imports::Imports;
 use uslab_tests::models::Subject;
 use uslab_tests::mutate::{Mutant, RULES};
-use uslab_tests::share::tracked;
 use uslab_tests::workspace;
 
 /// A mutant that changes nothing that could be noticed.
@@ -57,11 +58,8 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
     let mut config: Config = if subjects.own || path.exists() {
         toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?
     } else {
-        let files = tracked(&subjects.root)?.into_iter();
-        let files =
-            files.filter(|file| file.ends_with(".rs") && subjects.packages.iter().any(|of| of.has(file)));
         Config {
-            files: files.collect(),
+            files: subjects.files()?,
             rules: RULES.map(str::to_owned).into(),
             most_live: 3.0,
             most_by_floors: 0.0,
@@ -155,6 +153,17 @@ impl Subjects {
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
     }
 
+    /// The files of all packages that ship: the modules that a build without tests may have.
+    fn files(&self) -> anyhow::Result<Vec<String>> {
+        let mut files = BTreeSet::new();
+        for package in &self.packages {
+            let drawn = Imports::draw(&self.root.join(&package.lib))?;
+            let names = drawn.paths().filter_map(|path| path.strip_prefix(&self.root).ok());
+            files.extend(names.map(|name| name.display().to_string()));
+        }
+        Ok(files.into_iter().collect())
+    }
+
     /// The path of the workspace below what git knows.
     pub(crate) fn below(&self) -> &Path {
         self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
@@ -180,4 +189,19 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
 pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
     let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
     &chosen[items.start as usize..items.end as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn modules_of_tests_are_none_of_another_crates_files() {
+        let manifest = workspace().join("tests/sync_example/Cargo.toml");
+        let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
+        let subjects = Subjects::find(&args).unwrap();
+        assert!(subjects.root.join("src/checks.rs").exists(), "it has a module of tests");
+        assert_eq!(config(&args, &subjects).unwrap().files, ["src/lib.rs"]);
+    }
 }
