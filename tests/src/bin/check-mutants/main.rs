@@ -10,6 +10,7 @@
 
 mod assembly;
 mod build;
+mod detect;
 mod plan;
 mod programs;
 mod report;
@@ -56,6 +57,9 @@ struct Args {
     /// The mutants of this processor's restartable sequences instead, each of which is a build: through the tests of the sections.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
+    /// Draw so many mutants, and say how much CPU time the stress, random operations and the simulation take to notice each.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json"])]
+    detect: Option<usize>,
     /// Begin no mutant after so many minutes: the next run goes on with the others. What is judged by then is a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
@@ -106,6 +110,16 @@ fn main() -> ExitCode {
         listed.sort_by_key(|mutant| mutant.number);
         listed.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
         return ExitCode::SUCCESS;
+    }
+    if let Some(count) = args.detect {
+        return match detect::detect(&args, &config, &mut tree, count) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("check-mutants: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
     }
     let report = match args.share.merge.is_empty() {
         true if args.assembly => check_assembly(&args, &config, tree, shard),
