@@ -18,7 +18,7 @@ mod run;
 
 use crate::build::sources;
 use crate::plan::{Subjects, chosen, config, share_of};
-use crate::report::{explain, leave, merge};
+use crate::report::{explain, leave, merge, record};
 use crate::run::{check, check_assembly};
 use clap::Parser;
 use std::path::PathBuf;
@@ -57,8 +57,11 @@ struct Args {
     /// The mutants of this processor's restartable sequences instead, each of which is a build: through the tests of the sections.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
+    /// Record what it came to in tests/mutants_ran.json, which the table of claims has.
+    #[arg(long, conflicts_with_all = ["files", "manifest_path", "rule", "shard"])]
+    record: bool,
     /// Draw so many mutants, and say how much CPU time the stress, random operations and the simulation take to notice each.
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json"])]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
     /// Begin no mutant after so many minutes: the next run goes on with the others. What is judged by then is a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
@@ -130,6 +133,10 @@ fn main() -> ExitCode {
     let report = report.and_then(|report| match shard {
         None => Ok(report),
         Some(shard) => leave(&args, shard, report),
+    });
+    let report = report.and_then(|report| match args.record {
+        false => Ok(report),
+        true => record(&args, report),
     });
     let report = match report {
         Ok(report) => report,

@@ -6,8 +6,11 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::process::Command;
 use uslab_sync::shard::{Shard, Share};
+use uslab_tests::claims::{MutantRun, MutantRuns};
 use uslab_tests::mutate::Mutant;
+use uslab_tests::workspace;
 
 /// What its shares are of.
 pub(crate) const WHAT: &str = "check-mutants";
@@ -65,8 +68,10 @@ pub(crate) struct Judged {
 /// What became of all; or a share's: that has some of the mutants, and all else is every share's.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// Mutants in all.
+    /// Mutants that are asked for.
     pub(crate) of: usize,
+    /// And all that they are drawn from.
+    pub(crate) from: usize,
     pub(crate) mutants: Vec<Judged>,
     /// They were drawn from more, or not all of them are judged.
     pub(crate) sampled: bool,
@@ -213,6 +218,35 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
         ));
     }
     report
+}
+
+/// Keeps what it came to, for the table of claims.
+pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
+    let git =
+        Command::new("git").args(["show", "-s", "--format=%h of %cs"]).current_dir(workspace()).output();
+    let git = git.context("git")?;
+    let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
+    let explained = report
+        .mutants
+        .iter()
+        .filter(|of| !of.verdict.noticed() && of.verdict != Verdict::Waits && of.equivalent.is_some());
+    MutantRuns::record(MutantRun {
+        by: match () {
+            () if args.assembly => {
+                format!("tests of the restartable sequences of {}", std::env::consts::ARCH)
+            }
+            () if args.models => "models alone".to_owned(),
+            () => "tests and models".to_owned(),
+        },
+        commit: String::from_utf8_lossy(&git.stdout).trim().to_owned(),
+        mutants: report.from,
+        judged: judged.clone().count(),
+        verdicts: Report::counts(judged),
+        equivalent: explained.count(),
+        live: report.living().to_string(),
+        by_floors: report.by_floors().to_string(),
+    })?;
+    Ok(report)
 }
 
 /// Leaves a share in a file: a row of what all shares have, and one of each mutant.

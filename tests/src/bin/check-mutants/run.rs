@@ -71,8 +71,9 @@ pub(crate) fn check(
         }
     })?;
     let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
+    let from = tree.mutants().count();
     let (of, left_out, seconds) = (chosen.len(), tree.left_out.len(), begun.elapsed().as_secs_f64());
-    Ok(Report { of, sampled, mutants: judged(ours, verdicts), left_out, wrong, seconds })
+    Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out, wrong, seconds })
 }
 
 fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
@@ -114,8 +115,8 @@ pub(crate) fn check_assembly(
     }
     let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
     let left_out = share_of(&chosen, shard).len() - ours.len();
-    let (of, seconds) = (chosen.len(), begun.elapsed().as_secs_f64());
-    Ok(Report { of, sampled, mutants: judged(&ours, verdicts), left_out, wrong: vec![], seconds })
+    let (of, from, seconds) = (chosen.len(), all.len(), begun.elapsed().as_secs_f64());
+    Ok(Report { of, from, sampled, mutants: judged(&ours, verdicts), left_out, wrong: vec![], seconds })
 }
 
 /// Seconds of tests that one process runs, from round to round.
