@@ -213,15 +213,17 @@ fn operation(dice: &mut Dice) -> Operation {
     }
 }
 
-/// Stacks of any fill, with any number of places and as much of the region committed as they need or more.
+/// Stacks of any fill, with any number of places and as much of the region committed as they need or more: all of it, or exactly as
+/// far as a wider stack would come.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {
         let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
         let lens = caps.map(|cap| dice.below(cap + 1));
         let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
+        let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
         Look {
-            committed: if dice.below(3) == 0 { needed } else { World::REGION },
+            committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
