@@ -48,8 +48,10 @@ impl Program {
         let ran = run_within(&mut command, limit)?;
         let text = &ran.said;
         let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        let current =
-            text.lines().filter_map(|line| line.strip_prefix("test ")?.split(" ... ").next()).next_back();
+        let current = text
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("test ")?.split_once(" ... ")?.0))
+            .next_back();
         let name = failed.or(current).unwrap_or(tests[0]).to_owned();
         let message = || {
             let mut lines =
