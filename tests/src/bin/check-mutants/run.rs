@@ -4,7 +4,7 @@ use crate::Args;
 use crate::assembly;
 use crate::build::Tree;
 use crate::plan::{Config, chosen, share_of};
-use crate::programs::{Ended, Program, Test, WHOLE, bound, programs, tests};
+use crate::programs::{Ended, OWN_BOUNDS, Program, Test, WHOLE, bound, programs, tests};
 use crate::report::{Judged, Report, Verdict};
 use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -67,7 +67,10 @@ pub(crate) fn check(
         match kept.verdict(mutant) {
             Some(verdict) => Ok(verdict),
             None if end.is_some_and(|end| Instant::now() >= end) => Ok(Verdict::Waits),
-            None => kept.keep(mutant, judge(mutant, &programs, &tests)?),
+            None => {
+                let argued = config.equivalent.iter().any(|of| of.fits(mutant));
+                kept.keep(mutant, judge(mutant, argued, &programs, &tests)?)
+            }
         }
     })?;
     let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
@@ -122,8 +125,17 @@ pub(crate) fn check_assembly(
 /// Seconds of tests that one process runs, from round to round.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
-/// One mutant through all that reaches it.
-pub(crate) fn judge(mutant: &Mutant, programs: &[Program], tests: &[Test]) -> anyhow::Result<Verdict> {
+/// For a model with its own bound.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One mutant through all that reaches it. If nothing notices it and it is not `argued` to change nothing, models have their own bounds
+/// at last, as far as they then end in time.
+pub(crate) fn judge(
+    mutant: &Mutant,
+    argued: bool,
+    programs: &[Program],
+    tests: &[Test],
+) -> anyhow::Result<Verdict> {
     let mut queues: Vec<Vec<&Test>> = programs.iter().map(|_| vec![]).collect();
     for test in tests.iter().filter(|test| test.reached.contains(&mutant.number)) {
         queues[test.program].push(test);
@@ -152,19 +164,34 @@ pub(crate) fn judge(mutant: &Mutant, programs: &[Program], tests: &[Test]) -> an
             let limit = Duration::from_secs_f64(5.0 + 10.0 * expected);
             match program.run(&names, &[("MUTANT", &number)], limit)?.0 {
                 Ended::Passed => {}
-                Ended::Failed { name, message } if message.contains("the model collapsed") => {
-                    floor = Some(Verdict::Floor { name });
-                }
-                Ended::Failed { name, message } if program.models => {
-                    return Ok(Verdict::Model { name, message });
-                }
-                Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+                Ended::Failed { name, message } => match failed(program, name, message) {
+                    verdict @ Verdict::Floor { .. } => floor = Some(verdict),
+                    verdict => return Ok(verdict),
+                },
                 // Once is enough: what runs for ever does so in others, too.
                 Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
             }
         }
     }
-    Ok(floor.unwrap_or(Verdict::Lives))
+    if argued || floor.is_some() {
+        return Ok(floor.unwrap_or(Verdict::Lives));
+    }
+    let models = tests.iter().filter(|test| programs[test.program].models);
+    for test in models.filter(|test| test.reached.contains(&mutant.number)) {
+        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), OWN_BOUNDS]);
+        if let Ended::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
+            return Ok(failed(program, name, message));
+        }
+    }
+    Ok(Verdict::Lives)
+}
+
+fn failed(program: &Program, name: String, message: String) -> Verdict {
+    match program.models {
+        _ if message.contains("the model collapsed") => Verdict::Floor { name },
+        true => Verdict::Model { name, message },
+        false => Verdict::Test { name, message },
+    }
 }
 
 /// Verdicts of runs that were ended, of the same sources and the same tests.
