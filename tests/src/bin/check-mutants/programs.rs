@@ -42,7 +42,8 @@ impl Program {
             .args(["--exact", "--test-threads=1"])
             .args(if self.models { &["--nocapture"][..] } else { &[] })
             .current_dir(&self.folder)
-            .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", &bound()), ("PROPTEST_CASES", "64")])
+            .env("BOUND", bound().as_deref().unwrap_or("1"))
+            .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
             .envs(variables.iter().copied());
         if variables.contains(&OWN_BOUNDS) {
@@ -79,9 +80,9 @@ pub(crate) enum Ended {
     OutOfTime { name: String },
 }
 
-/// The pre-emption bound of all models.
-pub(crate) fn bound() -> String {
-    std::env::var("BOUND").unwrap_or_else(|_| "1".to_owned())
+/// The pre-emption bound of all models, where it is asked for.
+pub(crate) fn bound() -> Option<String> {
+    std::env::var("BOUND").ok()
 }
 
 /// Among the variables of a run: each model has the bound that it states.

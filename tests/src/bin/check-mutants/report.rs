@@ -203,6 +203,10 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
             of.reason.clone()
         });
     }
+    let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
+    if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.noticed()) {
+        report.wrong.push("nothing notices any of them: are they switched on?".to_owned());
+    }
     let waits = report.mutants.iter().any(|of| of.verdict == Verdict::Waits);
     let whole = all
         && !waits

@@ -128,8 +128,8 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 /// For a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One mutant through all that reaches it. If nothing notices it and it is not `argued` to change nothing, models have their own bounds
-/// at last, as far as they then end in time.
+/// One mutant through all that reaches it. If nothing notices it, it is not `argued` to change nothing, and no bound is asked for, models
+/// have their own bounds at last, as far as they then end in time.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -173,7 +173,7 @@ pub(crate) fn judge(
             }
         }
     }
-    if argued || floor.is_some() {
+    if argued || floor.is_some() || bound().is_some() {
         return Ok(floor.unwrap_or(Verdict::Lives));
     }
     let models = tests.iter().filter(|test| programs[test.program].models);
@@ -202,7 +202,8 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
-        let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.bound-{}", bound());
+        let bound = bound().map_or("own-bounds".to_owned(), |bound| format!("bound-{bound}"));
+        let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.{bound}");
         let path = workspace().join(path);
         let text = fs::read_to_string(&path).unwrap_or_default();
         let known = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
