@@ -126,7 +126,8 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
         &["-p", "uslab", "--lib"],
         "--cap-lints allow --cfg shuttle",
     )?;
-    let simulation = programs(&schedules, false).into_iter().next().context("cargo names no schedules")?;
+    // What it prints is what it found.
+    let simulation = programs(&schedules, true).into_iter().next().context("cargo names no schedules")?;
     let random = tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?;
     let random = programs(&random, false).into_iter().map(|program| {
         let names = program.tests()?.into_iter().filter(|name| name.contains("properties::"));
