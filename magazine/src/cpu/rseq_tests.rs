@@ -67,10 +67,14 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                let mut into = Magazine::new();
-                let popped = pop_batch(table, *pcpu, classes[class], n as u32, &mut into);
-                assert_eq!(popped, !into.is_empty());
-                Outcome::PopBatch(into.rounds().to_vec())
+                // One place more than any batch has rounds.
+                let mut into = [NonNull::dangling(); 4];
+                let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
+                assert!(
+                    into[n..].iter().all(|place| *place == NonNull::dangling()),
+                    "{self:?} wrote beyond it"
+                );
+                Outcome::PopBatch(into[..if popped { n } else { 0 }].to_vec())
             }
         }
     }

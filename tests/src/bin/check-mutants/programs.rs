@@ -34,9 +34,11 @@ impl Program {
         variables: &[(&str, &str)],
         limit: Duration,
     ) -> anyhow::Result<(Ended, jobs::Ended)> {
+        // What a test starts ends as well, and so does all of it where this program is ended itself.
+        let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
         command
-            .args(["-c", &format!("ulimit -d {MOST_KIB}; exec \"$0\" \"$@\"")])
+            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -t {most_seconds}; exec \"$0\" \"$@\"")])
             .arg(&self.path)
             .args(tests)
             .args(["--exact", "--test-threads=1"])
