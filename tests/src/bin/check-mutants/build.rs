@@ -93,7 +93,9 @@ impl Tree {
             let name = name.unwrap_or_default();
             // What is changed, and the tests that judge: those of the same crates, and of the whole.
             let top = name.split('/').next();
-            let judges = ["tests/fork/", "tests/slab/", "tests/kit/"].iter().any(|of| name.starts_with(of));
+            let judges = ["tests/faults.rs", "tests/fork/", "tests/kit/", "tests/no_heap.rs", "tests/slab/"]
+                .iter()
+                .any(|of| name.starts_with(of));
             if name == "Cargo.lock"
                 || judges
                 || self.of.packages.iter().any(|of| top == of.lib.split('/').next())

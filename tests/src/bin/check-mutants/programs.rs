@@ -94,7 +94,8 @@ pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
 pub(crate) const MOST_KIB: u32 = 12 << 20;
 
 /// Tests of the whole, each target a program by itself: they do what a library's own tests cannot.
-pub(crate) const WHOLE: [&str; 6] = ["-p", "uslab-tests", "--test", "fork", "--test", "slab"];
+pub(crate) const WHOLE: [&str; 10] =
+    ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
 /// The programs that a build named.
 pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
