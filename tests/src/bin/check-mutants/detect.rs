@@ -15,7 +15,7 @@ use uslab_tests::jobs::{Ended, run_within};
 use uslab_tests::mutate::Mutant;
 
 /// CPU time that each tool has for each mutant: 20 mutants then take less than an hour with their builds.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who has to notice.
 enum Tool {
