@@ -10,15 +10,17 @@ use common::config;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::NonNull;
-use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, Subsystem};
+use uslab::handle::{HandleCache, WrapPolicy};
+use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{assert_unlocked, thread_local};
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's heap, which counts the calls of each thread, and wants no lock to be held meanwhile.
+/// The system's heap, which counts the calls of each thread and the bytes that it has not given back, and wants no lock to be held meanwhile.
 struct Counting;
 
 // SAFETY: passed on to the system's heap.
@@ -26,12 +28,14 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
+        HELD.set(HELD.get() + layout.size() as isize);
         // SAFETY: passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
+        HELD.set(HELD.get() - layout.size() as isize);
         // SAFETY: passed on.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -66,6 +70,24 @@ fn what_does_call_the_heap_holds_no_lock_meanwhile() {
     assert_eq!(subsystem.check().unwrap().used, 100);
     assert!(subsystem.info().caches.len() > 100 && subsystem.slabinfo().rows.len() >= 100);
     drop(objects);
+}
+
+#[test]
+fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let used = || {
+        let before = HELD.get();
+        let builder = ObjectCache::builder("named").ctor(|| 0_u64);
+        let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
+        let handles = [(); 1000].map(|()| cache.alloc().unwrap());
+        assert!(HELD.get() >= before + 8 * 1000, "its numbers lie there");
+        assert!(handles.into_iter().all(|handle| cache.free(handle)));
+        drop(cache);
+        HELD.get() - before
+    };
+    // What the first one needs of the subsystem stays.
+    used();
+    assert_eq!(used(), 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{Closed, Node, NodeCount, ObjectIndex, State, Unlisted};
+use crate::cache::node::{BANDS, Closed, Node, NodeCount, ObjectIndex, State, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
@@ -260,6 +260,21 @@ fn shrinking_leaves_sparse_slabs_in_their_order() {
         order.push(fill.objects - fill.inuse);
     });
     assert_eq!(order, [31, 32, 40, 33, 45]);
+}
+
+/// Those that are next to full are sorted as well.
+#[test]
+fn shrinking_sorts_the_slabs_of_the_fullest_band() {
+    let mut lists = Lists::new(40, 0, 0);
+    let objects = lists.geometry.objects();
+    [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
+    lists.node.shrink(&lists.memory, &mut Unlisted::default());
+    let mut order = Vec::new();
+    lists.node.walk(&lists.memory, |_, state, fill, _| {
+        assert_eq!(state, State::Partial(BANDS - 1));
+        order.push(fill.objects - fill.inuse);
+    });
+    assert_eq!(order, [1, 2, 3]);
 }
 
 /// A destroyed cache's nodes close when no object of any is out, and list nothing any more.

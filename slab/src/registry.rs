@@ -142,6 +142,21 @@ mod tests {
         assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), [0, 1]);
     }
 
+    #[test]
+    fn a_list_is_at_most_twice_as_long_as_those_on_it_and_says_how_many_they_are() {
+        let registry = Registry::new(Rank::Caches);
+        let entries: Vec<_> = (0..3).map(Arc::new).collect();
+        entries.iter().for_each(|entry| registry.push(entry));
+        for n in 0..100 {
+            let other = Arc::new(n);
+            registry.push(&other);
+            registry.remove(Arc::as_ptr(&other));
+            let list = registry.list().lock();
+            assert!(list.entries.len() <= 2 * entries.len(), "{} after {n}", list.entries.len());
+            assert_eq!(format!("{:?}", &*list), "List { entries: 3, .. }");
+        }
+    }
+
     /// Else a walk beside somebody who makes caches need not end.
     #[test]
     fn a_walk_ends_with_who_was_there_at_its_start() {

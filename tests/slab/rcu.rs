@@ -1,7 +1,7 @@
 //! Type-stable caches: a reader's objects stay objects.
 
 use crate::common::{READERS, assert_all_given_back, subsystem};
-use uslab::{Gfp, KmemCache, ObjectCache, rcu};
+use uslab::{Gfp, KmemCache, ObjectCache, Subsystem, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Helps until `done`. Readers of all tests here are one collector's: one that is pinned and has no CPU holds up all.
@@ -136,6 +136,25 @@ fn an_object_freed_for_readers_stays_until_they_have_gone() {
     drop(reader);
     wait(|| cache.info().deferred == 0);
     assert_eq!((cache.info().used, cache.alloc().unwrap().load(Relaxed)), (0, 1), "reset when it was freed");
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn what_is_done_for_all_caches_also_begins_what_waits_in_batches_that_are_not_full() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    let all: [fn(&Subsystem); 3] = [|all| all.drain_cpus(0..1), |all| _ = all.reap(), |all| _ = all.shrink()];
+    for all in all {
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free_deferred(object) };
+        assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
+        all(&subsystem);
+        wait(|| cache.info().deferred == 0);
+        assert_eq!(cache.info().used, 0);
+    }
     drop(cache);
     assert_all_given_back(&subsystem);
 }

@@ -1,13 +1,13 @@
 //! The table of claims: what is claimed (`tests/claims.toml`) joined with what ran.
 //!
 //! The runners leave a file of rows each in `target/loom`: `check-all` the models, the planted bugs and the schedules,
-//! `check-orderings` the mutants of orderings. Nothing in the table but the claims' words is written by hand, and the
+//! `check-orderings` the mutants of orderings. What `check-mutants` came to takes hours, so it is kept (`tests/mutants_ran.json`). Nothing in the table but the claims' words is written by hand, and the
 //! words must fit: a claim without a model, or without anything that can kill it, is an error, and so is a model that
 //! belongs to no claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -76,6 +76,85 @@ impl Runner {
     }
 }
 
+/// What a run of `cargo check-mutants --record` came to.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutantRun {
+    /// What noticed: `tests and models`, say.
+    pub by: String,
+    /// What it was of, and when that was committed.
+    pub commit: String,
+    /// The mutants that it was about.
+    pub mutants: usize,
+    /// How many of them were judged; they are drawn at random.
+    pub judged: usize,
+    /// How many of these had each verdict.
+    pub verdicts: String,
+    /// Those that nothing noticed and that are argued to change nothing.
+    pub equivalent: usize,
+    /// The others that nothing noticed.
+    pub live: String,
+    /// Those that only a model's floor noticed.
+    pub by_floors: String,
+}
+
+/// `tests/mutants_ran.json`: what was recorded.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutantRuns {
+    run: Vec<MutantRun>,
+}
+
+impl MutantRuns {
+    fn path() -> PathBuf {
+        workspace().join("tests/mutants_ran.json")
+    }
+    /// All that was recorded.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no such file.
+    pub fn read() -> anyhow::Result<Self> {
+        let path = Self::path();
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        serde_json::from_str(&text).with_context(|| path.display().to_string())
+    }
+    /// Records a run in place of the last one of the same tests.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn record(run: MutantRun) -> anyhow::Result<()> {
+        let mut all = Self::read()?;
+        all.run.retain(|old| old.by != run.by);
+        all.run.push(run);
+        all.run.sort_by(|a, b| a.by.cmp(&b.by));
+        let text = serde_json::to_string_pretty(&all)? + "\n";
+        let path = Self::path();
+        std::fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+    /// The part of the table.
+    fn table(&self) -> String {
+        let mut out = String::from(MUTANTS);
+        for run in &self.run {
+            let MutantRun { by, commit, mutants, judged, verdicts, equivalent, live, by_floors } = run;
+            _ = write!(
+                out,
+                "\n**By {by}**, at {commit}: {judged} of {mutants} mutants judged, {verdicts}.\n\n"
+            );
+            _ = writeln!(out, "- neither noticed nor argued to change nothing: {live}");
+            _ = writeln!(out, "- argued to change nothing: {equivalent}");
+            _ = writeln!(out, "- noticed by a model's floor only: {by_floors}");
+        }
+        out
+    }
+}
+
+const MUTANTS: &str = "
+## Mutants of meaning
+
+`cargo check-mutants` changes the core files (`tests/mutants.toml`) in one place at a time, by rule; some test or model must fail. What a
+recorded run came to:
+";
+
 /// The directory of a package's crate; `litmus` are the shapes of `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
@@ -121,6 +200,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
 pub struct Claims {
     list: Vec<(Claim, Evidence)>,
     unreached: Vec<Unreached>,
+    mutants: MutantRuns,
 }
 
 impl Claims {
@@ -135,13 +215,13 @@ impl Claims {
                 .with_context(|| format!("{}: no rows yet; `cargo {command}` writes them", shown(&path)))
         };
         let rows = rows(Runner::All, "check-all")? + &rows(Runner::Orderings, "check-orderings")?;
-        Self::join(&words()?, &rows)
+        Ok(Self { mutants: MutantRuns::read()?, ..Self::join(&words()?, &rows)? })
     }
 
     fn join(words: &str, rows: &str) -> anyhow::Result<Self> {
         let File { claim, unreached } = toml::from_str(words).context("tests/claims.toml")?;
         let list = claim.into_iter().map(|claim| (claim, Evidence::default())).collect();
-        let mut claims = Self { list, unreached };
+        let mut claims = Self { list, unreached, mutants: MutantRuns::default() };
         for row in rows.lines() {
             claims.take(row).with_context(|| format!("the row {row:?}"))?;
         }
@@ -253,6 +333,9 @@ impl Claims {
                 _ = writeln!(out, "- `{file}`");
             }
         }
+        if !self.mutants.run.is_empty() {
+            out.push_str(&self.mutants.table());
+        }
         out
     }
 }
@@ -326,6 +409,27 @@ mod tests {
         ] {
             assert!(table.contains(line), "{line}: {table}");
         }
+    }
+
+    #[test]
+    fn what_mutants_came_to_is_told_below_the_claims() {
+        let run = MutantRun {
+            by: "models alone".to_owned(),
+            commit: "0123456 of 2026-01-02".to_owned(),
+            mutants: 10,
+            judged: 4,
+            verdicts: "3 by models' assertions, 1 live".to_owned(),
+            equivalent: 0,
+            live: "1 of 4, 25.0 %".to_owned(),
+            by_floors: "0 of 4, 0.0 %".to_owned(),
+        };
+        let runs = MutantRuns { run: vec![run] };
+        let kept: MutantRuns = serde_json::from_str(&serde_json::to_string(&runs).unwrap()).unwrap();
+        let rows = format!("{MODEL}\n{CAUGHT}");
+        let table = Claims { mutants: kept, ..Claims::join(WORDS, &rows).unwrap() }.table();
+        let told = "**By models alone**, at 0123456 of 2026-01-02: 4 of 10 mutants judged, 3 by models' assertions, 1 live.";
+        assert!(table.contains(told) && table.contains("nothing: 1 of 4, 25.0 %"), "{table}");
+        assert!(!Claims::join(WORDS, &rows).unwrap().table().contains("Mutants of meaning"));
     }
 
     #[test]

@@ -49,18 +49,35 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
     bar.with_prefix(what)
 }
 
-/// Runs a command: how it ended, and all that it printed. Without a status it took longer than `limit`, and was killed.
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// `None`: it took too long, and was killed.
+    pub status: Option<ExitStatus>,
+    /// All that it printed.
+    pub said: String,
+    /// The CPU time that it used, to a few milliseconds.
+    pub used: Duration,
+}
+
+/// Runs a command. It is killed once it has used so much CPU time, or has used none for so long: on a machine that does other things,
+/// too, the time that passes says little.
 ///
 /// # Errors
 /// It cannot be started, or what it prints cannot be read.
-pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<(Option<ExitStatus>, String)> {
+pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
-    let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
+    let begun = Instant::now();
     let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
+    let (mut used, mut at) = (Duration::ZERO, begun);
     let status = loop {
+        let now = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
+        if now > used {
+            (used, at) = (now, Instant::now());
+        }
         match child.try_wait()? {
-            None if begun.elapsed() >= limit => {
+            None if used >= limit || at.elapsed() >= limit => {
                 child.kill()?;
                 child.wait()?;
                 break None;
@@ -72,5 +89,37 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<(Opt
     let mut bytes = vec![];
     said.rewind()?;
     said.read_to_end(&mut bytes)?;
-    Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
+}
+
+/// What a process and those that it waited for have used, where there is a `/proc` (proc(5)).
+fn cpu_time(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may have anything in it, the twelfth to the fifteenth, in ticks of 10 ms.
+    let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
+    let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum();
+    Some(Duration::from_millis(10 * ticks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: f64) -> Ended {
+        run_within(Command::new("sh").args(["-c", script]), Duration::from_secs_f64(limit)).unwrap()
+    }
+
+    #[test]
+    fn what_ends_says_how_and_what_neither_works_nor_ends_is_killed() {
+        let ended = shell("echo here; exit 3", 60.0);
+        assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
+        let ended = shell("echo here; exec sleep 1000", 0.3);
+        assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
+    }
+
+    #[test]
+    fn what_works_for_ever_is_killed() {
+        let ended = shell("while :; do :; done", 0.2);
+        assert!(ended.status.is_none() && ended.used >= Duration::from_millis(200), "{ended:?}");
+    }
 }

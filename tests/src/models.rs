@@ -1,7 +1,7 @@
 //! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
 //! run under another ordering, and a model that never ends can be ended.
 
-use crate::jobs::run_within;
+use crate::jobs::{Ended, run_within};
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -323,7 +323,7 @@ pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
 }
 
 impl Test {
-    /// Runs it alone with these variables, for at most `limit`.
+    /// Runs it alone with these variables, for at most `limit` (see [`run_within`]).
     ///
     /// # Errors
     /// It cannot be started, or what it says cannot be read.
@@ -336,7 +336,7 @@ impl Test {
             // The time is for the model; that it failed is all that is asked.
             .env("STORY", "0")
             .envs(environment.iter().copied());
-        let (status, text) = run_within(&mut command, limit)?;
+        let Ended { status, said: text, .. } = run_within(&mut command, limit)?;
         let outcome = match status {
             None => Outcome::TimedOut,
             Some(status) if status.success() => Outcome::Passed,

@@ -63,10 +63,11 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                let mut into = Magazine::new();
-                let popped = pop_batch(table, *pcpu, classes[class], n as u32, &mut into);
-                assert_eq!(popped, !into.is_empty());
-                Outcome::PopBatch(into.rounds().to_vec())
+                // One place more than any batch has rounds: what is written there counts as well.
+                let mut into = [NonNull::dangling(); 4];
+                let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
+                let written = into.into_iter().filter(|place| popped && *place != NonNull::dangling());
+                Outcome::PopBatch(written.collect())
             }
         }
     }
@@ -225,15 +226,17 @@ fn operation(dice: &mut Dice) -> Operation {
     }
 }
 
-/// Stacks of any fill, with any number of places and as much of the region committed as they need or more.
+/// Stacks of any fill, with any number of places and as much of the region committed as they need or more: all of it, or exactly as
+/// far as a wider stack would come.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {
         let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
         let lens = caps.map(|cap| dice.below(cap + 1));
         let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
+        let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
         Look {
-            committed: if dice.below(3) == 0 { needed } else { World::REGION },
+            committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),

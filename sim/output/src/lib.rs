@@ -77,6 +77,15 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A word that a shell takes as it is.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// A progress bar on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct Progress {
@@ -134,6 +143,13 @@ impl Drop for Stage {
 mod tests {
     use super::*;
 
+    #[test]
+    fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {
+        assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(quoted(""), "''");
+    }
     #[test]
     fn numbers_are_grouped() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);

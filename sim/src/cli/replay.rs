@@ -1,8 +1,7 @@
 //! `uslab replay`.
 
-use super::quoted;
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, Progress, bytes, json_text, say, write_all};
+use crate::output::{Form, Place, Progress, bytes, json_text, quoted, say, write_all};
 use crate::replay;
 use crate::trace::PageSize;
 use anyhow::{Context, bail};

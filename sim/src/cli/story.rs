@@ -1,8 +1,7 @@
 //! `uslab story`.
 
-use super::quoted;
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, json_text, say, write_all};
+use crate::output::{Form, Place, json_text, quoted, say, write_all};
 use crate::story::Story;
 use std::path::PathBuf;
 

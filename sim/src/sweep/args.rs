@@ -1,10 +1,11 @@
 //! What the verbs take.
 
-use super::engines::{Length, quoted};
+use super::engines::Length;
 use super::plan::Plan;
 use super::record::Metric;
 use super::spec;
 use super::store::Store;
+use crate::output::quoted;
 use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! What engines are given that run a sweep's shares: a script for Slurm, a Job for Kubernetes, a file for a container.
 
 use super::plan::Plan;
+use crate::output::quoted;
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -64,15 +65,6 @@ pub(super) struct Slurm<'a> {
     pub(super) results: &'a Path,
     /// The command `uslab`, as nodes have it.
     pub(super) program: &'a Path,
-}
-
-/// A word that a shell takes as it is.
-pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn path(path: &Path) -> String {
@@ -280,13 +272,5 @@ mod tests {
         for text in ["", "0", "banana", "01:00", "01:60:00", "1-", "1-5", "-1", "99999999999"] {
             assert!(text.parse::<Length>().unwrap_err().contains("01:00:00"), "{text}");
         }
-    }
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {
-        assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
-        assert_eq!(quoted(""), "''");
     }
 }

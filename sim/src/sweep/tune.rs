@@ -2,7 +2,6 @@
 
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
-use super::engines::quoted;
 use super::halving;
 use super::merge::{Collected, collect, percent, tie};
 use super::plan::Plan;
@@ -10,7 +9,7 @@ use super::record::Metric;
 use super::run::{self, Ended, How, Kept};
 use super::spec::{self, Written};
 use super::store::Store;
-use crate::output::{Progress, grouped, table, text};
+use crate::output::{Progress, grouped, quoted, table, text};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fmt;

@@ -166,6 +166,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_had_of_a_refill_before_memory_ended_goes_back() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
+        let most = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
+        let mut some = cache.prefill(Gfp::KERNEL, 10).unwrap();
+        assert!(matches!(some.refill(12_000), Err(AllocError::Memory(_))));
+        assert_eq!(some.len(), 10);
+        drop((most, some));
+        assert_eq!((subsystem.check().unwrap().used, cache.info().used), (0, 0));
+    }
+
+    #[test]
     fn it_touches_no_slot_and_no_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();

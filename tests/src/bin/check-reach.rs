@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
-use uslab_tests::jobs::{run_within, side_by_side};
+use uslab_tests::jobs::{Ended, run_within, side_by_side};
 use uslab_tests::models::rows;
 use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, files};
 use uslab_tests::{cargo_in, workspace};
@@ -391,7 +391,7 @@ impl Job {
             .envs([("PROPTEST_CASES", "64"), ("PROPTEST_FAILURE_PERSISTENCE", "off")])
             .env("CARGO_TARGET_DIR", workspace().join("target/reach/units"))
             .envs(self.variables.iter().copied());
-        let (status, said) = run_within(&mut command, Duration::from_secs(900))?;
+        let Ended { status, said, .. } = run_within(&mut command, Duration::from_secs(900))?;
         let reached = fs::read(file.path())?;
         let reached = (0..).zip(reached).filter(|(_, byte)| *byte > 0).map(|(line, _)| line).collect();
         let bad: BTreeSet<&str> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();

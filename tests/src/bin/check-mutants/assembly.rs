@@ -1,0 +1,297 @@
+//! Mutants of restartable sequences. No number can switch them while they run, so each is a build of its own, and there are few.
+//!
+//! | rule | what it does |
+//! |---|---|
+//! | `store` | a store is left out |
+//! | `late` | a store happens behind the next one |
+//! | `jump` | another condition |
+//! | `head` | the new head is not worked out: a length or a count stays |
+//! | `bound` | the descriptor says that the section begins, ends or goes on elsewhere |
+//!
+//! What must notice them are the tests of the sections: [`JUDGES`].
+
+use crate::build::Tree;
+use crate::programs::{Ended, Program, programs};
+use crate::report::Verdict;
+use anyhow::{Context, ensure};
+use std::fs;
+use std::time::Duration;
+use uslab_tests::mutate::Mutant;
+use uslab_tests::workspace;
+
+/// All rules by name; see the module.
+pub(crate) const RULES: [&str; 5] = ["store", "late", "jump", "head", "bound"];
+
+/// Where the sections of a processor stand.
+const SECTIONS: [(&str, &str); 2] =
+    [("x86_64", "magazine/src/cpu/rseq/x86_64.rs"), ("aarch64", "magazine/src/cpu/rseq/aarch64.rs")];
+/// Where their descriptor stands.
+const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
+
+/// The look at the machine code, the comparison with the portable bodies, and the interruption at each instruction.
+const JUDGES: [&str; 3] =
+    ["cpu::rseq::tests::no_section_writes", "cpu::rseq::tests::sections_do", "cpu::rseq::tests::stepper::"];
+
+/// Builds are dear.
+const MOST: usize = 30;
+
+/// All files that are changed here.
+pub(crate) fn files() -> impl Iterator<Item = &'static str> {
+    SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
+}
+
+/// A mutant, and the text of its file.
+pub(crate) struct Changed {
+    pub(crate) mutant: Mutant,
+    text: String,
+}
+
+/// An instruction of a section, as a line of its source has it.
+struct Instruction<'t> {
+    /// The line, from 0.
+    line: usize,
+    function: &'t str,
+    /// All between the quotes.
+    template: &'t str,
+    /// `8: `, where something jumps to it.
+    label: &'t str,
+    text: &'t str,
+}
+
+impl Instruction<'_> {
+    fn name(&self) -> &str {
+        self.text.split(' ').next().unwrap_or_default()
+    }
+    fn stores(&self) -> bool {
+        let operands = self.text.split_once(' ').map_or("", |(_, operands)| operands);
+        match self.name() {
+            "mov" => ["qword ptr ", "dword ptr "].iter().any(|start| operands.starts_with(start)),
+            name => ["str", "stur", "stlr"].contains(&name),
+        }
+    }
+    /// The same on another condition.
+    fn otherwise(&self) -> Option<String> {
+        const OTHERS: [(&str, &str); 11] = [
+            ("jae", "ja"),
+            ("ja", "jae"),
+            ("jbe", "jb"),
+            ("jb", "jbe"),
+            ("jz", "jnz"),
+            ("cmovb", "cmovae"),
+            ("cmova", "cmovbe"),
+            ("b.ls", "b.lo"),
+            ("b.lo", "b.ls"),
+            ("b.hi", "b.hs"),
+            ("cbz", "cbnz"),
+        ];
+        let name = self.name();
+        if name == "csel" {
+            let (operands, condition) = self.text.rsplit_once(' ')?;
+            return Some(format!("{operands} {}", if condition == "lo" { "hs" } else { "ls" }));
+        }
+        let (_, other) = OTHERS.iter().find(|(of, _)| *of == name)?;
+        Some(self.text.replacen(name, other, 1))
+    }
+    /// Whether it is a step from the head that was read to the new one.
+    fn changes_head(&self) -> bool {
+        ["add {w}", "sub {w}"].iter().any(|start| self.text.starts_with(start))
+    }
+}
+
+/// The instructions of all sections in a file, as they ship.
+fn instructions(text: &str) -> Vec<Instruction<'_>> {
+    let (mut found, mut function, mut inside, mut before) = (vec![], "", false, "");
+    for (line, source) in text.lines().enumerate() {
+        let of = source.trim();
+        if let Some((_, name)) = of.split_once("fn ").filter(|_| of.ends_with('{')) {
+            function = name.split('(').next().unwrap_or_default();
+        } else if of.starts_with("macro_rules! section") {
+            function = "section";
+        }
+        // The common part begins where a section (re)starts.
+        inside |= of.starts_with("section!([") || of.starts_with("\"5: ");
+        inside &= !of.starts_with("] [") && !of.starts_with("$($body)*");
+        let ships = !before.starts_with("#[cfg(") || before.starts_with("#[cfg(not(");
+        before = of;
+        let template = of.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0));
+        let Some(template) = template.filter(|_| inside && ships) else { continue };
+        let label = template.find(": ").map_or(0, |at| at + 2);
+        let (label, text) = template.split_at(label);
+        found.push(Instruction { line, function, template, label, text });
+    }
+    found
+}
+
+/// All mutants of a file of sections, numbered from 0.
+fn of_sections(file: &str, text: &str) -> Vec<Changed> {
+    let all = instructions(text);
+    // What is left out is a comment: it names the operands still, which the assembler asks for.
+    let comment = if file.ends_with("x86_64.rs") { "#" } else { "//" };
+    let mut made = vec![];
+    // The line of each of these gets another template.
+    let mut add = |of: &Instruction<'_>, rule: &str, change: String, lines: &[(&Instruction<'_>, String)]| {
+        let replaced = text.lines().enumerate().map(|(line, source)| {
+            let instead = lines.iter().find(|(of, _)| of.line == line);
+            let quoted = |text: &str| format!("\"{text}\"");
+            instead.map_or(source.to_owned(), |(of, text)| {
+                source.replacen(&quoted(of.template), &quoted(text), 1)
+            }) + "\n"
+        });
+        let mutant = mutant(made.len(), file, of.line, of.function, rule, change);
+        made.push(Changed { mutant, text: replaced.collect() });
+    };
+    for (i, of) in all.iter().enumerate() {
+        let without = || (of, format!("{}{comment} {}", of.label, of.text));
+        if of.stores() {
+            add(of, "store", format!("{} -> nothing", of.text), &[without()]);
+        }
+        let rest = all[i + 1..].iter().take_while(|next| {
+            next.function == of.function && next.label.is_empty() && next.otherwise().is_none()
+        });
+        if let Some(next) = rest.into_iter().find(|next| of.stores() && next.stores()) {
+            let both = format!("{}\", \"{}", next.template, of.text);
+            add(of, "late", format!("{} behind {}", of.text, next.text), &[without(), (next, both)]);
+        }
+        if let Some(other) = of.otherwise() {
+            add(of, "jump", format!("{} -> {other}", of.text), &[(of, format!("{}{other}", of.label))]);
+        }
+        if of.changes_head() {
+            add(of, "head", format!("{} -> nothing", of.text), &[without()]);
+        }
+    }
+    made
+}
+
+/// All mutants of the descriptor's file, numbered from `first`.
+fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<Changed>> {
+    const BOUNDS: &str = ".quad 2f, 3f - 2f, 4f";
+    let line = text.lines().position(|line| line.contains(BOUNDS));
+    let line = line.with_context(|| format!("{file}: no descriptor `{BOUNDS}`"))?;
+    let others =
+        ["2f + 12, 3f - 2f - 12, 4f", "2f, 3f - 2f - 4, 4f", "2f, 3f - 2f + 1, 4f", "2f, 3f - 2f, 5f"];
+    let changed = others.iter().enumerate().map(|(i, other)| {
+        let other = format!(".quad {other}");
+        let mutant = mutant(first + i, file, line, "descriptor", "bound", format!("{BOUNDS} -> {other}"));
+        Changed { mutant, text: text.replacen(BOUNDS, &other, 1) }
+    });
+    Ok(changed.collect())
+}
+
+fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, change: String) -> Mutant {
+    Mutant {
+        number: number as u32,
+        file: file.to_owned(),
+        line: line + 1,
+        column: 1,
+        function: function.to_owned(),
+        rule: rule.to_owned(),
+        change,
+    }
+}
+
+/// Those of the processor that this runs on.
+pub(crate) fn all() -> anyhow::Result<Vec<Changed>> {
+    of_processor(std::env::consts::ARCH)
+}
+
+fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
+    let sections = SECTIONS.iter().find(|(name, _)| *name == processor);
+    let (_, file) =
+        sections.with_context(|| format!("there are no restartable sequences for {processor}"))?;
+    let read = |file: &str| fs::read_to_string(workspace().join(file)).with_context(|| file.to_owned());
+    let mut made = of_sections(file, &read(file)?);
+    made.extend(of_descriptor(DESCRIPTOR, &read(DESCRIPTOR)?, made.len())?);
+    ensure!(made.len() <= MOST, "{} mutants of sections, each a build: expected at most {MOST}", made.len());
+    Ok(made)
+}
+
+/// Builds the tests of the sections; `None` if that is not possible.
+fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Option<Program>> {
+    tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
+    let output =
+        tree.cargo(&["test", "--no-run", "--profile", "dev"], &["-p", "uslab-magazine", "--lib"], "")?;
+    let built = programs(&String::from_utf8_lossy(&output.stdout), false);
+    ensure!(
+        output.status.success() || change.is_some(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+    Ok(built.into_iter().next().filter(|_| output.status.success()))
+}
+
+/// The tests of the sections, which pass in the build as it is.
+pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
+    let program = build(tree, None)?.context("cargo names no test program")?;
+    let names: Vec<String> = program
+        .tests()?
+        .into_iter()
+        .filter(|name| JUDGES.iter().any(|start| name.starts_with(start)))
+        .collect();
+    ensure!(!names.is_empty(), "the sections have no tests");
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (ended, ran) = program.run(&all, &[], LIMIT)?;
+    ensure!(matches!(ended, Ended::Passed), "a test of the sections fails with no mutant on:\n{}", ran.said);
+    Ok(names)
+}
+
+/// For all tests of the sections, which take seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One mutant: built, and through all `tests`. `None` if it does not build.
+pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Option<Verdict>> {
+    let Some(program) = build(tree, Some(of))? else { return Ok(None) };
+    for name in tests {
+        match program.run(&[name], &[], LIMIT)?.0 {
+            Ended::Passed => {}
+            Ended::Failed { name, message } => return Ok(Some(Verdict::Test { name, message })),
+            Ended::OutOfTime { name } => return Ok(Some(Verdict::Time { name })),
+        }
+    }
+    Ok(Some(Verdict::Lives))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_finds_its_places_in_the_sections_of_each_processor() {
+        for (processor, file) in SECTIONS {
+            let made = of_processor(processor).unwrap();
+            for rule in RULES {
+                let of: Vec<&Changed> = made.iter().filter(|of| of.mutant.rule == rule).collect();
+                let functions = |name: &str| of.iter().any(|of| of.mutant.function == name);
+                match rule {
+                    "store" => assert!(
+                        ["section", "pop", "push", "push_batch", "pop_batch"].into_iter().all(functions),
+                        "{file}: a store of each section"
+                    ),
+                    "jump" | "head" => {
+                        assert!(
+                            ["pop", "push", "push_batch", "pop_batch"].into_iter().all(functions),
+                            "{file} {rule}"
+                        );
+                    }
+                    "late" => assert!(functions("push"), "{file}: the round behind the commit"),
+                    _ => assert_eq!(of.len(), 4),
+                }
+            }
+            for of in &made {
+                let text = fs::read_to_string(workspace().join(&of.mutant.file)).unwrap();
+                assert_ne!(of.text, text, "{}", of.mutant);
+                assert_eq!(of.text.lines().count(), text.lines().count(), "{}", of.mutant);
+                assert!(!of.mutant.change.contains("cfg"), "{}", of.mutant);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_control_compiles_is_not_changed() {
+        let text = "pub fn pop() {\nsection!([\n#[cfg(uslab_control = \"a\")]\n\"mov qword ptr [{t}], {w}\",\n\
+            #[cfg(not(uslab_control = \"a\"))]\n\"9: mov qword ptr [{t}], {w}\", // commit\n\"3:\",\n] [\n";
+        let made = of_sections("a.rs", text);
+        assert_eq!(made.len(), 1);
+        assert_eq!((made[0].mutant.line, &*made[0].mutant.function), (6, "pop"));
+        assert!(made[0].text.contains("\"9: // mov qword ptr [{t}], {w}\", // commit"), "{}", made[0].text);
+    }
+}

@@ -1,0 +1,225 @@
+//! The mutated workspace: a copy of the sources with all mutants in it, and its builds.
+
+use crate::Args;
+use crate::plan::Subjects;
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
+use uslab_tests::share::tracked;
+use uslab_tests::{cargo_in, workspace};
+
+/// The mutated workspace.
+pub(crate) struct Tree {
+    pub(crate) of: Subjects,
+    /// The copy of what git knows.
+    pub(crate) copy: PathBuf,
+    pub(crate) files: BTreeMap<String, (Mutated, Switched)>,
+    /// Mutants that do not compile.
+    pub(crate) left_out: HashSet<u32>,
+}
+
+/// The mutants of all files.
+pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow::Result<Tree> {
+    let (mut mutated, mut first) = (BTreeMap::new(), 0);
+    for file in files {
+        let text = fs::read_to_string(of.root.join(file)).with_context(|| file.clone())?;
+        ensure!(
+            of.packages.iter().any(|of| of.has(file)),
+            "{file}: expected a file of one of the crates {:?}",
+            of.packages.iter().map(|of| &of.name).collect::<Vec<_>>()
+        );
+        let made = Mutated::new(file, &text, first, "crate::mutant_switch::on")?;
+        first += u32::try_from(made.mutants.len())?;
+        let switched = made.switched(|_| true);
+        mutated.insert(file.clone(), (made, switched));
+    }
+    // Models of other packages see little of a file, and are not built where that would be most of the time.
+    if args.models && !args.files.is_empty() {
+        of.packages.retain(|package| {
+            let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
+            files.iter().any(|file| package.has(file) || judged(file))
+        });
+    }
+    let copy = workspace().join(if of.own { "target/mutants/tree" } else { "target/mutants/others/tree" });
+    Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
+}
+
+/// Makes the files of a folder these, with their texts, and no others. What did not change stays as it is, and is not built again.
+fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
+    for (name, text) in files {
+        let path = folder.join(name);
+        if fs::read(&path).is_ok_and(|old| old == *text) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(&inner).with_context(|| inner.display().to_string())? {
+            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if !path.strip_prefix(folder).is_ok_and(|name| files.contains_key(name)) {
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `RUSTFLAGS` of builds that are no models. The manifest of the tests of the whole has what only others of its targets need under
+/// `not(uslab_mutants)`.
+const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
+
+impl Tree {
+    /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
+    /// `instead` is another text of one of the files.
+    pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
+        let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
+        for path in tracked(&self.of.top)? {
+            // What is deleted is listed still.
+            let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
+            // As cargo names it.
+            let name = Path::new(&path).strip_prefix(self.of.below()).ok().and_then(Path::to_str);
+            let name = name.unwrap_or_default();
+            // What is changed, and the tests that judge: those of the same crates, and of the whole.
+            let top = name.split('/').next();
+            let judges = ["tests/faults.rs", "tests/fork/", "tests/kit/", "tests/no_heap.rs", "tests/slab/"]
+                .iter()
+                .any(|of| name.starts_with(of));
+            if name == "Cargo.lock"
+                || judges
+                || self.of.packages.iter().any(|of| top == of.lib.split('/').next())
+            {
+                (name, &text).hash(&mut hasher);
+            }
+            let switch = self.of.packages.iter().any(|package| package.lib == name);
+            let mutated = self.files.get(name).map(|(_, switched)| switched.text.as_bytes().to_vec());
+            let mut text = mutated.unwrap_or(text);
+            if let Some((_, instead)) = instead.filter(|(file, _)| *file == name) {
+                text = instead.as_bytes().to_vec();
+            }
+            if switch {
+                text.extend_from_slice(SWITCH.as_bytes());
+            }
+            files.insert(path.into(), text);
+        }
+        mirror(&self.copy, &files)?;
+        Ok(hasher.finish())
+    }
+
+    /// The libraries, as cargo is told them.
+    pub(crate) fn libraries(&self) -> Vec<&str> {
+        let mut targets = vec!["--lib"];
+        self.of.packages.iter().for_each(|package| targets.extend(["-p", &package.name]));
+        targets
+    }
+
+    /// Runs cargo in the copy. `flags` are those of models, if it is for them.
+    pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
+        let mut cargo = cargo_in(&self.copy.join(self.of.below()));
+        // What the models depend on is built there already.
+        let units = workspace().join("target/mutants/units");
+        cargo
+            .args(command)
+            .args(targets)
+            .args(["--message-format=json", "--target-dir"])
+            .arg(if flags.is_empty() { &units } else { &self.of.target })
+            .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
+            .output()
+            .context("cargo")
+    }
+
+    /// Leaves out what does not compile, until all else does.
+    pub(crate) fn settle(
+        &mut self,
+        command: &[&str],
+        targets: &[&str],
+        flags: &str,
+    ) -> anyhow::Result<String> {
+        loop {
+            let output = self.cargo(command, targets, flags)?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                return Ok(said);
+            }
+            let (mut blamed, mut rest) = (BTreeSet::new(), vec![]);
+            for line in said.lines() {
+                let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+                let message = &line["message"];
+                if line["reason"] != "compiler-message" || message["level"] != "error" {
+                    continue;
+                }
+                let of = self.blamed(message);
+                if of.is_empty() {
+                    rest.push(message["rendered"].as_str().unwrap_or_default().to_owned());
+                }
+                blamed.extend(of);
+            }
+            if blamed.is_empty() {
+                let cargo = String::from_utf8_lossy(&output.stderr);
+                bail!("the mutants do not build:\n{}{}", rest.join("\n"), cargo.trim_end());
+            }
+            self.left_out.extend(blamed);
+            for (made, switched) in self.files.values_mut() {
+                *switched = made.switched(|mutant| !self.left_out.contains(&mutant));
+            }
+            self.write(None)?;
+        }
+    }
+
+    /// The mutants that an error is about.
+    pub(crate) fn blamed(&self, message: &Value) -> Vec<u32> {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let mut spans = list(&message["spans"]);
+        spans.sort_by_key(|span| span["is_primary"] != true);
+        for child in list(&message["children"]) {
+            spans.extend(list(&child["spans"]));
+        }
+        for (name, (_, switched)) in &self.files {
+            let place = |span: &Value| -> Option<Range<usize>> {
+                let at = |field: &str| usize::try_from(span[field].as_u64()?).ok();
+                (span["file_name"] == name.as_str()).then_some(at("byte_start")?..at("byte_end")?)
+            };
+            let places: Vec<_> = spans.iter().filter_map(place).collect();
+            let blamed = switched.blamed(&places);
+            if !blamed.is_empty() {
+                return blamed;
+            }
+        }
+        vec![]
+    }
+
+    pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
+        let all = self.files.values().flat_map(|(made, _)| &made.mutants);
+        all.filter(|mutant| !self.left_out.contains(&mutant.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_no_longer_knows_leaves_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
+            names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()
+        };
+        mirror(folder.path(), &files(&["bin/a.rs", "b.rs"])).unwrap();
+        mirror(folder.path(), &files(&["bin/a/main.rs", "b.rs"])).unwrap();
+        assert!(!folder.path().join("bin/a.rs").exists());
+        assert_eq!(fs::read_to_string(folder.path().join("bin/a/main.rs")).unwrap(), "bin/a/main.rs");
+        assert_eq!(fs::read_to_string(folder.path().join("b.rs")).unwrap(), "b.rs");
+    }
+}

@@ -1,0 +1,180 @@
+//! How soon the tools that sample notice a mutant: the stress on threads, the random operations that the fuzz targets run, too,
+//! against their shadow models, and the simulation under random schedules. No test written for one case helps them.
+
+use crate::Args;
+use crate::build::Tree;
+use crate::plan::{Config, chosen};
+use crate::programs::{Program, programs};
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use uslab_tests::jobs::{Ended, run_within};
+use uslab_tests::mutate::Mutant;
+
+/// CPU time that each tool has for each mutant: 20 mutants then take less than an hour with their builds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who has to notice.
+enum Tool {
+    /// `uslab stress`.
+    Stress(PathBuf),
+    /// Random operations against shadow models: the tests of these names, with more cases each time.
+    Random(Vec<(Program, Vec<String>)>),
+    /// Whole subsystems as seeds draw them.
+    Simulation(Program),
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Stress(_) => "stress",
+            Self::Random(_) => "random operations",
+            Self::Simulation(_) => "simulation",
+        })
+    }
+}
+
+/// When it was noticed, and what was said.
+struct Noticed {
+    after: Duration,
+    said: String,
+}
+
+impl Tool {
+    /// Runs it with a mutant, for so much CPU time.
+    fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Noticed>> {
+        let number = mutant.map(|number| number.to_string());
+        let mutant: Vec<(&str, &str)> = number.iter().map(|number| ("MUTANT", number.as_str())).collect();
+        match self {
+            Self::Stress(path) => {
+                let mut command = Command::new(path);
+                // Two CPUs or more spend the time twice as fast or faster; what neither ends nor works is noticed, too.
+                let seconds = limit.as_secs_f64()
+                    / std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+                command.args(["stress", "--seconds", &format!("{seconds:.1}")]).envs(mutant);
+                let ended = run_within(&mut command, 2 * limit)?;
+                let passed = ended.status.is_some_and(|status| status.success());
+                Ok((!passed).then(|| Noticed::of(&ended)))
+            }
+            Self::Random(programs) => {
+                let mut used = Duration::ZERO;
+                for cases in (6..).step_by(2).map(|power| (1_u32 << power).to_string()) {
+                    for (program, names) in programs {
+                        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                        let variables: Vec<(&str, &str)> =
+                            mutant.iter().copied().chain([("PROPTEST_CASES", cases.as_str())]).collect();
+                        let left = limit.saturating_sub(used).max(Duration::from_secs(1));
+                        let ran = program.run(&names, &variables, left)?.1;
+                        used += ran.used;
+                        // Many cases take long by themselves; the first ones do not.
+                        let passed = ran.status.map_or(used >= limit, |status| status.success());
+                        if !passed {
+                            return Ok(Some(Noticed { after: used, ..Noticed::of(&ran) }));
+                        }
+                        if used >= limit {
+                            return Ok(None);
+                        }
+                    }
+                }
+                Ok(None)
+            }
+            Self::Simulation(program) => {
+                let bugs = tempfile::NamedTempFile::new().context("a temporary file")?;
+                // No bug has this name.
+                std::fs::write(bugs.path(), "none\n")?;
+                let (seconds, path) = (limit.as_secs().to_string(), bugs.path().display().to_string());
+                let variables: Vec<(&str, &str)> = mutant
+                    .into_iter()
+                    .chain([("WORLD_BUGS", path.as_str()), ("WORLD_SECONDS", &seconds)])
+                    .collect();
+                let ran = program.run(&["scenarios::simulation::detection"], &variables, 2 * limit)?.1;
+                let passed = ran.status.is_some_and(|status| status.success());
+                let row = ran.said.lines().find_map(|line| line.split_once("NOTICED none | "));
+                Ok(match row {
+                    Some((_, row)) if row.contains("unnoticed") => None,
+                    Some((_, row)) => Some(Noticed { after: ran.used, said: row.to_owned() }),
+                    None => (!passed).then(|| Noticed::of(&ran)),
+                })
+            }
+        }
+    }
+}
+
+impl Noticed {
+    fn of(ran: &Ended) -> Self {
+        let lines = || ran.said.lines().map(str::trim);
+        let mut panics = lines().skip_while(|line| !line.contains("panicked at "));
+        let said = match (ran.status, panics.nth(1).or_else(|| lines().rfind(|line| !line.is_empty()))) {
+            (None, _) => "it does not end",
+            (Some(_), said) => said.unwrap_or_default(),
+        };
+        Self { after: ran.used, said: said.to_owned() }
+    }
+}
+
+/// The tools, all built of the mutants.
+fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
+    tree.write(None)?;
+    let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
+    let libraries: Vec<&str> = libraries.iter().map(String::as_str).collect();
+    tree.settle(&["check", "--profile", "dev"], &libraries, "")?;
+    let schedules = tree.settle(
+        &["test", "--no-run", "--profile", "loom"],
+        &["-p", "uslab", "--lib"],
+        "--cap-lints allow --cfg shuttle",
+    )?;
+    // What it prints is what it found.
+    let simulation = programs(&schedules, true).into_iter().next().context("cargo names no schedules")?;
+    let random = tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?;
+    let random = programs(&random, false).into_iter().map(|program| {
+        let names = program.tests()?.into_iter().filter(|name| name.contains("properties::"));
+        let names = names.collect();
+        Ok((program, names))
+    });
+    let random = random.collect::<anyhow::Result<Vec<_>>>()?;
+    let stress = tree.settle(&["build", "--profile", "cli"], &["-p", "uslab-sim", "--bin", "uslab"], "")?;
+    let executable =
+        |line: &str| Some(PathBuf::from(serde_json::from_str::<Value>(line).ok()?["executable"].as_str()?));
+    let stress = stress.lines().find_map(executable).context("cargo names no command `uslab`")?;
+    Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
+}
+
+/// Draws mutants that are not known to change nothing, and says of each who notices it, and when.
+pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
+    let tools = tools(tree)?;
+    for tool in &tools {
+        let failed = tool.run(None, Duration::from_secs(5))?;
+        ensure!(
+            failed.is_none(),
+            "{tool} fails with no mutant on: {}",
+            failed.map_or(String::new(), |of| of.said)
+        );
+    }
+    let mut drawn: Vec<Mutant> = chosen(args, config, tree.mutants());
+    drawn.retain(|mutant| !config.equivalent.iter().any(|of| of.fits(mutant)));
+    drawn.truncate(count);
+    let mut times: Vec<Vec<f64>> = tools.iter().map(|_| vec![]).collect();
+    for mutant in &drawn {
+        println!("{mutant}");
+        for (tool, times) in tools.iter().zip(&mut times) {
+            match tool.run(Some(mutant.number), PATIENCE)? {
+                None => println!("DETECT {tool:<17} | unnoticed in {} s", PATIENCE.as_secs()),
+                Some(Noticed { after, said }) => {
+                    times.push(after.as_secs_f64());
+                    println!("DETECT {tool:<17} | {:.1} s | {said}", after.as_secs_f64());
+                }
+            }
+        }
+    }
+    for (tool, times) in tools.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let median = times
+            .get(times.len() / 2)
+            .map_or(String::new(), |time| format!(", half of these within {time:.1} s"));
+        println!("detect: {tool} notices {} of {} mutants{median}", times.len(), drawn.len());
+    }
+    Ok(times.iter().any(|times| !times.is_empty()))
+}

@@ -1,0 +1,207 @@
+//! What is changed: the packages and their files, what is known to be equivalent, and which of all mutants are asked for.
+
+use crate::Args;
+use crate::assembly;
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uslab_sync::shard::Shard;
+use uslab_tests::imports::Imports;
+use uslab_tests::models::Subject;
+use uslab_tests::mutate::{Mutant, RULES};
+use uslab_tests::workspace;
+
+/// A mutant that changes nothing that could be noticed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Equivalent {
+    pub(crate) file: String,
+    pub(crate) function: String,
+    /// All rules if there is none.
+    pub(crate) rule: Option<String>,
+    /// A piece of the change; all changes of the function if there is none.
+    pub(crate) change: Option<String>,
+    pub(crate) reason: String,
+}
+
+impl Equivalent {
+    pub(crate) fn fits(&self, mutant: &Mutant) -> bool {
+        self.file == mutant.file
+            && self.function == mutant.function
+            && self.rule.as_ref().is_none_or(|rule| *rule == mutant.rule)
+            && self.change.as_ref().is_none_or(|change| mutant.change.contains(change))
+    }
+}
+
+/// `tests/mutants.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) files: Vec<String>,
+    /// Rules whose mutants are judged.
+    pub(crate) rules: Vec<String>,
+    /// Of 100 mutants, so many may be neither noticed nor explained.
+    pub(crate) most_live: f64,
+    /// And so many of 100 be noticed by a floor alone.
+    pub(crate) most_by_floors: f64,
+    #[serde(default)]
+    pub(crate) equivalent: Vec<Equivalent>,
+}
+
+pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config> {
+    let path = subjects.root.join("tests/mutants.toml");
+    let shown = || path.display().to_string();
+    let mut config: Config = if subjects.own || path.exists() {
+        toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?
+    } else {
+        Config {
+            files: subjects.files()?,
+            rules: RULES.map(str::to_owned).into(),
+            most_live: 3.0,
+            most_by_floors: 0.0,
+            equivalent: vec![],
+        }
+    };
+    for of in &config.equivalent {
+        let place = format!("{} {}", of.file, of.function);
+        ensure!(!of.reason.trim().is_empty(), "{}: {place}: no reason is given", shown());
+        let rule = of.rule.as_deref().unwrap_or(RULES[0]);
+        let (rules, known) = if assembly::files().any(|file| file == of.file) {
+            (&assembly::RULES[..], true)
+        } else {
+            (&RULES[..], config.files.contains(&of.file))
+        };
+        let any = of.rule.is_none();
+        ensure!(any || rules.contains(&rule), "{}: {place}: no rule `{rule}`; there are {rules:?}", shown());
+        ensure!(known, "{}: {place}: the file is none of `files`", shown());
+    }
+    for rule in &config.rules {
+        ensure!(RULES.contains(&&**rule), "{}: no rule `{rule}`; there are {RULES:?}", shown());
+    }
+    if !args.files.is_empty() {
+        config.files.clone_from(&args.files);
+    }
+    Ok(config)
+}
+
+/// A package that is changed, and whose tests are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// Its root module.
+    pub(crate) lib: String,
+    /// Where another crate lies that its models are of.
+    pub(crate) judges: Option<&'static str>,
+}
+
+impl Package {
+    pub(crate) fn has(&self, file: &str) -> bool {
+        Path::new(file).starts_with(Path::new(&self.lib).parent().unwrap_or(Path::new("")))
+    }
+}
+
+/// Whose packages are changed.
+pub(crate) struct Subjects {
+    /// The workspace's root.
+    pub(crate) root: PathBuf,
+    /// Of all that git knows there.
+    pub(crate) top: PathBuf,
+    pub(crate) packages: Vec<Package>,
+    /// Where its models are built.
+    pub(crate) target: PathBuf,
+    /// They are of this workspace.
+    pub(crate) own: bool,
+}
+
+/// Those of this workspace.
+pub(crate) const PACKAGES: [(&str, &str, Option<&str>); 4] = [
+    ("uslab-magazine", "magazine/src/lib.rs", None),
+    ("uslab-buddy", "buddy/src/lib.rs", None),
+    ("uslab-handle", "slab/handle/src/lib.rs", None),
+    ("uslab", "slab/src/lib.rs", Some("slab/handle/src")),
+];
+
+impl Subjects {
+    pub(crate) fn find(args: &Args) -> anyhow::Result<Self> {
+        let Some(manifest) = &args.manifest_path else {
+            let package = |(name, lib, judges): (&str, &str, _)| Package {
+                name: name.to_owned(),
+                lib: lib.to_owned(),
+                judges,
+            };
+            let packages = PACKAGES.map(package).into();
+            let (root, target) = (workspace().to_owned(), workspace().join("target/loom"));
+            return Ok(Self { top: root.clone(), root, packages, target, own: true });
+        };
+        let found = Subject::find(Some(manifest), &[], "loom")?;
+        let first = found.first().context("no package there has a library")?;
+        let package = |of: &Subject| Package {
+            name: of.package.clone(),
+            lib: of.lib.display().to_string(),
+            judges: None,
+        };
+        let top =
+            Command::new("git").args(["rev-parse", "--show-toplevel"]).current_dir(&first.root).output();
+        let top = top.context("git")?;
+        ensure!(top.status.success(), "{}: git knows nothing there", first.root.display());
+        let top = PathBuf::from(String::from_utf8_lossy(&top.stdout).trim_end());
+        let (root, target) = (first.root.clone(), first.target.clone());
+        Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
+    }
+
+    /// The files of all packages that ship: the modules that a build without tests may have.
+    fn files(&self) -> anyhow::Result<Vec<String>> {
+        let mut files = BTreeSet::new();
+        for package in &self.packages {
+            let drawn = Imports::draw(&self.root.join(&package.lib))?;
+            let names = drawn.paths().filter_map(|path| path.strip_prefix(&self.root).ok());
+            files.extend(names.map(|name| name.display().to_string()));
+        }
+        Ok(files.into_iter().collect())
+    }
+
+    /// The path of the workspace below what git knows.
+    pub(crate) fn below(&self) -> &Path {
+        self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
+    }
+}
+
+/// Those that are asked for, in an order drawn at random: as far as a run comes, it has a sample.
+pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
+    let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
+    let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
+    let mut chosen: Vec<Mutant> = all.filter(asked).cloned().collect();
+    let rank = |mutant: &Mutant| {
+        let mut hasher = DefaultHasher::new();
+        (args.seed, mutant.number).hash(&mut hasher);
+        hasher.finish()
+    };
+    chosen.sort_by_key(rank);
+    chosen.truncate(args.sample.unwrap_or(usize::MAX));
+    chosen
+}
+
+/// Those of a share.
+pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
+    let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
+    &chosen[items.start as usize..items.end as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn modules_of_tests_are_none_of_another_crates_files() {
+        let manifest = workspace().join("tests/sync_example/Cargo.toml");
+        let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
+        let subjects = Subjects::find(&args).unwrap();
+        assert!(subjects.root.join("src/checks.rs").exists(), "it has a module of tests");
+        assert_eq!(config(&args, &subjects).unwrap().files, ["src/lib.rs"]);
+    }
+}

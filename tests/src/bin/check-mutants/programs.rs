@@ -1,0 +1,177 @@
+//! The built programs of tests and models, and each of their tests by itself: how long it takes, and which mutants it reaches.
+
+use anyhow::Context;
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use uslab_tests::jobs::{self, run_within, side_by_side};
+use uslab_tests::models::rows;
+
+/// A built program of tests.
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    /// Where its package lies.
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    pub(crate) models: bool,
+}
+
+impl Program {
+    /// The names of its tests.
+    pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
+        let listed = Command::new(&self.path).args(["--list", "--format=terse"]).output();
+        let listed = listed.context("a list of tests")?;
+        let listed = String::from_utf8_lossy(&listed.stdout);
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+    /// Runs some of them, one after the other.
+    pub(crate) fn run(
+        &self,
+        tests: &[&str],
+        variables: &[(&str, &str)],
+        limit: Duration,
+    ) -> anyhow::Result<(Ended, jobs::Ended)> {
+        // What a test starts ends as well, and so does all of it where this program is ended itself.
+        let most_seconds = 2 * limit.as_secs() + 1;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -t {most_seconds}; exec \"$0\" \"$@\"")])
+            .arg(&self.path)
+            .args(tests)
+            .args(["--exact", "--test-threads=1"])
+            .args(if self.models { &["--nocapture"][..] } else { &[] })
+            .current_dir(&self.folder)
+            .env("BOUND", bound().as_deref().unwrap_or("1"))
+            .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("PROPTEST_CASES", "64")])
+            .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
+            .envs(variables.iter().copied());
+        if variables.contains(&OWN_BOUNDS) {
+            command.env_remove("BOUND");
+        }
+        let ran = run_within(&mut command, limit)?;
+        let text = &ran.said;
+        let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        let current = text
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("test ")?.split_once(" ... ")?.0))
+            .next_back();
+        let name = failed.or(current).unwrap_or(tests[0]).to_owned();
+        let message = || {
+            let mut lines =
+                text.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
+            lines.next();
+            lines.map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        };
+        let ended = match ran.status {
+            Some(status) if status.success() => Ended::Passed,
+            Some(status) => Ended::Failed { name, message: message().unwrap_or_else(|| status.to_string()) },
+            None if failed.is_some() => Ended::Failed { name, message: message().unwrap_or_default() },
+            None => Ended::OutOfTime { name },
+        };
+        Ok((ended, ran))
+    }
+}
+
+/// How a run of some tests ended.
+pub(crate) enum Ended {
+    Passed,
+    Failed { name: String, message: String },
+    OutOfTime { name: String },
+}
+
+/// The pre-emption bound of all models, where it is asked for.
+pub(crate) fn bound() -> Option<String> {
+    std::env::var("BOUND").ok()
+}
+
+/// Among the variables of a run: each model has the bound that it states.
+pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
+
+/// What keeps a mutant from taking all memory, in KiB. (A test of 1,024 CPUs has 9 GiB of tables, most of which nobody touches.)
+pub(crate) const MOST_KIB: u32 = 12 << 20;
+
+/// Tests of the whole, each target a program by itself: they do what a library's own tests cannot.
+pub(crate) const WHOLE: [&str; 10] =
+    ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
+
+/// The programs that a build named.
+pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
+    let program = |line: &str| {
+        let line: Value =
+            serde_json::from_str(line).ok().filter(|line: &Value| line["profile"]["test"] == true)?;
+        let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
+        let name = line["target"]["name"].as_str()?.to_owned();
+        Some(Program { path: line["executable"].as_str()?.into(), folder, name, models })
+    };
+    said.lines().filter_map(program).collect()
+}
+
+/// One test.
+pub(crate) struct Test {
+    pub(crate) program: usize,
+    pub(crate) name: String,
+    pub(crate) seconds: f64,
+    pub(crate) reached: HashSet<u32>,
+}
+
+/// Tests that take longer than this many seconds of CPU time are left out: it is many mutants that each runs through.
+pub(crate) const SLOWEST: f64 = 10.0;
+
+/// What a test is, of which each runs once.
+pub(crate) enum Ran {
+    Test(Test),
+    /// It takes too long to be run for every mutant.
+    Slow,
+    Wrong(String),
+    /// It is in a models' program and runs none.
+    Nothing,
+}
+
+/// All tests, each run once with no mutant on.
+pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
+    let mut names = vec![];
+    for (i, program) in programs.iter().enumerate() {
+        // What plants a bug fails for its own reasons, and what is ignored is run by others.
+        let judges = program.tests()?.into_iter().filter(|name| !name.contains("planted"));
+        names.extend(judges.map(|name| (i, name)));
+    }
+    let ran = side_by_side("tests", &names, |(i, name), bar| {
+        bar.set_message(name.clone());
+        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
+        let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
+        let (ended, jobs::Ended { said, used, .. }) =
+            programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
+        // A process costs something by itself.
+        let seconds = used.as_secs_f64().max(0.01);
+        let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
+        let test = Test { program: *i, name: name.clone(), seconds, reached };
+        match ended {
+            Ended::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
+                Ok(Ran::Nothing)
+            }
+            Ended::Passed if seconds <= SLOWEST => Ok(Ran::Test(test)),
+            Ended::Failed { message, .. } => {
+                let end: Vec<_> = said.lines().rev().take(40).collect();
+                let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
+                let text = format!("{} {name} fails with no mutant on: {message}\n{end}", programs[*i].name);
+                Ok(Ran::Wrong(text))
+            }
+            _ => Ok(Ran::Slow),
+        }
+    })?;
+    let (mut tests, mut slow) = (vec![], 0);
+    for ran in ran {
+        match ran {
+            Ran::Test(test) => tests.push(test),
+            Ran::Slow => slow += 1,
+            Ran::Wrong(text) => wrong.push(text),
+            Ran::Nothing => {}
+        }
+    }
+    tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    eprintln!("check-mutants: {} tests and models, {slow} too slow", tests.len());
+    Ok(tests)
+}

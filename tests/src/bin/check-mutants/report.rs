@@ -1,0 +1,386 @@
+//! What became of the mutants: verdicts, their counts and intervals, shares of them.
+
+use crate::Args;
+use crate::plan::Config;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::process::Command;
+use uslab_sync::shard::{Shard, Share};
+use uslab_tests::claims::{MutantRun, MutantRuns};
+use uslab_tests::mutate::Mutant;
+use uslab_tests::workspace;
+
+/// What its shares are of.
+pub(crate) const WHAT: &str = "check-mutants";
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// A model failed.
+    Model { name: String, message: String },
+    /// A test failed.
+    Test { name: String, message: String },
+    /// Models explored less than they should, and nothing else failed.
+    Floor { name: String },
+    /// A test did not end.
+    Time { name: String },
+    /// Nothing failed.
+    Lives,
+    /// Nothing reaches it.
+    Unreached,
+    /// There was no time for it.
+    Waits,
+}
+
+/// What is counted of verdicts, in this order.
+pub(crate) const KINDS: [&str; 7] =
+    ["by models' assertions", "by tests", "by floors only", "out of time", "live", "unreached", "wait"];
+
+impl Verdict {
+    pub(crate) fn kind(&self) -> usize {
+        match self {
+            Self::Model { .. } => 0,
+            Self::Test { .. } => 1,
+            Self::Floor { .. } => 2,
+            Self::Time { .. } => 3,
+            Self::Lives => 4,
+            Self::Unreached => 5,
+            Self::Waits => 6,
+        }
+    }
+    pub(crate) fn noticed(&self) -> bool {
+        self.kind() < 4
+    }
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Judged {
+    #[serde(flatten)]
+    pub(crate) mutant: Mutant,
+    pub(crate) verdict: Verdict,
+    /// Why nothing could notice it.
+    pub(crate) equivalent: Option<String>,
+}
+
+/// What became of all; or a share's: that has some of the mutants, and all else is every share's.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Report {
+    /// Mutants that are asked for.
+    pub(crate) of: usize,
+    /// And all that they are drawn from.
+    pub(crate) from: usize,
+    pub(crate) mutants: Vec<Judged>,
+    /// They were drawn from more, or not all of them are judged.
+    pub(crate) sampled: bool,
+    /// What did not compile.
+    pub(crate) left_out: usize,
+    /// What is wrong besides.
+    pub(crate) wrong: Vec<String>,
+    pub(crate) seconds: f64,
+}
+
+impl Report {
+    /// Those that are judged: what is explained and what waits is not.
+    pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
+        self.mutants
+            .iter()
+            .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
+    }
+    /// How many of them are of that kind, and with the interval of what that says of all.
+    pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
+        let all = self.judged().count();
+        Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
+    }
+    pub(crate) fn living(&self) -> Rate {
+        self.share(|verdict| !verdict.noticed())
+    }
+    pub(crate) fn by_floors(&self) -> Rate {
+        self.share(|verdict| matches!(verdict, Verdict::Floor { .. }))
+    }
+    pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m Judged>) -> String {
+        let mut counts = [0; KINDS.len()];
+        mutants.for_each(|of| counts[of.verdict.kind()] += 1);
+        let counts: Vec<String> =
+            counts.iter().zip(KINDS).map(|(count, kind)| format!("{count} {kind}")).collect();
+        counts.join(", ")
+    }
+}
+
+/// Some of all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) of: usize,
+    pub(crate) all: usize,
+    pub(crate) sampled: bool,
+}
+
+impl Rate {
+    /// What this says of those that it was drawn from, in 100 and with a confidence of 95 % (Wilson 1927).
+    pub(crate) fn interval(self) -> [f64; 2] {
+        let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
+        if !self.sampled || self.all == 0 {
+            return [100.0 * p; 2];
+        }
+        let z2 = 1.96_f64 * 1.96;
+        let (middle, half) = (p + z2 / (2.0 * n), 1.96 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt());
+        [middle - half, middle + half].map(|bound| (100.0 * bound / (1.0 + z2 / n)).clamp(0.0, 100.0))
+    }
+    /// Whether it is more than so many in 100, beyond what chance may do.
+    pub(crate) fn exceeds(self, most: f64) -> bool {
+        self.interval()[0] > most
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, all, sampled } = self;
+        write!(f, "{of} of {all}, {:.1} %", 100.0 * *of as f64 / (*all).max(1) as f64)?;
+        let [low, high] = self.interval();
+        if *sampled {
+            write!(f, " (of all {low:.1} to {high:.1} % with a confidence of 95 %)")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Judged { mutant, verdict, equivalent } in &self.mutants {
+            match (verdict, equivalent) {
+                (verdict, Some(reason)) if !verdict.noticed() && *verdict != Verdict::Waits => {
+                    writeln!(f, "equivalent {mutant} | {reason}")?
+                }
+                (Verdict::Lives, _) => writeln!(f, "LIVES      {mutant}")?,
+                (Verdict::Unreached, _) => writeln!(f, "UNREACHED  {mutant}")?,
+                (Verdict::Waits, _) => {}
+                (Verdict::Floor { name }, _) => writeln!(f, "floor only {mutant} | {name}")?,
+                (Verdict::Time { name }, _) => writeln!(f, "time       {mutant} | {name}")?,
+                _ => {}
+            }
+        }
+        let files: BTreeSet<&String> = self.mutants.iter().map(|of| &of.mutant.file).collect();
+        for file in files {
+            writeln!(
+                f,
+                "{file}: {}",
+                Self::counts(self.mutants.iter().filter(|of| of.mutant.file == *file))
+            )?;
+        }
+        for wrong in &self.wrong {
+            writeln!(f, "FAILED: {wrong}")?;
+        }
+        writeln!(
+            f,
+            "neither noticed nor explained: {}; by a floor only: {}",
+            self.living(),
+            self.by_floors()
+        )?;
+        let equivalent =
+            self.mutants.iter().filter(|of| !of.verdict.noticed() && of.equivalent.is_some()).count();
+        write!(
+            f,
+            "mutants: {} ({} did not compile): {}; of those not noticed {equivalent} are explained; {:.0} s",
+            self.mutants.len(),
+            self.left_out,
+            Self::counts(self.mutants.iter()),
+            self.seconds
+        )
+    }
+}
+
+/// Why what was not noticed need not be; and, where `all` shares are there, reasons that nothing needs.
+pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
+    report.mutants.sort_by_key(|of| of.mutant.number);
+    let mut used = vec![false; config.equivalent.len()];
+    for Judged { mutant, verdict, equivalent } in &mut report.mutants {
+        let reason = config.equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(mutant));
+        *equivalent = reason.map(|(of, used)| {
+            *used |= !verdict.noticed() && *verdict != Verdict::Waits;
+            of.reason.clone()
+        });
+    }
+    let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
+    if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.noticed()) {
+        report.wrong.push("nothing notices any of them: are they switched on?".to_owned());
+    }
+    let waits = report.mutants.iter().any(|of| of.verdict == Verdict::Waits);
+    let whole = all
+        && !waits
+        && !args.models
+        && !args.assembly
+        && args.files.is_empty()
+        && args.sample.is_none()
+        && args.rule.is_empty();
+    for of in config.equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
+        report.wrong.push(format!(
+            "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
+            of.file, of.function, of.change
+        ));
+    }
+    report
+}
+
+/// Keeps what it came to, for the table of claims.
+pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
+    let git =
+        Command::new("git").args(["show", "-s", "--format=%h of %cs"]).current_dir(workspace()).output();
+    let git = git.context("git")?;
+    let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
+    let explained = report
+        .mutants
+        .iter()
+        .filter(|of| !of.verdict.noticed() && of.verdict != Verdict::Waits && of.equivalent.is_some());
+    MutantRuns::record(MutantRun {
+        by: match () {
+            () if args.assembly => {
+                format!("tests of the restartable sequences of {}", std::env::consts::ARCH)
+            }
+            () if args.models => "models alone".to_owned(),
+            () => "tests and models".to_owned(),
+        },
+        commit: String::from_utf8_lossy(&git.stdout).trim().to_owned(),
+        mutants: report.from,
+        judged: judged.clone().count(),
+        verdicts: Report::counts(judged),
+        equivalent: explained.count(),
+        live: report.living().to_string(),
+        by_floors: report.by_floors().to_string(),
+    })?;
+    Ok(report)
+}
+
+/// Leaves a share in a file: a row of what all shares have, and one of each mutant.
+pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
+    let mutants = report.mutants.iter().map(serde_json::to_string);
+    let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
+    let common = Report { mutants: vec![], seconds: 0.0, wrong: report.wrong.clone(), ..report };
+    let rows = [serde_json::to_string(&common)?].into_iter().chain(mutants).collect();
+    let sample = args.sample.map(|sample| format!("sample {sample} of seed {}", args.seed));
+    let models = args.models.then(|| "models".to_owned());
+    let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
+    let words = args.files.iter().chain(&args.rule).cloned().chain(models).chain(sample).chain(manifest);
+    let words: Vec<String> = words.collect();
+    let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
+    eprintln!("check-mutants: share {shard}: {}", path.display());
+    Ok(report)
+}
+
+/// What all shares left.
+pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
+    let (mut whole, mut first) = (Report::default(), None);
+    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
+        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
+        if *first.get_or_insert_with(|| common.clone()) != *common {
+            bail!("share {shard} has other mutants than the first one");
+        }
+        let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
+        whole.mutants.extend::<Vec<Judged>>(mutants);
+    }
+    let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
+    if whole.mutants.len() != common.of {
+        bail!("the shares have {} mutants, and there are {}", whole.mutants.len(), common.of);
+    }
+    Ok(Report { mutants: whole.mutants, ..common })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::path::PathBuf;
+
+    fn judged(verdict: Verdict, equivalent: bool) -> Judged {
+        let mutant = Mutant {
+            number: 0,
+            file: "a.rs".to_owned(),
+            line: 1,
+            column: 1,
+            function: "f".to_owned(),
+            rule: "compare".to_owned(),
+            change: "a < b -> a <= b".to_owned(),
+        };
+        Judged { mutant, verdict, equivalent: equivalent.then(|| "it is".to_owned()) }
+    }
+
+    #[test]
+    fn what_is_explained_or_waits_is_not_judged() {
+        let floor = || Verdict::Floor { name: "m".to_owned() };
+        let mutants = vec![
+            judged(Verdict::Lives, false),
+            judged(Verdict::Lives, true),
+            judged(Verdict::Waits, false),
+            judged(Verdict::Unreached, false),
+            judged(floor(), false),
+            judged(Verdict::Time { name: "m".to_owned() }, true),
+        ];
+        let report = Report { mutants, ..Report::default() };
+        let living = report.living();
+        assert_eq!((living.of, living.all), (2, 4));
+        assert_eq!((report.by_floors().of, living.interval()), (1, [50.0; 2]));
+    }
+
+    #[test]
+    fn a_sample_says_more_the_larger_it_is() {
+        let rate = |of, all, sampled| Rate { of, all, sampled };
+        // As tables of Wilson's interval have them.
+        assert_eq!(
+            rate(1, 10, true).to_string(),
+            "1 of 10, 10.0 % (of all 1.8 to 40.4 % with a confidence of 95 %)"
+        );
+        assert_eq!(
+            rate(0, 100, true).to_string(),
+            "0 of 100, 0.0 % (of all 0.0 to 3.7 % with a confidence of 95 %)"
+        );
+        assert!(!rate(1, 20, true).exceeds(3.0) && rate(30, 200, true).exceeds(3.0));
+        assert!(rate(4, 100, false).exceeds(3.0) && !rate(3, 100, false).exceeds(3.0));
+        assert!(!rate(0, 0, true).exceeds(0.0));
+    }
+
+    #[test]
+    fn shares_of_mutants_are_put_together_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole: Vec<Judged> = (0..7)
+            .map(|number| {
+                let mut of =
+                    judged(Verdict::Model { name: "m".to_owned(), message: "it fails".to_owned() }, false);
+                of.mutant.number = number;
+                of
+            })
+            .collect();
+        let files: Vec<PathBuf> = (0..3)
+            .map(|index| {
+                let file = folder.path().join(format!("{index}"));
+                let args =
+                    ["check-mutants", "--shard", &format!("{index}/3"), "--rows", file.to_str().unwrap()];
+                let args = Args::parse_from(args);
+                let shard = args.share.asked().unwrap().unwrap();
+                let items = shard.items(7);
+                let mutants = whole[items.start as usize..items.end as usize].iter();
+                let mutants = mutants.map(|of| Judged {
+                    mutant: of.mutant.clone(),
+                    verdict: of.verdict.clone(),
+                    equivalent: None,
+                });
+                let report = Report { of: 7, left_out: 5, mutants: mutants.collect(), ..Report::default() };
+                leave(&args, shard, report).unwrap();
+                file
+            })
+            .collect();
+        let merged = |files: &[PathBuf]| {
+            let files = files.iter().map(|file| file.to_str().unwrap());
+            merge(&Args::parse_from(["check-mutants", "--merge"].into_iter().chain(files)))
+        };
+        let report = merged(&files).unwrap();
+        assert_eq!(
+            report.mutants.iter().map(|of| of.mutant.number).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6]
+        );
+        assert_eq!((report.of, report.left_out), (7, 5));
+        let error = merged(&files[..2]).unwrap_err().to_string();
+        assert!(error.contains("share 2/3 of check-mutants is missing"), "{error}");
+    }
+}

@@ -1,0 +1,222 @@
+//! Each mutant through the tests and models that reach it, and the verdicts that are kept.
+
+use crate::Args;
+use crate::assembly;
+use crate::build::Tree;
+use crate::plan::{Config, chosen, share_of};
+use crate::programs::{Ended, OWN_BOUNDS, Program, Test, WHOLE, bound, programs, tests};
+use crate::report::{Judged, Report, Verdict};
+use anyhow::{Context, ensure};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use uslab_sync::shard::Shard;
+use uslab_tests::jobs::side_by_side;
+use uslab_tests::models::loom_flags;
+use uslab_tests::mutate::Mutant;
+use uslab_tests::workspace;
+
+pub(crate) fn check(
+    args: &Args,
+    config: &Config,
+    tree: &mut Tree,
+    shard: Option<Shard>,
+) -> anyhow::Result<Report> {
+    let begun = Instant::now();
+    let sources = tree.write(None)?;
+    let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
+    let libraries: Vec<&str> = libraries.iter().map(String::as_str).collect();
+    let loom = loom_flags();
+    if !args.models {
+        tree.settle(&["check", "--profile", "dev"], &libraries, "")?;
+    }
+    tree.settle(&["check", "--profile", "loom"], &libraries, &loom)?;
+    let models = tree.settle(&["test", "--no-run", "--profile", "loom"], &libraries, &loom)?;
+    let mut built = vec![(models, true)];
+    if !args.models {
+        built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?, false));
+        if tree.of.own {
+            built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
+        }
+        // What is cheaper comes first.
+        built.rotate_left(1);
+    }
+    let chosen = chosen(args, config, tree.mutants());
+    let ours = share_of(&chosen, shard);
+    eprintln!(
+        "check-mutants: {} mutants, {} do not compile, {:.0} s",
+        ours.len(),
+        tree.left_out.len(),
+        begun.elapsed().as_secs_f64()
+    );
+
+    let programs: Vec<Program> = built.iter().flat_map(|(said, models)| programs(said, *models)).collect();
+    let whole = WHOLE.iter().filter(|word| **word == "--test" && tree.of.own).count();
+    let packages = tree.of.packages.len();
+    let expected = if args.models { packages } else { 2 * packages + whole };
+    ensure!(programs.len() == expected, "cargo names {} test programs, and not {expected}", programs.len());
+    let mut wrong = vec![];
+    let tests = tests(&programs, &mut wrong)?;
+    eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
+
+    let kept = Kept::open(sources, if args.models { "models" } else { "all" })?;
+    let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
+    let verdicts = side_by_side("mutants", ours, |mutant, bar| {
+        bar.set_message(mutant.to_string());
+        match kept.verdict(mutant) {
+            Some(verdict) => Ok(verdict),
+            None if end.is_some_and(|end| Instant::now() >= end) => Ok(Verdict::Waits),
+            None => {
+                let argued = config.equivalent.iter().any(|of| of.fits(mutant));
+                kept.keep(mutant, judge(mutant, argued, &programs, &tests)?)
+            }
+        }
+    })?;
+    let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
+    let from = tree.mutants().count();
+    let (of, left_out, seconds) = (chosen.len(), tree.left_out.len(), begun.elapsed().as_secs_f64());
+    Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out, wrong, seconds })
+}
+
+fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
+    let judged = mutants.iter().zip(verdicts);
+    judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
+}
+
+/// The same for mutants of restartable sequences. One after the other: each is a build.
+pub(crate) fn check_assembly(
+    args: &Args,
+    config: &Config,
+    tree: Tree,
+    shard: Option<Shard>,
+) -> anyhow::Result<Report> {
+    let begun = Instant::now();
+    let tree = Tree {
+        copy: workspace().join("target/mutants/assembly/tree"),
+        files: BTreeMap::new(),
+        left_out: HashSet::new(),
+        ..tree
+    };
+    let (all, sources) = (assembly::all()?, tree.write(None)?);
+    let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
+    let (kept, tests) = (Kept::open(sources, "assembly")?, assembly::tests(&tree)?);
+    let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
+    let (mut ours, mut verdicts) = (vec![], vec![]);
+    for mutant in share_of(&chosen, shard) {
+        let of = &all[mutant.number as usize];
+        let verdict = match kept.verdict(mutant) {
+            Some(verdict) => verdict,
+            None if end.is_some_and(|end| Instant::now() >= end) => Verdict::Waits,
+            None => match assembly::judge(&tree, of, &tests)? {
+                Some(verdict) => kept.keep(mutant, verdict)?,
+                None => continue,
+            },
+        };
+        ours.push(mutant.clone());
+        verdicts.push(verdict);
+    }
+    let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
+    let left_out = share_of(&chosen, shard).len() - ours.len();
+    let (of, from, seconds) = (chosen.len(), all.len(), begun.elapsed().as_secs_f64());
+    Ok(Report { of, from, sampled, mutants: judged(&ours, verdicts), left_out, wrong: vec![], seconds })
+}
+
+/// Seconds of tests that one process runs, from round to round.
+pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
+
+/// For a model with its own bound.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One mutant through all that reaches it. If nothing notices it, it is not `argued` to change nothing, and no bound is asked for, models
+/// have their own bounds at last, as far as they then end in time.
+pub(crate) fn judge(
+    mutant: &Mutant,
+    argued: bool,
+    programs: &[Program],
+    tests: &[Test],
+) -> anyhow::Result<Verdict> {
+    let mut queues: Vec<Vec<&Test>> = programs.iter().map(|_| vec![]).collect();
+    for test in tests.iter().filter(|test| test.reached.contains(&mutant.number)) {
+        queues[test.program].push(test);
+    }
+    if queues.iter().all(Vec::is_empty) {
+        return Ok(Verdict::Unreached);
+    }
+    let number = mutant.number.to_string();
+    let mut floor = None;
+    for most in ROUNDS {
+        for (program, queue) in programs.iter().zip(&mut queues) {
+            let mut seconds = 0.0;
+            let enough = |test: &&Test| {
+                seconds += test.seconds;
+                seconds > most
+            };
+            let mut at = queue.iter().position(enough).unwrap_or(queue.len());
+            if at == 0 && most >= 1.0 {
+                at = 1.min(queue.len());
+            }
+            let rest = queue.split_off(at);
+            let batch = std::mem::replace(queue, rest);
+            let Some(_) = batch.first() else { continue };
+            let expected: f64 = batch.iter().map(|test| test.seconds).sum();
+            let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
+            let limit = Duration::from_secs_f64(5.0 + 10.0 * expected);
+            match program.run(&names, &[("MUTANT", &number)], limit)?.0 {
+                Ended::Passed => {}
+                Ended::Failed { name, message } => match failed(program, name, message) {
+                    verdict @ Verdict::Floor { .. } => floor = Some(verdict),
+                    verdict => return Ok(verdict),
+                },
+                // Once is enough: what runs for ever does so in others, too.
+                Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+            }
+        }
+    }
+    if argued || floor.is_some() || bound().is_some() {
+        return Ok(floor.unwrap_or(Verdict::Lives));
+    }
+    let models = tests.iter().filter(|test| programs[test.program].models);
+    for test in models.filter(|test| test.reached.contains(&mutant.number)) {
+        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), OWN_BOUNDS]);
+        if let Ended::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
+            return Ok(failed(program, name, message));
+        }
+    }
+    Ok(Verdict::Lives)
+}
+
+fn failed(program: &Program, name: String, message: String) -> Verdict {
+    match program.models {
+        _ if message.contains("the model collapsed") => Verdict::Floor { name },
+        true => Verdict::Model { name, message },
+        false => Verdict::Test { name, message },
+    }
+}
+
+/// Verdicts of runs that were ended, of the same sources and the same tests.
+pub(crate) struct Kept {
+    pub(crate) known: HashMap<String, Verdict>,
+    pub(crate) file: fs::File,
+}
+
+impl Kept {
+    pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
+        let bound = bound().map_or("own-bounds".to_owned(), |bound| format!("bound-{bound}"));
+        let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.{bound}");
+        let path = workspace().join(path);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let known = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path);
+        Ok(Self { known, file: file.with_context(|| path.display().to_string())? })
+    }
+    pub(crate) fn verdict(&self, mutant: &Mutant) -> Option<Verdict> {
+        self.known.get(&mutant.to_string()).cloned()
+    }
+    pub(crate) fn keep(&self, mutant: &Mutant, verdict: Verdict) -> anyhow::Result<Verdict> {
+        let line = serde_json::to_string(&(mutant.to_string(), &verdict))?;
+        // At once: it is one line of several threads.
+        (&self.file).write_all(format!("{line}\n").as_bytes())?;
+        Ok(verdict)
+    }
+}
