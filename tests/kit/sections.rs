@@ -17,8 +17,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-#[cfg_attr(target_arch = "x86_64", path = "sections/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "sections/aarch64.rs")]
+#[cfg(target_arch = "aarch64")]
+#[path = "sections/aarch64.rs"]
+mod processor;
+#[cfg(target_arch = "x86_64")]
+#[path = "sections/x86_64.rs"]
 mod processor;
 use processor::Memory;
 pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP, written};

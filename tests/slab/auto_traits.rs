@@ -114,7 +114,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration, uslab::cache::Account, sync::Parker;
-        "a place in a queue, behind its lock" => YES YES: uslab::cache::Acquire<'static>;
+        "a place in a queue, behind its lock" => YES YES: uslab::cache::Acquiring<'static>;
         "addresses, behind which nobody looks" => YES YES: Live, uslab::cache::Runs<'static>;
         "owned bytes; how many are initialised is noted in a cell" => YES NO: Block<'static>;
         "one owner's magazine" => YES NO: Prefilled<'static>, PrefilledObjects<'static, u8>;

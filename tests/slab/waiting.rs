@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use uslab::cache::{Account, Acquire};
+use uslab::cache::{Account, Acquiring};
 use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{Counter, Mutex};
@@ -285,7 +285,7 @@ proptest! {
         let most = slabs as usize * cache.geometry().objects();
         let mut held = vec![];
         // Those who wait, and those who were given something; each is polled once before.
-        let (mut waiting, mut given) = (VecDeque::<Acquire<'_>>::new(), vec![]);
+        let (mut waiting, mut given) = (VecDeque::<Acquiring<'_>>::new(), vec![]);
         for op in ops {
             match op {
                 Op::Begin => {
@@ -299,7 +299,7 @@ proptest! {
                     }
                 }
                 Op::Poll(at) if !given.is_empty() => {
-                    let mut acquire: Acquire<'_> = given.swap_remove(at.index(given.len()));
+                    let mut acquire: Acquiring<'_> = given.swap_remove(at.index(given.len()));
                     held.push(poll(&mut acquire).expect("it was given an object").unwrap());
                 }
                 Op::Poll(at) if !waiting.is_empty() => {

@@ -139,8 +139,11 @@ fn interrupted_twice<T>(
 
 // ---------------------------------------------------------------- a section as a function
 
-#[cfg_attr(target_arch = "x86_64", path = "rseq_stepper/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "rseq_stepper/aarch64.rs")]
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq_stepper/aarch64.rs"]
+mod registers;
+#[cfg(target_arch = "x86_64")]
+#[path = "rseq_stepper/x86_64.rs"]
 mod registers;
 use registers::Registers;
 

@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Account, Acquire, Cache, CacheConfig, Hooks, Owner};
+use super::{Account, Acquiring, Cache, CacheConfig, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -382,7 +382,7 @@ impl KmemCache {
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
-    pub fn acquire(&self, gfp: Gfp) -> Acquire<'_> {
+    pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }
     /// The same for a thread, which sleeps for `timeout` at most. It waits in one queue with the futures of [`acquire`](Self::acquire).

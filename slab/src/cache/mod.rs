@@ -60,7 +60,7 @@ pub use account::Account;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
-pub use waiters::Acquire;
+pub use waiters::Acquiring;
 
 use self::core::Core;
 use crate::error::AllocError;

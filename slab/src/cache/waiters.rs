@@ -323,8 +323,8 @@ impl Cache {
     }
 
     /// See [`KmemCache::acquire`](crate::KmemCache::acquire).
-    pub(crate) fn acquire(&self, gfp: Gfp) -> Acquire<'_> {
-        Acquire { cache: self, gfp, place: None }
+    pub(crate) fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
+        Acquiring { cache: self, gfp, place: None }
     }
     /// See [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
@@ -366,14 +366,14 @@ impl Cache {
 /// ```
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is polled"]
-pub struct Acquire<'c> {
+pub struct Acquiring<'c> {
     cache: &'c Cache,
     gfp: Gfp,
     /// The ticket, once it waits.
     place: Option<u64>,
 }
 
-impl Future for Acquire<'_> {
+impl Future for Acquiring<'_> {
     type Output = Result<NonNull<u8>, AllocError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -382,7 +382,7 @@ impl Future for Acquire<'_> {
     }
 }
 
-impl Drop for Acquire<'_> {
+impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.place.take()
             && !abandoned()

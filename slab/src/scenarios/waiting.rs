@@ -2,7 +2,7 @@
 
 use super::world::{SMALL, World};
 use crate::cache::core::Core;
-use crate::cache::{Account, Acquire};
+use crate::cache::{Account, Acquiring};
 use crate::debug::check::{SPACING, on_cpu};
 use crate::{AllocError, Config, Gfp, KmemCache, Magazines};
 use core::mem::ManuallyDrop;
@@ -23,7 +23,7 @@ fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
 }
 
 /// `None` if it waits. Its waker does nothing.
-fn poll(acquire: &mut Acquire<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
+fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
     match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
