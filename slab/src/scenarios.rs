@@ -99,8 +99,8 @@ uslab_magazine::sync::scenarios! {
     }
 
     l8 {
-        loom("L8 waiting: for an account", Model::new(TWO, 2600).each([false, true]), waiting::who_waits_gets_what_another_cache_of_the_account_had);
-        shuttle("L8: waiting for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(false));
+        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::who_waits_gets_what_another_cache_of_the_account_had(another, shrinks));
+        shuttle("L8: waiting for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(false, false));
         bug("other caches of an account keep what they have", "L8", "deadlock");
         bug("an account's charge comes back unnoticed", "L8", "deadlock");
         #[cfg(loom)]

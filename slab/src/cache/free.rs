@@ -8,7 +8,9 @@ use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_magazine::sync::{assert_unlocked, catch_panic, planted};
+#[cfg(not(loom))]
+use uslab_magazine::sync::planted;
+use uslab_magazine::sync::{assert_unlocked, catch_panic};
 use uslab_magazine::tracepoints::What;
 
 impl Cache {

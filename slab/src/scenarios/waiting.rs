@@ -132,8 +132,9 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back() {
 }
 
 /// L8: two caches of an account of one page. All of it is one's, and somebody waits in the other one, who gets the page when the
-/// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. Lost, the charge is a deadlock.
-pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool) {
+/// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. With `shrinks`, the first cache
+/// gives the page back without being asked. Lost, the charge is a deadlock.
+pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool, shrinks: bool) {
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let account = Account::on(&core, PAGE_SIZE);
     let build = |_| KmemCache::builder("model", SPACING).account(&account);
@@ -146,6 +147,9 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool
         world.free_of(1, object);
     });
     free_all(&world, objects);
+    if shrinks {
+        _ = world.cache().shrink();
+    }
     drop(first);
     t.join().unwrap();
     assert!(account.peak() <= PAGE_SIZE, "more than the account may have");
