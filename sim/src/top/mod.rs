@@ -12,7 +12,9 @@ mod source;
 mod tests;
 
 use crate::output::command::Outcome;
-use crate::output::{Place, say, tell};
+#[cfg(feature = "watch")]
+use crate::output::say;
+use crate::output::{Place, tell};
 use clap::Args;
 use reading::Sort;
 use source::Source;

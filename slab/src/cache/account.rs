@@ -18,7 +18,7 @@ use uslab_magazine::tracepoints::What;
 /// own caches, as in Linux before.)
 ///
 /// At the limit an allocation first calls in what the account's other caches hold without using it, then asks the
-/// [shrinkers](crate::shrinker) of each. If that does not help it fails with [`AllocError::AccountLimit`], and
+/// [shrinkers](crate::shrinker) of each. If that does not help it fails with [`AccountLimit`](crate::AllocError::AccountLimit), and
 /// [`acquire`](crate::KmemCache::acquire) waits until pages come back. As long as somebody waits for them, all caches of the account
 /// work without magazines, and each slab that falls empty goes back. Who waits in one cache is served in order; between
 /// caches there is none.
