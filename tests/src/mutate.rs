@@ -59,6 +59,7 @@ pub mod mutant_switch {
                     unsafe extern "C" {
                         fn atexit(f: extern "C" fn()) -> i32;
                     }
+                    // SAFETY: `note` may run at any time, and is C's to call.
                     unsafe { atexit(note) };
                     REACHED
                 }

@@ -47,6 +47,7 @@ pub mod reach_switch {
         if lines.is_null() {
             lines = map();
         }
+        // SAFETY: `MOST` lines are mapped, or stand in `NOWHERE`, and no number of a line is as high.
         unsafe { (*lines.add(line as usize)).store(1, Relaxed) }
     }
     // Allocates nothing: this is also asked from inside a malloc.
@@ -57,6 +58,7 @@ pub mod reach_switch {
         const SHARED: i32 = 1;
         const CLOSE_ON_EXEC: i32 = 0x80000;
         let mut lines = NOWHERE.as_ptr().cast_mut();
+        // SAFETY: as getenv(3), open(2) and mmap(2) have it: names that end in 0, and a file that is `MOST` bytes long.
         unsafe {
             let name = getenv(c"USLAB_REACHED".as_ptr());
             let file = if name.is_null() { -1 } else { open(name, 2 | CLOSE_ON_EXEC) };

@@ -718,7 +718,7 @@ pub(super) fn depot_reap() {
 
 /// Fails: for [`a_failure_tells_its_story_and_can_be_repeated_alone`].
 #[test]
-#[ignore = "fails on purpose"]
+#[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
     plant("a drain gives away what another one took");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
