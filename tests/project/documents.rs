@@ -98,6 +98,15 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
+/// ARCHITECTURE.md once did, and all of its files existed.
+#[test]
+fn no_page_has_the_marks_of_a_merge() {
+    for (page, text) in pages() {
+        let mark = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
+        assert_eq!(mark, None, "{}", shown(&page));
+    }
+}
+
 #[test]
 fn every_relative_link_of_every_page_leads_somewhere() {
     let pages = pages();
