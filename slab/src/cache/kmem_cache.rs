@@ -378,7 +378,8 @@ impl KmemCache {
     /// two locks for each allocation and free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`].
+    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], which it waits at. It does not
+    /// wait where not even one slab is allowed.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -388,7 +389,7 @@ impl KmemCache {
     /// The same for a thread, which sleeps for `timeout` at most. It waits in one queue with the futures of [`acquire`](Self::acquire).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] when the time is over.
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] when the time is over.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).

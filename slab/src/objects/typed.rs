@@ -241,7 +241,8 @@ impl<T> ObjectCache<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`].
+    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], which it waits at. It does not
+    /// wait where not even one slab is allowed.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -251,7 +252,7 @@ impl<T> ObjectCache<T> {
     /// The same for a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] when the time is over.
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] when the time is over.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
