@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 use std::io::{Read, Seek};
 use std::panic::resume_unwind;
 use std::process::{Command, ExitStatus, Stdio};
@@ -47,6 +48,15 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
         bar.set_style(style);
     }
     bar.with_prefix(what)
+}
+
+/// The errors of a compiler that cargo reports with `--message-format json`.
+pub fn errors(said: &str) -> impl Iterator<Item = Value> {
+    said.lines().filter_map(|line| {
+        let mut line: Value = serde_json::from_str(line).ok()?;
+        let is_error = line["reason"] == "compiler-message" && line["message"]["level"] == "error";
+        is_error.then(|| line["message"].take())
+    })
 }
 
 /// How a command ended.

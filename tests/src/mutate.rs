@@ -20,7 +20,7 @@
 //! Looked at is what ships: no tests, no constants, no arguments of macros. Some mutants do not compile; who builds them
 //! finds that out, and leaves them out.
 
-use crate::source::ships;
+use crate::source::{has_code, ships};
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -476,16 +476,7 @@ fn other(op: &BinOp) -> (&'static str, &'static [&'static str]) {
 
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
-        use syn::Item::{Const, Fn, Impl, Mod, Static, Trait};
-        let attrs = match item {
-            Fn(f) => &f.attrs,
-            Impl(i) => &i.attrs,
-            Mod(m) => &m.attrs,
-            Trait(t) => &t.attrs,
-            Const(_) | Static(_) => return,
-            _ => return,
-        };
-        if attrs.iter().all(ships) {
+        if has_code(item) {
             visit::visit_item(self, item);
         }
     }

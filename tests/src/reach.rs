@@ -7,7 +7,7 @@
 //! checkers alone.
 
 use crate::imports::{Imports, crates};
-use crate::source::ships;
+use crate::source::{has_code, ships};
 use crate::workspace;
 use anyhow::{Context, anyhow, ensure};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -223,15 +223,7 @@ const CHECKERS: [&str; 3] = ["planted", "tell", "debug_assert"];
 
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
-        use syn::Item::{Fn, Impl, Mod, Trait};
-        let attrs = match item {
-            Fn(f) => &f.attrs,
-            Impl(i) => &i.attrs,
-            Mod(m) => &m.attrs,
-            Trait(t) => &t.attrs,
-            _ => return,
-        };
-        if attrs.iter().all(ships) {
+        if has_code(item) {
             visit::visit_item(self, item);
         }
     }

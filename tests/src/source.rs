@@ -256,6 +256,19 @@ pub fn ships(attribute: &syn::Attribute) -> bool {
     }
 }
 
+/// Whether it is an item with statements in it that a shipping build may compile.
+pub fn has_code(item: &syn::Item) -> bool {
+    use syn::Item::{Fn, Impl, Mod, Trait};
+    let attributes = match item {
+        Fn(f) => &f.attrs,
+        Impl(i) => &i.attrs,
+        Mod(m) => &m.attrs,
+        Trait(t) => &t.attrs,
+        _ => return false,
+    };
+    attributes.iter().all(ships)
+}
+
 /// An attribute among tokens.
 struct Attribute {
     /// How many tokens it is.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
-use uslab_tests::jobs::{Ended, run_within, side_by_side};
+use uslab_tests::jobs::{Ended, errors, run_within, side_by_side};
 use uslab_tests::models::rows;
 use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, files};
 use uslab_tests::{cargo_in, workspace};
@@ -287,13 +287,8 @@ impl Tree {
                 return Ok(said.lines().filter_map(|line| Program::of(line, command == "test")).collect());
             }
             let (mut left_out, mut rest) = (String::new(), vec![]);
-            for line in said.lines() {
-                let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-                let message = &line["message"];
-                if line["reason"] != "compiler-message" || message["level"] != "error" {
-                    continue;
-                }
-                for (file, lines) in spans(message) {
+            for message in errors(&said) {
+                for (file, lines) in spans(&message) {
                     if let Some(probed) = self.files.get_mut(&file) {
                         let lines = probed.without(&lines);
                         left_out.extend(lines.iter().map(|line| format!("{line} {file}\n")));

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use uslab_tests::jobs::errors;
 use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
 use uslab_tests::share::tracked;
 use uslab_tests::{cargo_in, workspace};
@@ -154,13 +155,8 @@ impl Tree {
                 return Ok(said);
             }
             let (mut blamed, mut rest) = (BTreeSet::new(), vec![]);
-            for line in said.lines() {
-                let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-                let message = &line["message"];
-                if line["reason"] != "compiler-message" || message["level"] != "error" {
-                    continue;
-                }
-                let of = self.blamed(message);
+            for message in errors(&said) {
+                let of = self.blamed(&message);
                 if of.is_empty() {
                     rest.push(message["rendered"].as_str().unwrap_or_default().to_owned());
                 }
