@@ -113,11 +113,24 @@ pub const TOOLS: [Tool; 10] = [
     Tool { name: "whole", what: "integration tests and real programs", concurrent: false },
 ];
 
-/// All files of the allocator that ship, relative to the workspace's root; and whose root modules they are.
+/// All files of the allocator that ship, with probes, relative to the workspace's root.
 ///
 /// # Errors
-/// Sources that cannot be read.
-pub fn files() -> anyhow::Result<BTreeSet<String>> {
+/// Sources that cannot be read, or too many lines.
+pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
+    let (mut all, mut first) = (BTreeMap::new(), 0);
+    for file in files()? {
+        let text = std::fs::read_to_string(workspace().join(&file)).with_context(|| file.clone())?;
+        let probed = Probed::new(&file, &text, first)?;
+        first += u32::try_from(probed.len())?;
+        all.insert(file, probed);
+    }
+    ensure!((first as usize) < MOST, "{first} lines, and there is room for {MOST}");
+    Ok(all)
+}
+
+/// All files of the allocator that ship.
+fn files() -> anyhow::Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for member in crates(workspace())? {
         if !CRATES.iter().any(|known| member.directory == Path::new(known)) {
@@ -228,7 +241,14 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         }
     }
     fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
-        if f.sig.constness.is_none() {
+        // What is naked is one block of assembly, and nothing may stand in front of that.
+        let naked = f.attrs.iter().any(|attribute| {
+            attribute
+                .meta
+                .require_list()
+                .is_ok_and(|of| of.path.is_ident("unsafe") && of.tokens.to_string() == "naked")
+        });
+        if f.sig.constness.is_none() && !naked {
             self.visit_block(&f.block);
         }
     }
@@ -454,6 +474,10 @@ fn f(a: u32) -> u32 {
 mod t { fn g() { h(); } }
 const A: u32 = { 1 };
 const fn k() -> u32 { 1 }
+#[unsafe(naked)]
+fn l() {
+    naked_asm!()
+}
 ";
         let probed = Probed::new("a.rs", text, 7).unwrap();
         assert_eq!(probed.probes.keys().copied().collect::<Vec<_>>(), [2, 3, 8, 9]);
