@@ -17,10 +17,10 @@ use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
 use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
-use serde::Serialize;
 
 /// Where all pages are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Census {
     /// Pages in all zones.
     pub managed: u64,

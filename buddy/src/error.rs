@@ -2,10 +2,10 @@
 
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
-use serde::Serialize;
 
 /// Why no pages were handed out: which limit was met. Ordered by how much it says, most last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Limit {
     /// The flags ask for a zone that the allocator, or the node, does not have.
     Zone,
@@ -26,7 +26,8 @@ pub enum Limit {
 }
 
 /// An allocation that failed. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocError {
     /// The order that was asked for.
     pub order: Order,

@@ -25,12 +25,12 @@
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
-use serde::Serialize;
 use std::sync::Arc;
 use uslab_magazine::sync::{Fixed, Mutex, Rank};
 
 /// A place where something may be refused, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Point {
     /// As rules name it.
     pub name: &'static str,
@@ -212,7 +212,8 @@ impl core::fmt::Display for BadRule {
 impl core::error::Error for BadRule {}
 
 /// What happened at one point since the faults were armed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tally {
     /// The point's name.
     pub point: &'static str,

@@ -3,8 +3,6 @@
 //! The names are the kernel's (`gfp_types.h`), without the two underscores; the bits are our own. Flags that this
 //! floor does not act on are not here, except [`Gfp::NOIO`] and [`Gfp::NOFS`]: they travel to whoever reclaims.
 
-use serde::Serialize;
-
 bitflags::bitflags! {
     /// Allocation flags. Empty (= [`Gfp::KERNEL`]) is a plain allocation that may wait.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,7 +91,8 @@ impl Gfp {
 
 /// Whether the contents of pages can be moved or dropped: pages of one kind share pageblocks, so that whole
 /// pageblocks become free again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]
 pub enum MigrateType {
     /// Stays where it is until its owner frees it.
@@ -139,7 +138,8 @@ impl MigrateType {
 }
 
 /// What a zone's memory is good for, lowest first. A request may be served by its own zone and those below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {
     /// Memory that the oldest devices reach.
     Dma = 0,

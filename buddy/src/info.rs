@@ -10,7 +10,6 @@ use crate::watermark::Watermarks;
 use crate::zone::ZoneEvents;
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::fmt;
-use serde::Serialize;
 use uslab_magazine::Paths;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
@@ -19,7 +18,8 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 ///
 /// Each zone is a snapshot taken under its lock; zones and per-CPU pages are not of one instant unless the allocator
 /// is idle.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BuddyInfo {
     /// The zones, by node and then lowest first.
     pub zones: Vec<ZoneInfo>,
@@ -40,7 +40,8 @@ pub struct BuddyInfo {
 }
 
 /// A report on one zone. Pages, where nothing else is said.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneInfo {
     /// The node.
     pub node: u32,
@@ -75,7 +76,8 @@ pub struct ZoneInfo {
 }
 
 /// What the magazines in front of a zone did, in blocks of any order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PerCpuEvents {
     /// Blocks handed out.
     pub allocs: u64,

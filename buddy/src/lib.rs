@@ -51,7 +51,6 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 
 mod allocator;
 #[doc(hidden)]
-pub mod bits;
 mod block;
 pub mod census;
 mod config;

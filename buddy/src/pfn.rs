@@ -1,14 +1,13 @@
 //! Page frame numbers and block orders: the two small integers of the page allocator, kept apart by type.
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
-use serde::Serialize;
 
 /// A page frame number: which page of the allocator's range, counted from 0.
 ///
 /// The range starts at an address that is aligned to the largest block, so a block of order `n` starts at a `Pfn`
 /// *and* at an address that are multiples of its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Pfn(u32);
 
 impl Pfn {
@@ -54,8 +53,8 @@ impl core::fmt::Display for Pfn {
 }
 
 /// The size of a block: `2^order` pages, 0..=[`MAX_ORDER`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Order(u8);
 
 impl Order {

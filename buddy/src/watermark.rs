@@ -11,7 +11,6 @@
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
-use serde::Serialize;
 
 /// Zones smaller than this many pages have no watermarks.
 pub const TINY: u32 = 64;
@@ -23,7 +22,8 @@ pub const SCALE_FACTOR: u32 = 10;
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's marks, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
     /// Only high priority goes below.
     pub min: u32,

@@ -59,7 +59,6 @@ use crate::{MAX_ORDER, PAGE_SIZE};
 use core::alloc::Layout;
 use core::ops::Range;
 use core::ptr::NonNull;
-use serde::Serialize;
 use std::alloc::alloc_zeroed;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
@@ -107,7 +106,8 @@ impl ZoneShared {
 const CHUNK: u8 = 6;
 
 /// What a zone did, counted under its lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneEvents {
     /// Blocks cut in two.
     pub splits: u64,

@@ -24,7 +24,6 @@ use crate::tracepoints::Operation;
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign};
-use serde::Serialize;
 
 /// What an operation did at the dearest, cheapest first. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +59,8 @@ impl Path {
 }
 
 /// Operations by class. Exact at quiescence; while they go on a snapshot, each number for itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Paths {
     /// [`Path::Cpu`].
     pub cpu: u64,

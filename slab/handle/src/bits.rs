@@ -13,6 +13,7 @@
 use core::fmt;
 use core::hash::Hash;
 use core::num::{NonZeroU32, NonZeroU64};
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// What a handle is packed into: `u32` or `u64`.
@@ -31,18 +32,16 @@ pub trait Word: sealed::Word {}
 impl<W: sealed::Word> Word for W {}
 
 pub(super) mod sealed {
-    use super::{Deserialize, Hash, NonZeroU32, NonZeroU64, Serialize, fmt};
+    use super::{Hash, NonZeroU32, NonZeroU64, fmt};
 
-    pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + Serialize + 'static {
+    pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
-        type Read: for<'de> Deserialize<'de> + Into<Self>;
         const BITS: u32;
         /// The low bits of `bits`, which has no others.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
         type NonZero = NonZeroU32;
-        type Read = u32;
         const BITS: u32 = u32::BITS;
         #[inline(always)]
         fn of(bits: u64) -> Self {
@@ -51,7 +50,6 @@ pub(super) mod sealed {
     }
     impl Word for u64 {
         type NonZero = NonZeroU64;
-        type Read = u64;
         const BITS: u32 = u64::BITS;
         #[inline(always)]
         fn of(bits: u64) -> Self {
@@ -161,16 +159,31 @@ impl<W: Word, const GENERATION_BITS: u32> fmt::Debug for Handle<W, GENERATION_BI
 }
 
 /// As the word. What is read later, in another run, names nothing any more: see [`remap`](super::remap).
+#[cfg(feature = "serde")]
 impl<W: Word, const GENERATION_BITS: u32> Serialize for Handle<W, GENERATION_BITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.to_bits().serialize(serializer)
+        let bits = self.to_bits().into();
+        if W::BITS == u32::BITS {
+            serializer.serialize_u32(bits as u32)
+        } else {
+            serializer.serialize_u64(bits)
+        }
     }
 }
+#[cfg(feature = "serde")]
 impl<'de, W: Word, const GENERATION_BITS: u32> Deserialize<'de> for Handle<W, GENERATION_BITS> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bits: W = W::Read::deserialize(deserializer)?.into();
-        let bad = || format!("{bits:?} is no handle: its generation is 0, and the first one is 1");
-        Self::from_bits(bits).ok_or_else(|| de::Error::custom(bad()))
+        let bits = if W::BITS == u32::BITS {
+            u32::deserialize(deserializer)?.into()
+        } else {
+            u64::deserialize(deserializer)?
+        };
+        let bad = || {
+            de::Error::custom(format_args!(
+                "{bits} is no handle: its generation is 0, and the first one is 1"
+            ))
+        };
+        Self::from_bits(W::of(bits)).ok_or_else(bad)
     }
 }
 

@@ -45,7 +45,7 @@ impl<E: fmt::Display> fmt::Display for HandleError<E> {
         }
     }
 }
-impl<E: fmt::Debug + fmt::Display> std::error::Error for HandleError<E> {}
+impl<E: fmt::Debug + fmt::Display> core::error::Error for HandleError<E> {}
 
 impl<E> From<E> for HandleError<E> {
     fn from(error: E) -> Self {

@@ -34,6 +34,11 @@
 //! Read on: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are the
 //! better pointers" (2018).
 
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+extern crate alloc;
+
 mod bits;
 mod error;
 #[cfg(test)]
@@ -41,6 +46,7 @@ mod listing;
 mod packed;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(feature = "std")]
 pub mod remap;
 mod slot_map;
 mod slots;
@@ -49,6 +55,7 @@ mod table;
 pub use bits::{Handle, Handle16x16, Handle20x12, Handle24x8, Handle32x32, Word};
 pub use error::HandleError;
 pub use packed::PackedArray;
+#[cfg(feature = "std")]
 pub use remap::{StableIds, Taken};
 pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};

@@ -12,6 +12,7 @@
 //! (the pool article); what it lacks, a name that stays, is act 6's: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
+use alloc::vec::Vec;
 
 /// Values without gaps, at indexes that change.
 ///

@@ -107,7 +107,7 @@ impl fmt::Display for Taken {
         })
     }
 }
-impl std::error::Error for Taken {}
+impl core::error::Error for Taken {}
 
 impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
     /// None so far.

@@ -21,6 +21,7 @@ use super::bits::{Handle, Word};
 use super::error::HandleError;
 use super::packed::PackedArray;
 use super::slots::{Generations, Slots};
+use alloc::vec::Vec;
 
 /// Values without gaps that are named by handles, for one owner.
 ///

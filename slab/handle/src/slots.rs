@@ -16,6 +16,7 @@
 
 use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
+use alloc::vec::Vec;
 
 /// What becomes of a slot when its last generation was freed.
 ///

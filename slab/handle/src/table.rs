@@ -14,6 +14,7 @@
 use super::bits::{Handle, Word};
 use super::error::HandleError;
 use super::slots::{Generations, Slots};
+use alloc::vec::Vec;
 
 /// Values named by handles, for one owner; each stays at its index until it is freed.
 ///

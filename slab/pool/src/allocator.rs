@@ -2,15 +2,18 @@
 
 use super::area::Area;
 use super::best_fit::BestFit;
+#[cfg(feature = "std")]
 use super::chunked::ChunkedPool;
 use super::error::{BadFree, Refused};
 use super::fixed::FixedPool;
+#[cfg(feature = "std")]
 use super::reserved::ReservedPool;
 use super::slot::SlotLayout;
 use super::stack::StackAlloc;
 use super::tlsf::Tlsf;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+#[cfg(feature = "std")]
 use std::alloc::{GlobalAlloc, System};
 
 /// Memory by layout and offset.
@@ -75,7 +78,9 @@ macro_rules! pooled {
         }
     )+};
 }
-pooled!([A: Area] FixedPool<A>, [] ChunkedPool, [] ReservedPool);
+pooled!([A: Area] FixedPool<A>);
+#[cfg(feature = "std")]
+pooled!([] ChunkedPool, [] ReservedPool);
 
 /// Who aligns starts of blocks only puts bytes in front of the offset until that is aligned.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
@@ -84,6 +89,7 @@ fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, pad))
 }
 
+#[cfg(feature = "std")]
 // SAFETY: the heap's promises; with so many bytes in front, byte `offset` lies at a multiple of the alignment.
 unsafe impl Allocator for System {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {

@@ -14,6 +14,7 @@ use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+#[cfg(feature = "std")]
 use uslab_buddy::region::{Backend, Region};
 
 /// Memory for a pool.
@@ -135,7 +136,7 @@ impl HeapArea {
         let memory = PoolError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, align).map_err(|_| memory)?;
         // SAFETY: not of size zero.
-        let start = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or(memory)?;
+        let start = NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(memory)?;
         Ok(Self { start, layout })
     }
 }
@@ -143,7 +144,7 @@ impl HeapArea {
 impl Drop for HeapArea {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+        unsafe { alloc::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
@@ -156,9 +157,11 @@ impl Drop for HeapArea {
 /// assert_eq!(area.memory().len(), 1 << 20);
 /// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
+#[cfg(feature = "std")]
 #[derive(Debug)]
 pub struct MappedArea(Region);
 
+#[cfg(feature = "std")]
 // SAFETY: committed as a whole in `new`, the region's own until it is dropped, and it does not move with the value.
 unsafe impl Area for MappedArea {
     fn memory(&self) -> NonNull<[u8]> {
@@ -166,6 +169,7 @@ unsafe impl Area for MappedArea {
     }
 }
 
+#[cfg(feature = "std")]
 impl MappedArea {
     /// `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: a system call, or three if `align` is above a page.
     ///

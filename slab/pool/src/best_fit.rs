@@ -27,6 +27,8 @@ use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::usage::Usage;
 use crate::words::{Event, Raw, Span, Words};
+use alloc::string::String;
+use alloc::{format, vec};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 

@@ -12,6 +12,7 @@ use super::allocator::Allocator;
 use super::error::{BadFree, PoolError, Refused};
 use super::reserved::ReservedPool;
 use super::slot::{LINK, SlotLayout};
+use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;

@@ -96,7 +96,7 @@ impl fmt::Display for PoolError {
         }
     }
 }
-impl std::error::Error for PoolError {}
+impl core::error::Error for PoolError {}
 
 /// Why a pool gives no slot, or an allocator no block. The caller may free something, or ask another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl fmt::Display for Refused {
         }
     }
 }
-impl std::error::Error for Refused {}
+impl core::error::Error for Refused {}
 
 /// Why a slot or block is not taken back. The pool, and the slot if it is one, are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +253,7 @@ impl fmt::Display for BadFree {
         }
     }
 }
-impl std::error::Error for BadFree {}
+impl core::error::Error for BadFree {}
 
 #[cfg(test)]
 mod tests {

@@ -22,11 +22,11 @@ use super::area::Area;
 use super::bits;
 use super::error::{BadFree, Overrun, PoolError, Refused, Side};
 use super::index_pool::IndexPool;
+use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::fmt;
 use core::panic::Location;
 use core::ptr::NonNull;
-use std::collections::HashMap;
 
 /// What a free object's bytes are.
 pub const POISON: u8 = 0xCD;
@@ -58,7 +58,8 @@ const HEAD: usize = 2 * MARK;
 ///
 /// # Invariants
 /// A block below the pool's count of initialised ones was out at least once, and has what the picture says; its bit in
-/// `out` says whether it is. Objects begin `front` bytes behind their blocks.
+/// `out` says whether it is. `sorted` has the numbers of `sites`, in the order of those. Objects begin `front` bytes behind their
+/// blocks.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -66,7 +67,7 @@ pub struct GuardedPool<A> {
     front: usize,
     out: Vec<u8>,
     sites: Vec<&'static Location<'static>>,
-    numbers: HashMap<&'static Location<'static>, u32>,
+    sorted: Vec<u32>,
 }
 
 /// An object that is out.
@@ -108,7 +109,7 @@ impl<A: Area> GuardedPool<A> {
         let pool =
             IndexPool::new(area, size.checked_next_multiple_of(object.align().max(MARK)).ok_or(large)?)?;
         let out = bits::map(pool.blocks() as usize)?;
-        Ok(Self { pool, object, front, out, sites: Vec::new(), numbers: HashMap::new() })
+        Ok(Self { pool, object, front, out, sites: Vec::new(), sorted: Vec::new() })
     }
 
     /// An object, and the caller's place in the source noted. Its bytes are [`POISON`] if it was out before.
@@ -197,8 +198,8 @@ impl<A: Area> GuardedPool<A> {
     /// The pool, while objects are out: ask it for its [leaks](Self::leaks).
     #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
     pub fn destroy(self) -> Result<A, Self> {
-        let Self { pool, object, front, out, sites, numbers } = self;
-        pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, numbers })
+        let Self { pool, object, front, out, sites, sorted } = self;
+        pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, sorted })
     }
     /// The layout of the objects.
     pub fn object(&self) -> Layout {
@@ -211,15 +212,16 @@ impl<A: Area> GuardedPool<A> {
 
     /// The number of a place in the source.
     fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
-        if let Some(number) = self.numbers.get(site) {
-            return Ok(*number);
-        }
+        let at = match self.sorted.binary_search_by_key(&site, |number| self.sites[*number as usize]) {
+            Ok(at) => return Ok(self.sorted[at]),
+            Err(at) => at,
+        };
         let refused = |_| Refused::Memory { bytes: size_of::<usize>() };
         self.sites.try_reserve(1).map_err(refused)?;
-        self.numbers.try_reserve(1).map_err(refused)?;
+        self.sorted.try_reserve(1).map_err(refused)?;
         let number = self.sites.len() as u32;
         self.sites.push(site);
-        self.numbers.insert(site, number);
+        self.sorted.insert(at, number);
         Ok(number)
     }
     /// Which block an object is in.

@@ -62,25 +62,35 @@
 //! | [`local`] | one allocator for several collections |
 //! | [`usage`], [`error`] | the books, and what may go wrong |
 
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+extern crate alloc;
+
 pub mod allocator;
 pub mod area;
 pub mod arena;
 pub mod best_fit;
-mod bits;
+#[doc(hidden)]
+pub mod bits;
 mod blocks;
+#[cfg(feature = "std")]
 pub mod chunked;
+#[cfg(feature = "std")]
 pub mod classes;
 pub mod error;
 pub mod fixed;
 pub mod free_list;
 pub mod guarded;
 pub mod heap;
+#[cfg(feature = "std")]
 pub mod hybrid;
 pub mod index_pool;
 pub mod linear;
 pub mod live;
 pub mod local;
 pub mod marked;
+#[cfg(feature = "std")]
 pub mod reserved;
 pub mod safe_pool;
 pub mod slot;
@@ -94,22 +104,28 @@ pub mod usage;
 pub mod words;
 
 pub use allocator::{Allocator, Pooled};
-pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
+#[cfg(feature = "std")]
+pub use area::MappedArea;
+pub use area::{Area, Borrowed, HeapArea, StackArea};
 pub use arena::{Bounds, MemoryArena, NoBounds, SimpleBounds};
 pub use best_fit::BestFit;
+#[cfg(feature = "std")]
 pub use chunked::ChunkedPool;
+#[cfg(feature = "std")]
 pub use classes::{ClassPools, SizeClasses, Waste};
 pub use error::{BadFree, Overrun, PoolError, Refused, Side};
 pub use fixed::FixedPool;
 pub use free_list::FreeList;
 pub use guarded::{GuardedPool, Leak};
 pub use heap::FixedSizeHeap;
+#[cfg(feature = "std")]
 pub use hybrid::{Hybrid, HybridBox, Routes};
 pub use index_pool::{IndexPool, Initialise};
 pub use linear::{Arena, Scope};
 pub use live::LivePool;
 pub use local::Local;
 pub use marked::MarkedPool;
+#[cfg(feature = "std")]
 pub use reserved::ReservedPool;
 pub use safe_pool::{PoolGuard, RawPool, SafePool};
 pub use slot::SlotLayout;

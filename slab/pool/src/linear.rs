@@ -21,6 +21,7 @@
 use crate::area::Area;
 use crate::error::{PoolError, Refused};
 use crate::words::{Raw, Span};
+use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;

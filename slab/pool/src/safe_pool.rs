@@ -17,6 +17,7 @@ use super::area::Area;
 use super::error::{BadFree, Overrun, Refused};
 use super::guarded::{GuardedPool, Leak};
 use super::index_pool::{IndexPool, State};
+use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};

@@ -3,6 +3,7 @@
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
+#[cfg(feature = "std")]
 use crate::Hybrid;
 use crate::allocator::Allocator;
 use crate::area::Area;
@@ -11,25 +12,24 @@ use crate::linear::{Arena, Scope};
 use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use uslab_buddy::Gfp;
 
 /// What each version of the trait asks for, in our own words.
 ///
 /// # Safety
 /// Memory is of its layout and the caller's alone until it is put back.
 pub unsafe trait Source: Copy {
-    /// Memory for a layout that is not empty.
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>>;
+    /// Memory for a layout that is not empty; zeroed, if that is asked for.
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
     /// `memory` came from `get` with this layout, and is nobody's any more.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Memory for `size` bytes at the same alignment instead; with [`Gfp::ZERO`] zero behind the old ones.
+    /// Memory for `size` bytes at the same alignment instead; with `zero`, zero behind the old ones.
     ///
     /// # Safety
     /// As `put`, after a success. Neither is empty.
-    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        unsafe { moved(self, memory, old, new, gfp) }
+        unsafe { moved(self, memory, old, new, zero) }
     }
 }
 
@@ -42,9 +42,9 @@ unsafe fn moved(
     memory: NonNull<u8>,
     old: Layout,
     new: Layout,
-    gfp: Gfp,
+    zero: bool,
 ) -> Option<NonNull<u8>> {
-    let moved = source.get(new, gfp)?;
+    let moved = source.get(new, zero)?;
     // SAFETY: both are so large, and apart; the old one is nobody's any more.
     unsafe {
         moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
@@ -57,19 +57,20 @@ unsafe fn moved(
 ///
 /// # Safety
 /// The memory is of that layout, and the caller's.
-unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, gfp: Gfp) -> NonNull<u8> {
-    if gfp.contains(Gfp::ZERO) {
+unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, zero: bool) -> NonNull<u8> {
+    if zero {
         // SAFETY: by contract.
         unsafe { memory.add(from).write_bytes(0, layout.size() - from) };
     }
     memory
 }
 
+#[cfg(feature = "std")]
 // SAFETY: as `alloc` says; what the pools hand out stays where it is when they are moved.
 unsafe impl Source for &Hybrid {
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: ours since just now.
-        self.alloc(layout).ok().map(|memory| unsafe { zeroed(memory, layout, 0, gfp) })
+        self.alloc(layout).ok().map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
@@ -83,10 +84,10 @@ macro_rules! in_place {
     ($([$($of:tt)*] $source:ty: |$it:ident| $allocator:expr;)+) => { $(
         // SAFETY: what is out is the caller's until it is put back, or the reference ends, with which its memory may end.
         unsafe impl<$($of)*> Source for $source {
-            fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+            fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
                 // SAFETY: ours since just now.
-                $allocator.obtain(layout).map(|memory| unsafe { zeroed(memory, layout, 0, gfp) })
+                $allocator.obtain(layout).map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
             }
             unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
                 let $it = self;
@@ -94,15 +95,15 @@ macro_rules! in_place {
                 unsafe { $allocator.give(memory, layout) };
             }
             unsafe fn resize(
-                self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp,
+                self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool,
             ) -> Option<NonNull<u8>> {
                 let $it = self;
                 // SAFETY: passed on; after a success the new layout's bytes are the caller's.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
-                        return Some(zeroed(memory, new, old.size().min(new.size()), gfp));
+                        return Some(zeroed(memory, new, old.size().min(new.size()), zero));
                     }
-                    moved(self, memory, old, new, gfp)
+                    moved(self, memory, old, new, zero)
                 }
             }
         }
@@ -120,8 +121,8 @@ fn nothing(layout: Layout) -> NonNull<u8> {
 }
 
 /// Memory for any layout.
-pub fn allocate(source: impl Source, layout: Layout, gfp: Gfp) -> Option<NonNull<[u8]>> {
-    let memory = if layout.size() == 0 { Some(nothing(layout)) } else { source.get(layout, gfp) };
+pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
+    let memory = if layout.size() == 0 { Some(nothing(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
 }
 /// Puts it back.
@@ -143,14 +144,14 @@ pub unsafe fn reallocate(
     memory: NonNull<u8>,
     old: Layout,
     new: Layout,
-    gfp: Gfp,
+    zero: bool,
 ) -> Option<NonNull<[u8]>> {
     if old.align() == new.align() && old.size() > 0 && new.size() > 0 {
         // SAFETY: passed on.
-        let moved = unsafe { source.resize(memory, old, new, gfp) }?;
+        let moved = unsafe { source.resize(memory, old, new, zero) }?;
         return Some(NonNull::slice_from_raw_parts(moved, new.size()));
     }
-    let moved = allocate(source, new, gfp)?;
+    let moved = allocate(source, new, zero)?;
     // SAFETY: both are so large, and apart; the old one is nobody's any more.
     unsafe {
         moved.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
@@ -159,7 +160,7 @@ pub unsafe fn reallocate(
     Some(moved)
 }
 
-/// Implements the trait of a version for each of these [`Source`]s, where `Layout`, `NonNull` and [`Gfp`] are imported.
+/// Implements the trait of a version for each of these [`Source`]s, where `Layout` and `NonNull` are imported.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {
@@ -168,10 +169,10 @@ macro_rules! allocators {
         // SAFETY: as `Source`; what is shared is the allocator, which outlives the reference, or the process's.
         unsafe impl<$($of)*> $version::alloc::Allocator for $source {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
-                $crate::source::allocate(*self, layout, Gfp::KERNEL).ok_or($version::alloc::AllocError)
+                $crate::source::allocate(*self, layout, false).ok_or($version::alloc::AllocError)
             }
             fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
-                $crate::source::allocate(*self, layout, Gfp::ZERO).ok_or($version::alloc::AllocError)
+                $crate::source::allocate(*self, layout, true).ok_or($version::alloc::AllocError)
             }
             unsafe fn deallocate(&self, memory: NonNull<u8>, layout: Layout) {
                 // SAFETY: passed on.
@@ -181,13 +182,13 @@ macro_rules! allocators {
                 &self, memory: NonNull<u8>, old: Layout, new: Layout,
             ) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 // SAFETY: passed on.
-                unsafe { $crate::source::reallocate(*self, memory, old, new, Gfp::KERNEL) }.ok_or($version::alloc::AllocError)
+                unsafe { $crate::source::reallocate(*self, memory, old, new, false) }.ok_or($version::alloc::AllocError)
             }
             unsafe fn grow_zeroed(
                 &self, memory: NonNull<u8>, old: Layout, new: Layout,
             ) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 // SAFETY: passed on.
-                unsafe { $crate::source::reallocate(*self, memory, old, new, Gfp::ZERO) }.ok_or($version::alloc::AllocError)
+                unsafe { $crate::source::reallocate(*self, memory, old, new, true) }.ok_or($version::alloc::AllocError)
             }
             unsafe fn shrink(
                 &self, memory: NonNull<u8>, old: Layout, new: Layout,
@@ -204,7 +205,6 @@ macro_rules! of_pools {
     ($version:ident) => {
         allocators! {
             $version:
-            {} &Hybrid;
             {A: Allocator} &Local<A>;
             {A: Area, G: FnMut(usize) -> Result<A, PoolError>} &Arena<A, G>;
             {A: Area, G: FnMut(usize) -> Result<A, PoolError>} &Scope<'_, A, G>;
@@ -213,5 +213,9 @@ macro_rules! of_pools {
 }
 #[cfg(feature = "allocator-api2-02")]
 of_pools!(allocator_api2_02);
+#[cfg(all(feature = "allocator-api2-02", feature = "std"))]
+allocators!(allocator_api2_02: &Hybrid);
 #[cfg(feature = "allocator-api2-04")]
 of_pools!(allocator_api2_04);
+#[cfg(all(feature = "allocator-api2-04", feature = "std"))]
+allocators!(allocator_api2_04: &Hybrid);

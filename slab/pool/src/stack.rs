@@ -104,7 +104,7 @@ impl fmt::Display for BadMarker {
         }
     }
 }
-impl std::error::Error for BadMarker {}
+impl core::error::Error for BadMarker {}
 
 impl<A: Area> StackAlloc<A> {
     /// A stack in `area`, empty.

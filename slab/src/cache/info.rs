@@ -1,7 +1,6 @@
 //! The numbers of one cache.
 
 use super::Cache;
-use serde::Serialize;
 use uslab_magazine::Paths;
 
 /// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
@@ -24,7 +23,8 @@ use uslab_magazine::Paths;
 /// assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheInfo {
     /// The cache's name.

@@ -8,7 +8,7 @@ use core::cmp::Ordering;
 use core::iter::FusedIterator;
 use core::ops::Range;
 use core::ptr::NonNull;
-use uslab_buddy::bits::lowest_run;
+use uslab_pool::bits::lowest_run;
 
 /// The objects of a [`KmemCache`](crate::KmemCache) that were in use when it was [asked](crate::KmemCache::live). Addresses
 /// only: whoever looks behind one must know that the object is still there.

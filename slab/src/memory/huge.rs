@@ -49,7 +49,6 @@ use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
-use serde::Serialize;
 use uslab_buddy::region::{Backend, HugePages, Region, Reserved, address_limit};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
@@ -92,7 +91,8 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 /// assert_eq!((huge.allocs, huge.frees, huge.pages), (1, 1, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HugeInfo {
     /// Pieces handed out.
     pub allocs: u64,

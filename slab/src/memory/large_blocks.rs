@@ -1,6 +1,5 @@
 //! Blocks of pages that are no slabs: how their frames tell it, and how many there are.
 
-use serde::Serialize;
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
@@ -23,7 +22,8 @@ pub(crate) fn large() -> *mut u8 {
 /// assert_eq!((large.allocs, large.pages), (1, 32));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LargeInfo {
     /// Blocks handed out.
     pub allocs: u64,

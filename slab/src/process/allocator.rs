@@ -11,15 +11,19 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_pool::source::Source;
 
+fn flags(zero: bool) -> Gfp {
+    if zero { Gfp::ZERO } else { Gfp::KERNEL }
+}
+
 // SAFETY: an object is as large and aligned as its geometry says.
 unsafe impl Source for &KmemCache {
     /// Nothing for a cache with a constructor: what a container leaves behind is not constructed.
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let fits = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()
         };
         let good = fits(self.geometry()) && !self.cache().has_hooks();
-        good.then(|| self.alloc(gfp).ok()).flatten()
+        good.then(|| self.alloc(flags(zero)).ok()).flatten()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
         // SAFETY: passed on.
@@ -28,8 +32,8 @@ unsafe impl Source for &KmemCache {
 }
 // SAFETY: as `alloc_layout` says.
 unsafe impl Source for &Kmalloc {
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        self.alloc_layout(layout, gfp).ok()
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
+        self.alloc_layout(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
         // SAFETY: passed on.
@@ -38,31 +42,31 @@ unsafe impl Source for &Kmalloc {
 }
 // SAFETY: as `alloc` says.
 unsafe impl Source for &Malloc {
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        self.alloc(layout, gfp).ok()
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
+        self.alloc(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
         unsafe { self.free_sized(memory, layout) };
     }
-    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        unsafe { self.realloc_sized(memory, old, new.size(), gfp) }.ok()
+        unsafe { self.realloc_sized(memory, old, new.size(), flags(zero)) }.ok()
     }
 }
 // SAFETY: as `GlobalAlloc` says.
 unsafe impl Source for Uslab {
-    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        self.allocate(layout, gfp).ok()
+    fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
+        self.allocate(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
         unsafe { self.free_sized(memory, layout) };
     }
-    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         let moved = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
-        if gfp.contains(Gfp::ZERO) && new.size() > old.size() {
+        if zero && new.size() > old.size() {
             // SAFETY: `new.size()` bytes are the caller's.
             unsafe { moved.add(old.size()).write_bytes(0, new.size() - old.size()) };
         }

@@ -5,7 +5,6 @@ use crate::cache::core::Core;
 use crate::cache::node::State;
 use crate::memory::slab::Fill;
 use core::fmt;
-use serde::Serialize;
 use uslab_buddy::Pfn;
 
 /// What a [`check`](crate::Subsystem::check) has counted: everything is somewhere, and where its state says.
@@ -30,7 +29,8 @@ use uslab_buddy::Pfn;
 /// assert_eq!(census.objects, 30 + census.in_magazines + census.in_depot + census.free_in_slabs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Census {
     /// Caches.

@@ -38,7 +38,6 @@ use crate::memory::large_blocks::LargeInfo;
 use crate::reclaim::reaper::ReaperInfo;
 use core::fmt;
 use core::str::FromStr;
-use serde::Serialize;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE};
 use uslab_magazine::Drains;
 pub use uslab_magazine::{Path, Paths};
@@ -88,7 +87,8 @@ pub struct HeapUsage {
 /// assert_eq!(info.paths().operations(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
     /// The caches, oldest first.
@@ -183,7 +183,8 @@ impl Core {
 /// assert!(subsystem.info().drains.passes > before.passes);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DrainInfo {
     /// Times that stacks were taken: whatever the number of CPUs and caches, one fence each.
@@ -218,7 +219,8 @@ impl FromIterator<Drains> for DrainInfo {
 /// assert_eq!(inodes.slabs * inodes.pages_per_slab, 8); // pages in all
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Row {
     /// The cache's name; no blanks.
     pub name: String,
@@ -288,7 +290,8 @@ impl fmt::Display for Row {
 /// assert_eq!(text.parse::<SlabInfo>()?, table);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SlabInfo {
     /// One row a cache.
     pub rows: Vec<Row>,

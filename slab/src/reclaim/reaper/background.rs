@@ -19,7 +19,6 @@
 //! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When this is the last one, it ends,
 //!   and the process with it.
 
-use serde::Serialize;
 use std::sync::Weak;
 use std::time::Duration;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
@@ -44,8 +43,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// assert_eq!(subsystem.info().reaper.thread, ReaperThread::Off);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ReaperThread {
     /// Nobody asked for one.
@@ -78,7 +77,8 @@ impl ReaperThread {
 /// assert_eq!(reaper.thread, ReaperThread::Wanted); // there is nothing to reap yet
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReaperInfo {
     /// What it is doing.
