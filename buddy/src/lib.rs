@@ -50,7 +50,6 @@
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
 mod allocator;
-#[doc(hidden)]
 mod block;
 pub mod census;
 mod config;

@@ -216,7 +216,7 @@ export async function course(open, file, folder) {
     [{ ...sheet, answers: { frob: [1] } }, 'no lab frob has questions'], [{ ...sheet, answers: { [lab]: Array(questions.length + 1).fill(1) } }, `at most ${questions.length} answers`],
     [{ ...sheet, answers: { [lab]: [1.5] } }, 'whole numbers or null'], [{ ...sheet, answers: { race: [null, null, 4] } }, 'lab race: expected at most 3 answers'],
   ]) {
-    // Two of them say the same: the one before must have been read when the file is written again.
+    // Two files in a row give the same message: without this the second wait would end at the first one's.
     await other.evaluate(() => { document.querySelector('.problem').textContent = ''; });
     writeFileSync(bad, typeof text === 'string' ? text : JSON.stringify(text));
     await other.setInputFiles('input[type=file]', bad);

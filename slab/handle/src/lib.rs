@@ -31,6 +31,8 @@
 //! | [`Handle16x16`] | 16 + 16 | 65,536 | 65,535 | sokol's resources (`sokol_gfx.h`) |
 //! | [`Handle32x32`] | 32 + 32 | 4,294,967,296 | 4,294,967,295 | Bevy's `Entity` (`bevy_ecs::entity`); the `slotmap` crate (31 bits of lives) |
 //!
+//! The feature `serde` serialises handles. Without `std`, which is on by default, the crate needs `alloc` only, and has no [`remap`].
+//!
 //! Read on: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are the
 //! better pointers" (2018).
 

@@ -114,7 +114,7 @@ impl<A: Area> GuardedPool<A> {
 
     /// An object, and the caller's place in the source noted. Its bytes are [`POISON`] if it was out before.
     ///
-    /// Cost: looks at each byte.
+    /// Cost: looks at each byte, and searches the places in the source by halves; a new one moves those behind it.
     ///
     /// # Errors
     /// [`Refused::Full`]; [`Refused::Corrupt`] if the object that comes next is not as its free left it; [`Refused::Memory`] if

@@ -45,6 +45,9 @@
 //!   values ([`Refused`], [`PoolError`]); a wrong free is one where the pool looks ([`BadFree`]), and which do is in the docs.
 //! * `alloc` and `free` take a few instructions, whatever the pool's size; what takes more says so.
 //!
+//! Without the feature `std`, which is on by default, the crate needs `alloc` only. What asks the system for memory, or the heap by
+//! `std`'s `System`, is left out then: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`], [`MappedArea`].
+//!
 //! | module | |
 //! |---|---|
 //! | [`area`] | where memory comes from |

@@ -220,10 +220,11 @@ fn what_a_killed_program_leaves_is_a_prefix() {
     assert!(facts.total > 40_000 && recorded.lost == 0, "{} {recorded:?}", facts.total);
     // One for each thread at most.
     assert!(recorded.unwritten <= 5, "{recorded:?}");
-    // Such a call may have been seen by others: what they did then misses it.
+    // What another thread did with the same address afterwards may be written: then a call before it is missing, or two where that was
+    // a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
-    assert!(missed <= recorded.unwritten, "{objects:?} {recorded:?}");
+    assert!(missed <= 2 * recorded.unwritten, "{objects:?} {recorded:?}");
     say(&format!("preload: killed: {} calls, {} under way", facts.total, recorded.unwritten));
 }
 

@@ -139,3 +139,20 @@ fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
         assert_eq!(GuardedPool::new(memory.lend(), layout).err(), Some(PoolError::Start { align: 4096 }));
     }
 }
+
+#[test]
+fn each_place_in_the_source_is_kept_once() {
+    let mut pool = pool(6);
+    let order = [2, 0, 1, 0, 2, 1];
+    for place in order {
+        match place {
+            0 => pool.alloc().unwrap(),
+            1 => pool.alloc().unwrap(),
+            _ => pool.alloc().unwrap(),
+        };
+    }
+    let lines: Vec<_> = pool.leaks().map(|leak| leak.site.unwrap().line()).collect();
+    let first = lines[1];
+    assert_eq!(lines, order.map(|place| first + place));
+    assert_eq!(pool.sites.len(), 3);
+}
