@@ -119,3 +119,8 @@ pub const MAX_ORDER: u8 = 10;
 /// The order of a pageblock, the unit of grouping by migrate type: 2 MiB.
 #[doc(hidden)]
 pub const PAGEBLOCK_ORDER: u8 = 9;
+
+/// The README's example is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

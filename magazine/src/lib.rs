@@ -154,3 +154,8 @@ pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
 pub use tracepoints::Operation;
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};
+
+/// The README's example is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -39,7 +39,7 @@ pub(crate) struct Args {
 /// What loom found in the lab's magazine layer with a bug planted.
 const STORY: &str = include_str!("../data/story.json");
 /// What `uslab-lab latency --json` found. A page cannot time allocations.
-const LATENCY: &str = include_str!("../lab/data/latency.json");
+const LATENCY: &str = include_str!("../data/latency.json");
 /// The list of pages that stand side by side; one that is written alone hides it.
 const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";

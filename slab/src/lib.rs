@@ -61,6 +61,8 @@
 //! All else is in the modules. Most have a type or two that code names often; those may be named from the crate's root, too:
 //! `uslab::AllocError` is [`error::AllocError`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
@@ -160,7 +162,7 @@ pub use report::prometheus;
 
 /// The examples of the README are run as this crate's.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// The examples of the book are run as this crate's, too.

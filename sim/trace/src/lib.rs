@@ -50,9 +50,7 @@ mod page_table;
 mod perf;
 mod prefix;
 mod program;
-/// The writer's own source, so that there is one of the format.
-#[allow(dead_code, reason = "one writes, another one reads")]
-#[path = "../../../slab/libuslab/src/record/format.rs"]
+#[allow(dead_code, reason = "one reads, another one writes")]
 mod record_format;
 mod recorded;
 mod recording;

@@ -62,3 +62,8 @@ pub use remap::{StableIds, Taken};
 pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};
 pub use table::HandleTable;
+
+/// The README's example is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

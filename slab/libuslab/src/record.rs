@@ -23,7 +23,9 @@
 //!   more, has what is recorded up to then. It must not be cut while the program runs (`SIGBUS`). Addresses for all that it may
 //!   become are taken at once.
 
+/// The reader's own source, so that there is one of the format.
 #[allow(dead_code, reason = "one writes, another one reads")]
+#[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
 
 use core::ffi::{c_int, c_void};

@@ -143,3 +143,8 @@ mod any_size;
 mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
 mod resident;
+
+/// The README's example is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

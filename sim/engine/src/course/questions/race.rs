@@ -47,7 +47,7 @@ impl Change {
 /// The story, and the places of the step that breaks the rule and of the one that made its thread's look stale.
 fn story() -> (Story, usize, usize) {
     let story: Story =
-        serde_json::from_str(include_str!("../../../../data/story.json")).expect("a story that is kept");
+        serde_json::from_str(include_str!("../../../data/story.json")).expect("a story that is kept");
     let breaks = story.steps.iter().position(|step| step.changes.iter().any(Change::breaks));
     let breaks = breaks.expect("it breaks the rule");
     let by = &story.steps[breaks].thread;

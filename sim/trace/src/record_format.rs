@@ -1,4 +1,4 @@
-//! A recording's file, for who writes it (`libuslab.so`) and for who reads it (`uslab-trace`, which has this source, too).
+//! A recording's file, for who reads it (`uslab-trace`) and for who writes it (`libuslab.so`, which has this source, too).
 //!
 //! A header of eight words, then records of three, each a call of malloc or free. All words are little-endian.
 //!
