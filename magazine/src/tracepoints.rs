@@ -8,6 +8,10 @@
 //! Cost while nobody observes: one relaxed load for each slow operation, and one branch for each step. While somebody does: a
 //! write to the stack for each step, and two atomic operations on a shared word for each observer of each operation.
 //!
+//! With the feature `usdt` each step is a probe, too, to which `perf`, `bpftrace` and gdb attach while the program runs: provider
+//! `uslab`, the step's name, its fields. `uslab:Operation` comes before an operation's first: [`What`] as a number, and the address and length of its
+//! name, which is not terminated. A probe costs a `nop`, and its fields in registers.
+//!
 //! Kernel: `include/linux/tracepoint.h`, which records under locks into rings; Linux reads those later, and loses what is
 //! overwritten meanwhile.
 
@@ -54,6 +58,12 @@ macro_rules! steps {
             /// The class of an operation that did it.
             pub const fn path(&self) -> Path {
                 match self { $(Self::$name { .. } => Path::$path,)* }
+            }
+            /// A probe of its name, with its fields.
+            #[cfg(feature = "usdt")]
+            #[inline(always)]
+            fn probe(self) {
+                match self { $(Self::$name $({ $($field),* })? => probe::probe!(uslab, $name $($(, $field)*)?),)* }
             }
         }
 
@@ -191,6 +201,8 @@ impl<'t> Operation<'t> {
     #[inline]
     #[doc(hidden)]
     pub fn of(tracepoints: &'t Tracepoints, what: What, name: &'t str) -> Self {
+        #[cfg(feature = "usdt")]
+        probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
     /// It gives back what had no use for an interval.
@@ -222,6 +234,8 @@ impl<'t> Operation<'t> {
     #[inline]
     #[doc(hidden)]
     pub fn note(&self, step: Step) {
+        #[cfg(feature = "usdt")]
+        step.probe();
         self.did(step.path());
         if self.notes.is_some() {
             let len = self.steps.len.get();

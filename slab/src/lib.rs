@@ -174,4 +174,8 @@ mod book {
     struct Check;
     #[doc = include_str!("../book/src/embed.md")]
     struct Embed;
+    #[doc = include_str!("../book/src/recipes.md")]
+    struct Recipes;
+    #[doc = include_str!("../book/src/operate.md")]
+    struct Operate;
 }

@@ -89,6 +89,12 @@ impl Subsystem {
         global::get()
     }
 
+    /// The global one, if somebody has used it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn started() -> Option<&'static Self> {
+        global::GLOBAL.get()
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -283,7 +289,7 @@ mod global {
     use core::cell::Cell;
     use uslab_magazine::sync::thread_local;
 
-    static GLOBAL: Published<Subsystem> = Published::new();
+    pub(super) static GLOBAL: Published<Subsystem> = Published::new();
     thread_local! {
         static STARTING: Cell<bool> = const { Cell::new(false) };
     }

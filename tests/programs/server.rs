@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server {
     process: Child,
     address: SocketAddr,
+    /// What it said before it listened.
+    said: String,
 }
 
 impl Server {
@@ -21,10 +23,14 @@ impl Server {
         let mut command = Command::new(server());
         command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").expect(&line).parse().unwrap();
-        Self { process, address }
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let (mut said, mut address) = (String::new(), None);
+        while address.is_none() {
+            let line = lines.next().expect("it listens");
+            address = line.strip_prefix("listening on ").map(|address| address.parse().expect(&line));
+            said += &line;
+        }
+        Self { process, address: address.unwrap(), said }
     }
     fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
@@ -155,6 +161,41 @@ fn on_both(test: impl Fn(&Server)) {
         println!("--memory {memory}");
         test(&Server::start(&["--memory", memory]));
     }
+}
+
+/// Prometheus finds the caches, and tokio's own numbers, on one page; the program's malloc is the C library's, and not on it.
+#[test]
+fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
+    let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
+    let mut client = server.client();
+    assert_eq!(client.say("SET key value"), Status("OK".into()));
+    let address =
+        server.said.strip_prefix("metrics on http://").and_then(|said| said.split('/').next()).unwrap();
+    let scraped = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", page.len())), "{head}");
+        assert!(page.ends_with("# EOF\n"), "{page}");
+        page.to_owned()
+    };
+    let pages = [scraped(), scraped()];
+    for line in [
+        r#"uslab_cache_objects{heap="clients",cache="connection",place="used"} 1"#,
+        r#"uslab_cache_objects{heap="data",cache="entry",place="used"} 1"#,
+        r#"uslab_cache_allocs_total{heap="data",cache="entry"} 1"#,
+        "# TYPE uslab_zone_bytes gauge",
+        "tokio_workers 2",
+    ] {
+        assert!(pages[1].lines().any(|said| said == line), "no {line}\n{}", pages[1]);
+    }
+    assert!(pages[1].contains("tokio_busy_seconds_total "));
+    assert!(!pages[1].contains(r#"heap="malloc""#), "the malloc is another one's");
+    assert_eq!(client.say("GET key"), string("value"));
 }
 
 /// More clients than connections may be: each is served when another one has gone.

@@ -94,3 +94,50 @@ fn observers_of_one_subsystem_see_nothing_of_another_one() {
     drop(churn(&two, "inode", 3));
     assert_eq!(observers[0].counts(), Counts::default());
 }
+
+/// What a subscriber was told.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "uslab"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        unreachable!("events only")
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Fields(String);
+        impl tracing::field::Visit for Fields {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().push((*event.metadata().level(), fields.0));
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn slow_operations_are_events_of_tracing() {
+    let s = subsystem(1);
+    on_cpu(0);
+    let observer = s.observe(uslab::observe::event).unwrap();
+    let events = Events::default();
+    let cache = tracing::subscriber::with_default(events.clone(), || churn(&s, "inode", 20));
+    drop(observer);
+    let paths = cache.info().paths;
+    let events = events.0.lock();
+    let of = |level| events.iter().filter(|(of, _)| *of == level).count() as u64;
+    assert_eq!(of(tracing::Level::DEBUG), paths.pages + paths.commit);
+    assert_eq!(of(tracing::Level::TRACE), paths.depot + paths.slab);
+    let (_, first) = events.first().unwrap();
+    for said in ["message=misses, ", "adds slab ", "what=Alloc ", "cpu=0 ", "name=\"inode\" "] {
+        assert!(first.contains(said), "no `{said}`: {first}");
+    }
+}

@@ -2,7 +2,9 @@
 
 use crate::common::config;
 use crate::exposition::{read, read_labels};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::collections::BTreeMap;
+use uslab::prometheus::{Exposition, Heaps};
 use uslab::{Gfp, KmemCache, Subsystem};
 use uslab_magazine::on_cpu;
 
@@ -47,6 +49,36 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
     assert_eq!(value(&series, "uslab_beyond_caches_bytes", &[("kind", "large")]), 32768.0);
     assert_eq!(value(&series, "uslab_page_failures_total", &[]), 0.0);
     drop((held, large));
+}
+
+/// The text and a registry say the same, of several heaps told apart.
+#[test]
+fn a_registry_has_the_series_of_the_text() {
+    let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
+    let caches = subsystems.each_ref().map(|s| KmemCache::builder("quo\"te", 64).build_in(s).unwrap());
+    on_cpu(0);
+    let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
+    let infos = subsystems.map(|s| s.info());
+    let heaps = [("a", &infos[0]), ("b", &infos[1])];
+    let text = Exposition::of(heaps).to_string();
+    let series = read(&text).unwrap();
+    let used = [("heap", "b"), ("cache", "quo\"te"), ("place", "used")];
+    assert_eq!(value(&series, "uslab_cache_objects", &used), 1.0);
+    let whole = value(&series, "uslab_page_failures_total", &[("heap", "a")]);
+    assert_eq!(whole, 0.0);
+
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Heaps::new({
+        let infos = infos.clone();
+        move || vec![("a", infos[0].clone()), ("b", infos[1].clone())]
+    })));
+    let mut page = String::new();
+    encode(&mut page, &registry).unwrap();
+    let samples = |text: &str| {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(samples(&page), samples(&text));
+    drop(held);
 }
 
 #[test]

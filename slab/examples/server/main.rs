@@ -14,11 +14,13 @@
 //! | `buffer`, `protocol` | what is sent, and what it means |
 //! | `command` | what requests do |
 //! | `connection` | a client |
+//! | `metrics` | a page for Prometheus |
 
 mod buffer;
 mod command;
 mod connection;
 mod memory;
+mod metrics;
 mod protocol;
 mod store;
 
@@ -47,6 +49,9 @@ struct Options {
     /// Clients that are served at a time, rounded up to a slab of connections; those beyond wait for their turn
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: Option<u32>,
+    /// Serve a page for Prometheus there, of the caches and of tokio's runtime
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Threads that serve [default: one a CPU]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -87,6 +92,12 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
     // As long as the process, and so for every task.
     let store: &'static Store<M> = Box::leak(Box::new(Store::new(memory)));
     runtime.enable_all().build()?.block_on(async {
+        if let Some(address) = options.metrics {
+            let bound = TcpListener::bind(address).await;
+            let listener = bound.map_err(|error| format!("--metrics {address}: {error}"))?;
+            writeln!(std::io::stdout(), "metrics on http://{}/metrics", listener.local_addr()?)?;
+            tokio::spawn(metrics::serve(listener, metrics::registry(memory)));
+        }
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;

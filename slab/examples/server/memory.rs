@@ -10,7 +10,7 @@ use std::ops::DerefMut;
 use std::time::Duration;
 use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
-use uslab::{AllocError, CacheBox, Config, Limit, Malloc, ObjectCache, Reaper, Subsystem};
+use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
 /// A source of everything that comes and goes with clients and keys. Passed by value: it is a name, not the memory.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
@@ -32,6 +32,8 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn info(self) -> String;
     /// The kernel's table of caches.
     fn slabinfo(self) -> String;
+    /// Numbers of the heaps that are its own, and what to call them.
+    fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
 /// `Box`. It has no limit: where the program's allocator has no memory for an object, the program ends.
@@ -59,6 +61,9 @@ impl Memory for Heap {
     }
     fn slabinfo(self) -> String {
         String::new()
+    }
+    fn heaps(self) -> Vec<(&'static str, Info)> {
+        Vec::new()
     }
 }
 
@@ -151,5 +156,8 @@ impl Memory for &'static Caches {
     }
     fn slabinfo(self) -> String {
         format!("{}{}", self.data.slabinfo(), self.clients.slabinfo())
+    }
+    fn heaps(self) -> Vec<(&'static str, Info)> {
+        vec![("data", self.data.info()), ("clients", self.clients.info())]
     }
 }

@@ -9,6 +9,9 @@
 //! | [`fork`] | all locks, for a process that forks |
 
 #[cfg(not(any(loom, shuttle)))]
+use crate::{process::global_alloc::Uslab, report::info::Info, subsystem::Subsystem};
+
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod allocator;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod bootstrap;
@@ -17,3 +20,11 @@ pub mod fork;
 pub mod global_alloc;
 #[cfg(not(any(loom, shuttle)))]
 pub mod options;
+
+/// The numbers of the heaps that the process has, as far as they have started: `objects`, those of caches in the global subsystem, and
+/// `malloc`, those of [`Uslab`](crate::Uslab). Starts neither. Allocates.
+#[cfg(not(any(loom, shuttle)))]
+pub fn heaps() -> Vec<(&'static str, Info)> {
+    let objects = Subsystem::started().map(|subsystem| ("objects", subsystem.info()));
+    objects.into_iter().chain(Uslab.info().map(|info| ("malloc", info))).collect()
+}

@@ -15,6 +15,12 @@
 use crate::report::info::CacheInfo;
 use crate::report::info::Info;
 use core::fmt::{self, Display, Formatter};
+#[cfg(feature = "prometheus-client")]
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+};
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
@@ -26,13 +32,25 @@ use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 /// assert!(!seen.contains("dma-kmalloc-8k") && all.contains("dma-kmalloc-8k"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Exposition<'i> {
-    info: &'i Info,
+    heaps: Vec<(&'i str, &'i Info)>,
     all: bool,
 }
 
-impl Exposition<'_> {
+impl<'i> Exposition<'i> {
+    /// Several heaps on one page: each series has a label `heap` that tells whose it is.
+    ///
+    /// ```
+    /// use uslab::{process::heaps, prometheus::Exposition};
+    ///
+    /// let heaps = heaps(); // the global object caches and the malloc, as far as they have started
+    /// let page = Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).to_string();
+    /// # assert!(page.is_empty());
+    /// ```
+    pub fn of(heaps: impl IntoIterator<Item = (&'i str, &'i Info)>) -> Self {
+        Self { heaps: heaps.into_iter().collect(), all: false }
+    }
     /// The caches that never had a slab, too.
     #[must_use]
     pub fn all(self) -> Self {
@@ -43,7 +61,64 @@ impl Exposition<'_> {
 impl Info {
     /// The text that Prometheus reads. Allocates a little.
     pub fn prometheus(&self) -> Exposition<'_> {
-        Exposition { info: self, all: false }
+        Exposition { heaps: vec![("", self)], all: false }
+    }
+}
+
+/// Collects the numbers of heaps for a registry of [`prometheus_client`], whenever it is asked for its page. The names are those of the
+/// text; each series has the label `heap`.
+///
+/// ```
+/// use prometheus_client::{encoding::text::encode, registry::Registry};
+/// use uslab::prometheus::Heaps;
+///
+/// let mut registry = Registry::default();
+/// registry.register_collector(Box::new(Heaps::new(uslab::process::heaps)));
+/// let _object = uslab::ObjectCache::new("session", || [0u8; 100])?.alloc()?;
+/// let mut page = String::new();
+/// encode(&mut page, &registry)?;
+/// assert!(page.contains(r#"uslab_cache_objects{heap="objects",cache="session",place="used"} 1"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "prometheus-client")]
+pub struct Heaps<F>(F);
+
+#[cfg(feature = "prometheus-client")]
+impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
+    /// `heaps` gives the numbers and what to call whose they are: [`heaps`](crate::process::heaps), or some of one's own subsystems. It is
+    /// called for each page.
+    pub fn new(heaps: F) -> Self {
+        Self(heaps)
+    }
+}
+
+#[cfg(feature = "prometheus-client")]
+impl<F> fmt::Debug for Heaps<F> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heaps").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "prometheus-client")]
+impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for Heaps<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let heaps = (self.0)();
+        Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
+            // The registry ends counters' names itself, and helps with a full stop.
+            let help = help.strip_suffix('.').unwrap_or(help);
+            let (name, kind) = match name.strip_suffix("_total") {
+                Some(name) => (name, MetricType::Counter),
+                None => (name, MetricType::Gauge),
+            };
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            series.iter().try_for_each(|(labels, value)| {
+                let one = metric.encode_family(labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(*value).encode(one),
+                    _ => ConstGauge::new(*value).encode(one),
+                }
+            })
+        })
     }
 }
 
@@ -231,46 +306,69 @@ impl Display for Escaped<'_> {
     }
 }
 
+/// Labels, and the number that they have.
+type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
 /// What is measured: its labels, and all that has them.
-type Measured<'i, T> = (Vec<(&'static str, String)>, Vec<&'i T>);
+type Measured<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
+/// Is shown a metric: name, help, samples.
+type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
-fn write<T: 'static>(
-    f: &mut Formatter<'_>,
+fn visit<T: 'static>(
     metrics: &[Metric<T>],
     measured: &[Measured<'_, T>],
+    visitor: &mut Visitor<'_>,
 ) -> fmt::Result {
-    for Metric { name, help, label, series } in metrics {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
-        for (labels, things) in measured {
-            for (place, value) in *series {
-                f.write_str(name)?;
+    metrics.iter().filter(|_| !measured.is_empty()).try_for_each(|Metric { name, help, label, series }| {
+        let samples = measured.iter().flat_map(|(labels, things)| {
+            series.iter().map(move |(place, value)| {
                 let own = (!label.is_empty()).then_some((*label, *place));
-                let labels = labels.iter().map(|(name, value)| (*name, value.as_str())).chain(own);
-                for (i, (label, value)) in labels.clone().enumerate() {
-                    write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
-                }
-                let end = if labels.count() > 0 { "}" } else { "" };
-                writeln!(f, "{end} {}", things.iter().map(|thing| value(thing)).sum::<u64>())?;
-            }
+                (labels.iter().copied().chain(own).collect(), things.iter().map(|thing| value(thing)).sum())
+            })
+        });
+        visitor(name, help, &samples.collect::<Vec<_>>())
+    })
+}
+
+impl Exposition<'_> {
+    /// Shows each metric, in order.
+    fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
+        type Labels<'i> = Vec<(&'static str, &'i str)>;
+        fn labels<'i>(heap: &'i str, own: impl IntoIterator<Item = (&'static str, &'i str)>) -> Labels<'i> {
+            (!heap.is_empty()).then_some(("heap", heap)).into_iter().chain(own).collect()
         }
+        let mut caches: BTreeMap<(&str, &str), Vec<&CacheInfo>> = BTreeMap::new();
+        for (heap, info) in &self.heaps {
+            let shown = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
+            shown.for_each(|cache| caches.entry((heap, &cache.name)).or_default().push(cache));
+        }
+        let caches =
+            caches.into_iter().map(|((heap, name), caches)| (labels(heap, [("cache", name)]), caches));
+        visit(CACHES, &caches.collect::<Vec<_>>(), visitor)?;
+        let zones = || {
+            self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))
+        };
+        let nodes: Vec<String> = zones().map(|(_, zone)| zone.node.to_string()).collect();
+        let zones = zones().zip(&nodes).map(|((heap, zone), node)| {
+            (labels(heap, [("node", node.as_str()), ("zone", zone.zone.name())]), vec![zone])
+        });
+        visit(ZONES, &zones.collect::<Vec<_>>(), visitor)?;
+        let whole = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
+        visit(WHOLE, &whole.collect::<Vec<_>>(), visitor)
     }
-    Ok(())
 }
 
 impl Display for Exposition<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let info = self.info;
-        let mut caches: BTreeMap<&str, Vec<&CacheInfo>> = BTreeMap::new();
-        let shown = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
-        shown.for_each(|cache| caches.entry(&cache.name).or_default().push(cache));
-        let caches = caches.into_iter().map(|(name, caches)| (vec![("cache", name.to_owned())], caches));
-        write(f, CACHES, &caches.collect::<Vec<_>>())?;
-        let zones = info.pages.zones.iter().map(|zone| {
-            let labels = vec![("node", zone.node.to_string()), ("zone", zone.zone.name().to_owned())];
-            (labels, vec![zone])
-        });
-        write(f, ZONES, &zones.collect::<Vec<_>>())?;
-        write(f, WHOLE, &[(vec![], vec![info])])
+        self.visit(&mut |name, help, samples| {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
+            samples.iter().try_for_each(|(labels, value)| {
+                f.write_str(name)?;
+                for (i, (label, value)) in labels.iter().enumerate() {
+                    write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
+                }
+                writeln!(f, "{} {value}", if labels.is_empty() { "" } else { "}" })
+            })
+        })
     }
 }
