@@ -109,7 +109,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
             CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, DrainInfo, info::Row, SlabInfo,
             info::ParseError, KmallocKind, Limit, size::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
-            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
+            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>,
+            prometheus::Heaps<fn()>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
             info::Statistics<'static>, ReaperInfo, ReaperThread;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
