@@ -11,8 +11,9 @@ use uslab_tests::workspace;
 /// Where the book lies.
 const BOOK: &str = "slab/book/src";
 
-/// The most lines of the allocator itself, for all that is planned.
-const MOST: usize = 16_000;
+/// The most lines of the allocator itself. It was 16,000 before object caches in C, threads that no C library registers, and the events, probes and
+/// pages for those who operate it.
+const MOST: usize = 16_500;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// What lies in one of these crates and is a product of its own.
@@ -35,13 +36,14 @@ const MAPS: [&str; 10] = [
 ];
 
 /// What `cargo` has itself.
-const CARGO: [&str; 9] = ["bench", "build", "check", "clippy", "doc", "fmt", "install", "run", "test"];
+const CARGO: [&str; 10] =
+    ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
-/// All files below a folder, but for what is built and hidden.
+/// All files below a folder, but for what is built and hidden, and for other names of the same files.
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
-        if ["target", ".git", "node_modules"].iter().any(|other| name == *other) {
+        if path.is_symlink() || ["target", ".git", "node_modules"].iter().any(|other| name == *other) {
             continue;
         }
         if path.is_dir() { files(&path, out) } else { out.push(path) }
