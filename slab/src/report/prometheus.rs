@@ -4,7 +4,7 @@
 //! let info = uslab::Subsystem::global()?.info();
 //! let mut page = Vec::new();
 //! std::io::Write::write_fmt(&mut page, format_args!("{}", info.prometheus()))?;
-//! assert!(page.starts_with(b"# HELP uslab_cache_objects "));
+//! assert!(page.starts_with(b"# HELP uslab_"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -74,7 +74,8 @@ impl Info {
 ///
 /// let mut registry = Registry::default();
 /// registry.register_collector(Box::new(Heaps::new(uslab::process::heaps)));
-/// let _object = uslab::ObjectCache::new("session", || [0u8; 100])?.alloc()?;
+/// let sessions = uslab::ObjectCache::builder("session").ctor(|| [0_u8; 100]).build()?;
+/// let _session = sessions.alloc()?;
 /// let mut page = String::new();
 /// encode(&mut page, &registry)?;
 /// assert!(page.contains(r#"uslab_cache_objects{heap="objects",cache="session",place="used"} 1"#));
