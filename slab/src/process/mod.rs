@@ -22,7 +22,7 @@ pub mod global_alloc;
 pub mod options;
 
 /// The numbers of the heaps that the process has, as far as they have started: `objects`, those of caches in the global subsystem, and
-/// `malloc`, those of [`Uslab`](crate::Uslab). Starts neither. Allocates.
+/// `malloc`, those of [`Uslab`]. Starts neither. Allocates.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, Info)> {
     let objects = Subsystem::started().map(|subsystem| ("objects", subsystem.info()));
