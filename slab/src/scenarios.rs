@@ -143,6 +143,10 @@ uslab_magazine::sync::scenarios! {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
         bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
     }
+    r1_two_go {
+        loom("R1 two come off the registry", Model::new(Bound::None, 2), models::two_come_off_the_registry);
+        bug("who comes off is counted in the next lock hold", "R1", "entries: 1");
+    }
     m1 {
         loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
         bug("a region is used without its claim", "M1", "Causality violation");
