@@ -206,6 +206,10 @@ impl Depot {
         if full.len >= self.limit || !full.open {
             return false;
         }
+        planted!("a depot has room in one lock hold and gets a magazine in the next" => {
+            drop(full);
+            full = self.full.lock();
+        });
         let Some(mut block) = full.spare.pop().or_else(more) else { return false };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
