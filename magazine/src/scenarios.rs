@@ -236,11 +236,11 @@ crate::sync::scenarios! {
         bug("reap ignores the working set", "D4", "they have just come");
     }
     d5_two_put_where_one_has_room {
-        loom("D5: put, put, room for one", Model::new(Bound::None, 2), models::depot_limit);
+        loom("D5: put, put, room for one", Model::new(Bound::None, 3), models::depot_limit);
         bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "has what it has room for");
     }
     d5_a_depot_is_closed_and_emptied {
-        loom("D5: put against close and take", Model::new(Bound::None, 2), models::depot_closed);
+        loom("D5: put against close and take", Model::new(Bound::None, 3), models::depot_closed);
         bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "closed keeps nothing");
     }
 

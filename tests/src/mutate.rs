@@ -425,9 +425,11 @@ impl Walk<'_> {
                 continue;
             }
             let (name, taken) = (guard.ident.to_string(), self.text(&range(&init.expr)).to_owned());
-            let rest = stmts[i + 1..]
-                .iter()
-                .take_while(|stmt| !self.text(&range(*stmt)).contains(&format!("drop({name})")));
+            // A planted bug leaves it as well, and is not there.
+            let stays = |stmt: &&Stmt| {
+                matches!(stmt, Stmt::Macro(_)) || !self.text(&range(*stmt)).contains(&format!("drop({name})"))
+            };
+            let rest = stmts[i + 1..].iter().take_while(stays);
             let rest: Vec<_> = rest.skip(1).map(range).collect();
             if !rest.is_empty() && guard.mutability.is_none() {
                 self.made.always.push(range(&guard.ident).start);
@@ -674,6 +676,10 @@ mod tests {
                 "f first: nodes without its first",
                 "f statement: g.b(n); -> nothing",
             ]
+        );
+        assert_eq!(
+            mutants("fn f() -> S { let g = s.lock(); a; planted!(b => drop(g)); g.c; drop(g); S }"),
+            ["f unlock: g before planted!(b => drop(g));", "f unlock: g before g.c;"]
         );
         assert_eq!(
             mutants("fn f() -> S { match a { 1 => b, n if n > 2 => c, _ => !d } }"),

@@ -119,6 +119,19 @@ pub(super) fn shrink_beside_refill() {
     World::end(world);
 }
 
+/// S4: what is in use is copied while an allocation adds a slab. There is room for four without asking.
+pub(super) fn live_beside_an_allocation() {
+    let world = World::new(5, Magazines::Off, &[None]);
+    let objects = [(); 8].map(|()| world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || other.alloc());
+    let live = world.cache().live().len();
+    let theirs = t.join().unwrap();
+    assert!((8..=9).contains(&live), "{live} of eight objects, or nine");
+    objects.into_iter().chain([theirs]).for_each(|object| world.free(object));
+    World::end(world);
+}
+
 /// C1: refused, or every slab is released once, after the free.
 pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
