@@ -17,10 +17,7 @@ use crate::table::{Table, Which};
 use crate::test_round::TestRound;
 use crate::tracepoints;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
-use nix::sys::time::TimeSpec;
-use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
-use nix::time::ClockId;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -249,17 +246,32 @@ fn state(dice: &mut Dice, world: &World) -> State {
 }
 
 /// Signals to this thread every 40 us while the value lives.
-fn storm() -> Timer {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does nothing, so it is safe in a signal.
-    unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
-    let to =
-        SigevNotify::SigevThreadId { signal: Signal::SIGALRM, thread_id: gettid().as_raw(), si_value: 0 };
-    let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(to)).unwrap();
-    let every = TimeSpec::from_duration(Duration::from_micros(40));
-    timer.set(Expiration::Interval(every), TimerSetTimeFlags::empty()).unwrap();
-    timer
+struct Storm(libc::timer_t);
+impl Storm {
+    fn begin() -> Self {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, so it is safe in a signal.
+        unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
+        let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
+        let every = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: numbers, for which zero is a value; and places for the answers. (`nix` sends no timer's signal to one thread on musl.)
+        unsafe {
+            let (mut to, mut timer): (libc::sigevent, _) = (core::mem::zeroed(), core::mem::zeroed());
+            to.sigev_notify = libc::SIGEV_THREAD_ID;
+            to.sigev_signo = libc::SIGALRM;
+            to.sigev_notify_thread_id = gettid().as_raw();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut to, &raw mut timer), 0);
+            assert_eq!(libc::timer_settime(timer, 0, &raw const every, core::ptr::null_mut()), 0);
+            Self(timer)
+        }
+    }
+}
+impl Drop for Storm {
+    fn drop(&mut self) {
+        // SAFETY: made above, ended once.
+        unsafe { libc::timer_delete(self.0) };
+    }
 }
 
 fn usable() -> Vec<usize> {
@@ -357,7 +369,7 @@ fn sections_do_what_the_portable_bodies_do() {
             }
             pin(me, &usable);
         });
-        let timer = storm();
+        let timer = Storm::begin();
         let restarted = |n| aborts() >= aborts_before + n;
         while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
