@@ -36,8 +36,10 @@ compile_error!(
 );
 
 pub mod cache;
+mod callbacks;
 pub mod cplusplus;
 pub mod dump;
+mod home;
 #[cfg(target_env = "gnu")]
 pub mod limits;
 #[cfg(target_env = "gnu")]
@@ -46,7 +48,7 @@ pub mod record;
 pub mod statistics;
 
 use core::alloc::Layout;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
@@ -256,10 +258,4 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > 0)
-}
-
-/// This library's version, a static string.
-#[unsafe(no_mangle)]
-pub extern "C" fn uslab_version() -> *const c_char {
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
