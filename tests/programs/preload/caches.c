@@ -265,6 +265,7 @@ static void limits(void) {
 
 struct watched {
     volatile int alive, inside, go, stop;
+    pthread_t own;
     uslab_cache *cache;
     void *held[8192];
     size_t n;
@@ -283,8 +284,9 @@ static void watched_dtor(void *object, void *user) {
     struct watched *watched = user;
     (void)object;
     CHECK(watched->alive);
+    if (pthread_equal(pthread_self(), watched->own)) return;
     watched->inside = 1;
-    for (volatile int i = 0; i < 2000; i++) { }
+    usleep(300);
     CHECK(watched->alive);
 }
 static void *beyond_the_limit(void *user) {
@@ -326,6 +328,7 @@ static void destroys(struct watched *watched) {
 /* A thread is in a shrinker meanwhile, which the child does not have: it was waited for for ever. */
 static void a_child_destroys_beside_a_shrinker(void) {
     static struct watched watched = { .alive = 1 };
+    watched.own = pthread_self();
     struct uslab_cache_options options = OPTIONS("watched", 256);
     options.limit = 1;
     options.limit_unit = USLAB_SLABS;
@@ -352,6 +355,8 @@ static void a_child_destroys_beside_a_shrinker(void) {
 static void nothing_is_called_after_destroy(void) {
     static struct watched watched;
     pthread_t thread;
+    int beside = 0;
+    watched.own = pthread_self();
     CHECK(pthread_create(&thread, NULL, reaps, &watched) == 0);
     for (int turn = 0; turn < 60; turn++) {
         struct uslab_cache_options options = OPTIONS("watched", 256);
@@ -366,10 +371,12 @@ static void nothing_is_called_after_destroy(void) {
         uslab_cache_free_bulk(watched.cache, watched.n, watched.held);
         watched.n = 0;
         for (int i = 0; i < 1000 && !watched.inside; i++) usleep(10);
+        beside += watched.inside;
         if (turn % 4 == 0) in_a_child(destroys, &watched);
         CHECK(uslab_cache_destroy(watched.cache) == USLAB_OK);
         watched.alive = 0;
     }
+    CHECK(beside > 0);
     watched.stop = 1;
     CHECK(pthread_join(thread, NULL) == 0);
 }
