@@ -325,6 +325,23 @@ static void destroys(struct watched *watched) {
     CHECK(cache && uslab_cache_alloc(cache, NULL) && uslab_cache_destroy(cache) == USLAB_BUSY);
 }
 
+/* The same beside a thread of the child's own. */
+static void destroys_beside_a_thread(struct watched *watched) {
+    pthread_t thread;
+    watched->own = pthread_self();
+    watched->inside = 0;
+    CHECK(pthread_create(&thread, NULL, reaps, watched) == 0);
+    for (int i = 0; i < 1000 && !watched->inside; i++) {
+        CHECK(uslab_cache_alloc_bulk(watched->cache, 500, watched->held) == USLAB_OK);
+        uslab_cache_free_bulk(watched->cache, 500, watched->held);
+        usleep(10);
+    }
+    destroys(watched);
+    usleep(2000);
+    watched->stop = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 /* A thread is in a shrinker meanwhile, which the child does not have: it was waited for for ever. */
 static void a_child_destroys_beside_a_shrinker(void) {
     static struct watched watched = { .alive = 1 };
@@ -373,6 +390,7 @@ static void nothing_is_called_after_destroy(void) {
         for (int i = 0; i < 1000 && !watched.inside; i++) usleep(10);
         beside += watched.inside;
         if (turn % 4 == 0) in_a_child(destroys, &watched);
+        if (turn % 4 == 1) in_a_child(destroys_beside_a_thread, &watched);
         CHECK(uslab_cache_destroy(watched.cache) == USLAB_OK);
         watched.alive = 0;
     }
