@@ -21,7 +21,7 @@ const APART: &str = "slab/src/handle";
 const OFF: usize = 100;
 
 /// Pages in which every file that is named must exist.
-const MAPS: [&str; 8] = [
+const MAPS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -30,6 +30,7 @@ const MAPS: [&str; 8] = [
     "slab/book/src/sweep.md",
     "slab/book/src/check.md",
     "slab/book/src/embed.md",
+    "slab/book/src/c.md",
 ];
 
 /// What `cargo` has itself.

@@ -25,10 +25,10 @@
 //!
 //! C++'s `new` and `delete` are here, too: see [`cplusplus`].
 //!
-//! Object caches for C are in `uslab.h`, and [`cache`]. If it is told to, it writes its numbers on a signal ([`dump`]), and
+//! Object caches for C are in `uslab.h`, and [`cache`]; `libuslab-cache` has them without a malloc, from the same source. If it is told to, it writes its numbers on a signal ([`dump`]), and
 //! records each call ([`record`]).
 //!
-//! `uslab_version` is there to be found: a program that finds it runs on this library.
+//! `uslab_version` is there to be found: a program that finds it runs on one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!(
