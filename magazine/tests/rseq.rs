@@ -34,7 +34,7 @@ static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Whether the sequences are in this build.
 const BUILT: bool = cfg!(all(
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     not(any(uslab_no_rseq, uslab_heap))
 ));
 
@@ -391,11 +391,15 @@ fn a_wrong_value_is_named_and_ignored() {
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
     assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
 }
+/// The libc registers nobody: so each thread does, at its first miss. `USLAB_RSEQ=off` is without them.
 #[test]
-fn without_a_registration_the_claimed_slot_serves() {
-    in_a_process("the_expected_mechanism_serves", |c| {
-        c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "claimed")
-    });
+fn threads_that_the_libc_does_not_register_are_registered_by_us() {
+    if Cpus::os().mechanism() != Mechanism::Rseq {
+        return;
+    }
+    for test in ["the_expected_mechanism_serves", "pinned_workers_touch_as_many_regions"] {
+        in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
+    }
 }
 
 #[test]

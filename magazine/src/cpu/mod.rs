@@ -25,7 +25,7 @@ pub(crate) mod rseq;
 #[cfg(all(
     not(any(loom, shuttle)),
     target_os = "linux",
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
@@ -34,7 +34,7 @@ pub(crate) mod rseq;
     not(any(loom, shuttle)),
     not(all(
         target_os = "linux",
-        target_env = "gnu",
+        any(target_env = "gnu", target_env = "musl"),
         any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
         not(any(uslab_no_rseq, uslab_heap, miri))
     ))
@@ -44,7 +44,7 @@ pub(crate) mod rseq;
 #[cfg(all(
     not(any(loom, shuttle)),
     target_os = "linux",
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     target_arch = "x86_64",
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
@@ -53,7 +53,7 @@ mod sections;
 #[cfg(all(
     not(any(loom, shuttle)),
     target_os = "linux",
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     target_arch = "aarch64",
     target_endian = "little",
     not(any(uslab_no_rseq, uslab_heap, miri))

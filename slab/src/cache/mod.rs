@@ -86,7 +86,8 @@ const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
 /// What runs on each object of a new slab, and of a released one.
 pub(crate) struct Hooks {
-    pub(crate) construct: Box<dyn Fn(NonNull<u8>) + Send + Sync>,
+    /// Whether it could be constructed.
+    pub(crate) construct: Box<dyn Fn(NonNull<u8>) -> bool + Send + Sync>,
     pub(crate) destruct: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
     /// Runs on an object that its user gives back.
     pub(crate) reset: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,

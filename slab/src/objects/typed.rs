@@ -368,8 +368,11 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<ObjectCache<T>, CacheError> {
         let (construct, reset) = (self.construct, self.reset.hook());
         let hooks = Hooks {
-            // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
-            construct: Box::new(move |object| unsafe { object.cast().write(construct()) }),
+            construct: Box::new(move |object| {
+                // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
+                unsafe { object.cast().write(construct()) };
+                true
+            }),
             destruct: core::mem::needs_drop::<T>().then(|| {
                 // SAFETY: the object was constructed, is free, and its slab goes: nobody uses it after this.
                 let drop: Hook = Box::new(|object| unsafe { object.cast::<T>().drop_in_place() });
