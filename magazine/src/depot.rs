@@ -181,6 +181,10 @@ impl Depot {
                 self.spare.set(1);
             }
         }
+        planted!("a take is remembered in another lock hold" => {
+            drop(full);
+            full = self.full.lock();
+        });
         full.min = full.min.min(full.len);
         planted!("the length of a depot forgets what left it" => return true);
         self.publish(full.len);

@@ -235,6 +235,10 @@ crate::sync::scenarios! {
         loom("D4: reap against take and put", Model::new(Bound::None, 11000), models::depot_reap);
         bug("reap ignores the working set", "D4", "they have just come");
     }
+    d4_a_reap_knows_what_was_needed {
+        loom("D4: reap behind take and put", Model::new(Bound::None, 3), models::depot_reap_beside_put);
+        bug("a take is remembered in another lock hold", "D4", "of two one was needed");
+    }
     d5_two_put_where_one_has_room {
         loom("D5: put, put, room for one", Model::new(Bound::None, 3), models::depot_limit);
         bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "has what it has room for");

@@ -714,6 +714,20 @@ pub(super) fn depot_reap() {
     d.census(&taken);
 }
 
+/// D4: one takes from a full depot, and another one puts as soon as there is room.
+pub(super) fn depot_reap_beside_put() {
+    let d = DepotWorld::of(3, 2);
+    (0..2).for_each(|round| d.put(round));
+    assert_eq!(d.depot.surplus(&Operation::new()), 0, "they have just come");
+    let e = d.clone();
+    let t = thread::spawn(move || e.take());
+    let put = d.try_put(2);
+    let theirs = t.join().unwrap();
+    // There was room, so it was needed.
+    assert_eq!(d.depot.surplus(&Operation::new()), 1, "of two one was needed");
+    d.census(&[theirs, (!put).then_some(2)]);
+}
+
 /// D5: two put a magazine where there is room for one.
 pub(super) fn depot_limit() {
     let d = DepotWorld::of(2, 1);

@@ -328,6 +328,8 @@ impl DepotWorld {
         let made = self.made.get() as usize;
         let put = |more: bool| self.depot.put(op, &magazine(&[1]), || more.then(Block::on_heap));
         let take = || self.depot.take(op, &mut Magazine::new());
+        assert!(!take() && !Depot::new(0).put(op, &magazine(&[1]), || Some(Block::on_heap())));
+        assert_eq!(op.path(), Path::Cpu, "where nothing can be had, or kept, no lock is taken");
         assert!((0..made).all(|_| put(false)) && !put(false), "the room that magazines left is used again");
         assert!((made..limit).all(|_| put(true)) && !put(true), "it takes up to its limit");
         assert_eq!(self.depot.surplus(op), 0, "they have just come");
