@@ -1,6 +1,7 @@
 /* What C programs rely on of object caches: all of `uslab.h`. `slab/examples/requests.c` is the example. */
 #include "uslab.h"
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -408,6 +409,8 @@ int main(void) {
     limits();
     a_child_destroys_beside_a_shrinker();
     nothing_is_called_after_destroy();
+    /* The check found its own allocation, in a slab that it had not counted, if malloc had none of that size. */
+    malloc_trim(0);
     char text[200] = "?";
     int found = uslab_check(text, sizeof text);
     if (found) printf("%s\n", text);
