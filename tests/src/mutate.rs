@@ -679,7 +679,13 @@ mod tests {
         );
         assert_eq!(
             mutants("fn f() -> S { let g = s.lock(); a; planted!(b => drop(g)); g.c; drop(g); S }"),
-            ["f unlock: g before planted!(b => drop(g));", "f unlock: g before g.c;"]
+            [
+                "f unlock: g before planted!(b => drop(g));",
+                "f unlock: g before g.c;",
+                "f statement: a; -> nothing",
+                "f statement: g.c; -> nothing",
+                "f statement: drop(g); -> nothing",
+            ]
         );
         assert_eq!(
             mutants("fn f() -> S { match a { 1 => b, n if n > 2 => c, _ => !d } }"),
