@@ -143,6 +143,10 @@ pub(crate) fn cpu_id() -> u32 {
         cpu => cpu,
     }
 }
+/// Whether the thread was registered just now: then what has missed may hit.
+pub(crate) fn joins() -> bool {
+    cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
+}
 #[cold]
 fn first_use() -> u32 {
     if chosen() != CLAIMED && libc_area().is_none() {

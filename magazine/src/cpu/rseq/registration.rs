@@ -2,7 +2,8 @@
 //!
 //! glibc registers a `struct rseq` for every thread before it runs, and says by two symbols where: 2.35 and later, and what
 //! distributions brought to older ones. These symbols are asked, never a version. Where they are missing, or say that nothing is
-//! registered (musl, an older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`), a thread's first miss registers an area of our own.
+//! registered (musl, an older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`), a thread's first miss registers an area of our own,
+//! and tries once more.
 //! It lies at one offset from the thread pointer in all threads, as the libc's does. So sections do not know whose it is.
 //!
 //! * **A thread that ends** gives its registration back before its memory goes. The kernel writes to the area whenever it
