@@ -120,7 +120,9 @@ impl Imports {
                         self.items(items, child, &below)?;
                         continue;
                     }
-                    let other = path_attribute(&declared.attrs).map(|file| below.with_file_name(file));
+                    // That is from where the file lies which says it, not from where its children do.
+                    let here = &self.files[self.modules[module].file].0;
+                    let other = path_attribute(&declared.attrs).map(|file| here.with_file_name(file));
                     let files = other.into_iter().chain([below.with_extension("rs"), below.join("mod.rs")]);
                     let file = files.clone().find(|file| file.is_file());
                     let file = file.with_context(|| format!("{}.rs: no such file", below.display()))?;

@@ -41,25 +41,6 @@ pub(crate) mod rseq;
 ))]
 #[path = "absent.rs"]
 pub(crate) mod rseq;
-#[cfg(all(
-    not(any(loom, shuttle)),
-    target_os = "linux",
-    any(target_env = "gnu", target_env = "musl"),
-    target_arch = "x86_64",
-    not(any(uslab_no_rseq, uslab_heap, miri))
-))]
-#[path = "rseq/x86_64.rs"]
-mod sections;
-#[cfg(all(
-    not(any(loom, shuttle)),
-    target_os = "linux",
-    any(target_env = "gnu", target_env = "musl"),
-    target_arch = "aarch64",
-    target_endian = "little",
-    not(any(uslab_no_rseq, uslab_heap, miri))
-))]
-#[path = "rseq/aarch64.rs"]
-mod sections;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[path = "linux.rs"]

@@ -78,7 +78,6 @@
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::regions::Regions;
-use super::sections::{cpu_id_at, scratch, symbols, thread_pointer};
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::region::{CAP, Class, Header, NULL};
@@ -88,11 +87,18 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
+use sections::{cpu_id_at, scratch, symbols, thread_pointer};
 
 mod registration;
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq/aarch64.rs"]
+mod sections;
+#[cfg(target_arch = "x86_64")]
+#[path = "rseq/x86_64.rs"]
+mod sections;
 
 /// Sections that the kernel sent to their abort address, in this process.
-pub(super) static ABORTS: Counter = Counter::new(0);
+static ABORTS: Counter = Counter::new(0);
 
 /// How often a section of this process was restarted.
 pub(crate) fn aborts() -> u64 {
@@ -100,10 +106,10 @@ pub(crate) fn aborts() -> u64 {
 }
 
 /// `struct rseq`: where its fields lie.
-pub(super) const CPU_ID: usize = registration::CPU_ID;
-pub(super) const RSEQ_CS: usize = 8;
+const CPU_ID: usize = registration::CPU_ID;
+const RSEQ_CS: usize = 8;
 /// Of a region, where what is committed stands.
-pub(super) const COMMITTED: usize = offset_of!(Header, committed);
+const COMMITTED: usize = offset_of!(Header, committed);
 
 /// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer; `None` if the kernel does not serve
 /// it up to what sections use.
@@ -174,7 +180,7 @@ macro_rules! descriptor {
         )
     };
 }
-pub(super) use descriptor;
+use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
@@ -297,8 +303,8 @@ const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == N
 /// Valid while the table lives; whoever holds both sees to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
-    pub(super) words: NonNull<u8>,
-    pub(super) area: isize,
+    words: NonNull<u8>,
+    area: isize,
 }
 
 // SAFETY: numbers; what they lead to is the table, which any thread may use.

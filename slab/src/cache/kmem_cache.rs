@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Account, Acquiring, Cache, CacheConfig, Hooks, Owner};
+use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -110,13 +110,6 @@ pub struct KmemCacheBuilder {
     zero_on_free: bool,
 }
 
-/// # Safety
-/// So many bytes at `object` are initialised, and nobody else's meanwhile.
-unsafe fn bytes<'a>(object: NonNull<u8>, size: usize) -> &'a mut [u8] {
-    // SAFETY: by contract.
-    unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
-}
-
 impl KmemCacheBuilder {
     /// Another size than it began with.
     pub(crate) fn size(self, size: usize) -> Self {
@@ -145,10 +138,8 @@ impl KmemCacheBuilder {
     /// are go through the [destructor](Self::dtor), and the allocation fails with [`AllocError::Constructor`]; the next one tries
     /// again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
-        let size = self.size;
-        // SAFETY: a new object is so many bytes long, zeroed, and nobody else knows it.
-        let construct = move |object| construct(unsafe { bytes(object, size) });
-        self.hooks_mut().construct = Box::new(construct);
+        let hook = self.hook(construct);
+        self.hooks_mut().construct = hook;
         self
     }
     /// Runs on each object when its slab goes back to the pages, with its bytes as its last user left them: what the constructor made
@@ -157,11 +148,14 @@ impl KmemCacheBuilder {
     ///
     /// An object with a destructor and no constructor begins as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
-        let size = self.size;
-        // SAFETY: a free object of a slab that nobody knows any more; its page was zeroed.
-        let destruct = move |object| destruct(unsafe { bytes(object, size) });
-        self.hooks_mut().destruct = Some(Box::new(destruct));
+        let hook = self.hook(destruct);
+        self.hooks_mut().destruct = Some(hook);
         self
+    }
+    fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
+        let size = self.size;
+        // SAFETY: an object of a slab that nobody else knows, yet or any more, is so many bytes long; its pages were zeroed.
+        Box::new(move |object| run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }))
     }
     fn hooks_mut(&mut self) -> &mut Hooks {
         let nothing = || Hooks { construct: Box::new(|_| true), destruct: None, reset: None };

@@ -209,16 +209,11 @@ impl Cache {
             } else {
                 catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object)))
             };
-            let refusal = match constructed {
-                Ok(true) => {
-                    self.counts.constructed.add(1);
-                    continue;
-                }
-                Ok(false) => AllocError::Constructor.into(),
-                Err(panic) => Refusal::Panic(panic),
-            };
-            self.destruct(slab, index);
-            return Err(refusal);
+            let done = constructed
+                .map_err(Refusal::Panic)
+                .and_then(|done| if done { Ok(()) } else { Err(AllocError::Constructor.into()) });
+            done.inspect_err(|_| self.destruct(slab, index))?;
+            self.counts.constructed.add(1);
         }
         Ok(())
     }

@@ -28,7 +28,7 @@
 //! From the abort address back the linker may have to put a veneer between, in a program of more than 128 MiB. It writes
 //! `x16` and `x17`: so these two hold nothing that a restart reads.
 
-use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;

@@ -1,8 +1,8 @@
 //! The sections for x86-64, and where each thread's `struct rseq` lies.
 //!
-//! What they must keep to stands in [`rseq`](super::rseq).
+//! What they must keep to stands in [`rseq`](super).
 
-use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
