@@ -11,7 +11,8 @@
 //! - always: no memory has two owners; what an owner wrote stays; an object is constructed once and stays so; memory that a reader
 //!   may look at is not handed out; nobody has more slabs than its limit; a free that cannot be right is refused, and nothing else;
 //! - of a refusal: it is one of those that there may be, and nothing was taken;
-//! - when all rest: the census, whose numbers are those of the shadow; magazines and depots hold no more than they may;
+//! - when all rest: the census, whose numbers are those of the shadow; magazines and depots hold no more than they may; views of caches
+//!   and of CPUs' pages show each object that is out in one place, and nothing else;
 //! - in the end: one cache alone gets all the memory there is, twice, and all goes back.
 
 mod ops;
@@ -27,7 +28,7 @@ use crate::objects::hive::Key;
 use crate::size::kmalloc::Kmalloc;
 use crate::{
     Config, Faults, Gfp, Hive, KmemCache, Limit, Magazines, Mempool, ObjectCache, Registration, Shrinker,
-    Subsystem, rcu,
+    SlabList, Subsystem, rcu,
 };
 use core::cell::{Cell, RefCell};
 use core::mem::ManuallyDrop;
@@ -449,6 +450,49 @@ impl World {
             let most = nodes * setup.capacity * setup.depot;
             assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation is of one class");
+            self.seen(&slot);
+        }
+        // SAFETY: all threads rest.
+        let view = unsafe { self.subsystem.pages().per_cpu_view() };
+        let pages =
+            |orders: &[u32]| (0..).zip(orders).map(|(order, blocks)| u64::from(*blocks) << order).sum();
+        let seen: u64 = view.cpus.iter().chain([&view.depot]).map(|orders| -> u64 { pages(orders) }).sum();
+        assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
+    }
+
+    /// A view of a cache shows each object that is out once: with its owner or in a magazine.
+    fn seen(&self, slot: &Slot) {
+        // SAFETY: all threads rest.
+        let view = unsafe { slot.cache.view() };
+        let info = slot.cache.info();
+        let layer = view.magazines.iter();
+        let cpus = layer.clone().flat_map(|layer| layer.cpus.iter().flat_map(|cpu| &cpu.magazines));
+        let depots = layer.flat_map(|layer| layer.depots.iter().flat_map(|depot| &depot.full));
+        let held: Vec<_> = cpus.chain(depots).flat_map(|magazine| &magazine.rounds).copied().collect();
+        assert_eq!(
+            held.len() as u64,
+            info.in_magazines + info.in_depot,
+            "objects in magazines, as they are seen"
+        );
+        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(on);
+        assert_eq!(lists, [info.full, info.partial, info.empty], "slabs on their lists, as they are seen");
+        let out: u64 =
+            view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
+        assert_eq!(out, info.used + held.len() as u64, "objects that are out, as they are seen");
+        let books = self.shadow.books.borrow();
+        let own = books
+            .owned
+            .values()
+            .filter(|object| matches!(object.of, Of::Cache(_, number) if number == slot.number));
+        let mut places = BTreeSet::new();
+        for place in own.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
+            let place = place.unwrap_or_else(|| panic!("an owner has what is no object"));
+            let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
+            let slab = slab.unwrap_or_else(|| panic!("{place:?}: no such slab is seen"));
+            let (word, bit) = (usize::from(place.index / 64), place.index % 64);
+            assert!(slab.out[word] >> bit & 1 == 1, "{place:?} is free, and somebody has it");
+            assert!(places.insert((place.slab, place.index)), "{place:?} is in two places");
         }
     }
 
