@@ -387,7 +387,10 @@ fn pages(s: &Side<'_>, t: &Told) {
     let order = Order::new((t.a % 4).min(s.world.script.setup.order) as u8).expect("small");
     let types = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::ZERO];
     let pages = s.world.subsystem.pages();
-    if let Ok(pfn) = pages.alloc(order, types[t.b as usize % 4], None) {
+    let Ok(block) = pages.alloc_block(order, types[t.b as usize % 4], None) else { return };
+    // A quarter of them are split: then each page goes back by itself.
+    for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
+        let (order, pfn) = (part.order(), part.into_pfn());
         s.got_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
     }
 }
