@@ -475,14 +475,16 @@ impl PageAllocator {
     }
 
     /// Makes one allocated block of order `from` into blocks of order `to`, each of which is then freed by itself.
-    /// Cost: one store for each new block.
+    /// Cost: one store for each new block, under the zone's lock.
     ///
     /// # Safety
     /// The block at `pfn` was allocated by this allocator with order `from`, is the caller's, and `to <= from`.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        // In any order: a block that is freed looks at its buddy, which is none of these, and the audit is alone.
+        // A fork holds the lock, so the child's audit finds one block or all of them. In any order: a block that is freed looks
+        // at its buddy, which is none of these.
+        let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
             // SAFETY: by contract the block is the caller's.

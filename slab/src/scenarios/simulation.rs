@@ -815,7 +815,10 @@ fn detection() {
 /// Those of bugs that were found: see the first line of each.
 #[test]
 fn kept_scripts_run() {
-    let scripts = [include_str!("simulation/kept/a_grace_period_that_ends_at_a_fork.txt")];
+    let scripts = [
+        include_str!("simulation/kept/a_block_that_is_split_at_a_fork.txt"),
+        include_str!("simulation/kept/a_grace_period_that_ends_at_a_fork.txt"),
+    ];
     for script in scripts {
         outcome(&Script::read(script).unwrap()).unwrap();
     }
