@@ -115,9 +115,8 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
             None => run.explore().map(|more| executions += more),
             Some(shard) => {
                 let wanted = (floor / runs as u64 / LEAST_OF_PART).clamp(1, PARTS * shard.count());
-                let ours = wanted > 1 || shard.has_named(&format!("{name} {index}"));
-                let explored = if ours { run.explore_share(shard, wanted as usize) } else { Ok(vec![]) };
-                explored.map(|more| parts.extend(more.into_iter().map(|part| (index, part))))
+                run.explore_share(shard, wanted as usize)
+                    .map(|more| parts.extend(more.into_iter().map(|part| (index, part))))
             }
         };
         if let Err(failure) = explored {

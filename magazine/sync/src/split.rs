@@ -235,11 +235,17 @@ impl Tree {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Runs the parts of a share, of `wanted` parts or about as many.
+    /// Runs the parts of a share, of `wanted` parts or about as many. What is not to be split is one share's, and no other looks at it.
     ///
     /// # Panics
     /// There was no time for all.
-    pub(crate) fn explore_share(&self, shard: Shard, wanted: usize) -> Result<Vec<Part>, Failure> {
+    pub(crate) fn explore_share(&self, mut shard: Shard, wanted: usize) -> Result<Vec<Part>, Failure> {
+        if wanted == 1 {
+            if !shard.has_named(&format!("{} {}", self.model, self.index)) {
+                return Ok(vec![]);
+            }
+            shard = Shard::WHOLE;
+        }
         let begun = Instant::now();
         let mut tree = Tree { frame: Value::Null, places: BTreeMap::new(), parts: BTreeMap::new() };
         let mut new = vec![vec![]];
@@ -351,6 +357,20 @@ mod tests {
         }
         first.join().unwrap();
         second.join().unwrap();
+    }
+
+    /// Two hashes said whose such a script is, and it was run only where they agreed.
+    #[test]
+    fn a_script_that_is_not_split_is_run_by_one_share() {
+        for index in 0..20 {
+            let f = std::sync::Arc::new(three);
+            let run = Run { model: "three".to_owned(), bound: Bound::Preemptions(1), index, script: 5, f };
+            let shares = [0, 1, 2].map(|share| run.explore_share(format!("{share}/3").parse().unwrap(), 1));
+            let parts: Vec<Part> =
+                shares.into_iter().flat_map(|share| share.unwrap_or_else(|_| panic!("it passes"))).collect();
+            assert_eq!(parts.len(), 1, "script {index}: {parts:?}");
+            assert_eq!((parts[0].number, parts[0].executions), (Some([0, 1]), 23));
+        }
     }
 
     #[test]
