@@ -8,9 +8,10 @@
 //! Cost while nobody observes: one relaxed load for each slow operation, and one branch for each step. While somebody does: a
 //! write to the stack for each step, and two atomic operations on a shared word for each observer of each operation.
 //!
-//! With the feature `usdt` each step is a probe, too, to which `perf`, `bpftrace` and gdb attach while the program runs: provider
-//! `uslab`, the step's name, its fields. `uslab:Operation` comes before an operation's first: [`What`] as a number, and the address and length of its
-//! name, which is not terminated. A probe costs a `nop`, and its fields in registers.
+//! With the feature `usdt` each step is also a probe, to which `perf`, `bpftrace` and gdb attach while the program runs. Its provider is
+//! `uslab`, its name the step's, and its arguments are the step's fields. Each operation begins with the probe `uslab:Operation`: [`What`]
+//! as a number, then the address and the length of the name, which does not end in a zero byte. A probe costs a `nop`, and its
+//! arguments in registers.
 //!
 //! Kernel: `include/linux/tracepoint.h`, which records under locks into rings; Linux reads those later, and loses what is
 //! overwritten meanwhile.

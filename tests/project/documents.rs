@@ -11,8 +11,7 @@ use uslab_tests::workspace;
 /// Where the book lies.
 const BOOK: &str = "slab/book/src";
 
-/// The most lines of the allocator itself. It was 16,000 before object caches in C, threads that no C library registers, and the events, probes and
-/// pages for those who operate it.
+/// The most lines of the allocator itself.
 const MOST: usize = 16_500;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];

@@ -132,13 +132,17 @@ impl Cache {
     }
 
     pub(crate) fn info(&self) -> CacheInfo {
+        CacheInfo { name: self.name().to_owned(), ..self.numbers() }
+    }
+    /// The same without the name. Allocates nothing.
+    pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();
         let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
         let layer = self.config.per_cpu.stats();
         let in_magazines = layer.in_magazines;
         CacheInfo {
-            name: self.name().to_owned(),
+            name: String::new(),
             object_size: geometry.object_size() as u64,
             slab_size: geometry.stride() as u64,
             align: geometry.align() as u64,

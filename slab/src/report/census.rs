@@ -183,7 +183,8 @@ impl Census {
             let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
             return Err(Violation::Slab { cache, page, what });
         }
-        let info = cache.info();
+        // Not with its name: that may lie in a slab of this very cache, which is made for it just now.
+        let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot;
         let mut given = info.allocs + cache.late_corruptions();
         let (mut charged, mut booked) = (cache.charged(), info.pages);

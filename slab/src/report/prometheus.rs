@@ -105,7 +105,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let heaps = (self.0)();
         Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
-            // The registry ends counters' names itself, and helps with a full stop.
+            // The registry adds `_total` and the help's full stop itself.
             let help = help.strip_suffix('.').unwrap_or(help);
             let (name, kind) = match name.strip_suffix("_total") {
                 Some(name) => (name, MetricType::Counter),
