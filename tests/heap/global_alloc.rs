@@ -161,6 +161,21 @@ fn children_allocate_while_their_parents_threads_do() {
     });
 }
 
+/// Object caches are in another subsystem than what the program allocates, and reports tell them apart.
+#[test]
+fn the_heaps_of_a_process_are_told_apart() {
+    let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
+    let object = cache.alloc().unwrap();
+    let heaps = uslab::process::heaps();
+    let names: Vec<_> = heaps.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["objects", "malloc"]);
+    let has =
+        |heap: usize, cache: &str| heaps[heap].1.caches.iter().any(|of| of.name == cache && of.used > 0);
+    assert!(has(0, "told-apart") && !has(1, "told-apart"));
+    assert!(has(1, "malloc-16"), "names are of that size");
+    drop(object);
+}
+
 /// The census counted a cache's slabs, allocated the cache's name, and found a slab too many: the name's own.
 #[test]
 fn a_census_does_not_find_its_own_allocations() {

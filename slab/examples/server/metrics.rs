@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, RuntimeMetrics};
@@ -53,8 +54,10 @@ impl Collector for Runtime {
 pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let registry = Arc::new(registry);
     loop {
-        if let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, registry.clone()));
+        match listener.accept().await {
+            Ok((stream, _)) => _ = tokio::spawn(answer(stream, registry.clone())),
+            // No descriptor is left, perhaps: some client may go.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
