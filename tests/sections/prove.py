@@ -32,7 +32,7 @@ import sys
 from collections import Counter
 
 import z3
-from z3 import And, BitVec, BitVecVal, BoolVal, Concat, Extract, If, Implies, Not, Or, SignExt, ZeroExt
+from z3 import And, BitVec, BitVecVal, BoolVal, Concat, Extract, If, Implies, LShR, Not, Or, SignExt, ZeroExt
 from z3 import UGE, UGT, ULE, ULT
 
 BATCHES = range(1, 5)
@@ -476,10 +476,10 @@ class Arm:
 
     def do_ubfm(self, state, to, of, right, top):
         bits, value = to["bits"], self.read(state, of, to["bits"])
-        right, top = right["immediate"], top["immediate"]
-        if top + 1 != right or top == bits - 1:
-            raise Unknown("a move of a field that is no shift to the left")
-        self.write(state, to, value << bits - right)
+        right, above = right["immediate"], bits - 1 - top["immediate"]
+        # The field from bit `right` to bit `top`; or if that is below, the field up to `top`, moved to the left.
+        field = LShR(value << above, above)
+        self.write(state, to, LShR(field, right) if bits - 1 - above >= right else field << bits - right)
 
     def do_csel(self, state, to, of, by, condition):
         bits = to["bits"]

@@ -359,7 +359,8 @@ thread or one more pre-emption than the bound is not found by them.
 const UNREACHED: &str = "
 ## Files that no concurrent checker reaches
 
-Neither a model, nor a schedule, nor the stepper runs a line of these; [REACH.md](REACH.md) has what else does.
+Neither the models, nor schedules, nor the simulation, nor the stepper, nor the protocol in step run a line of these.
+[REACH.md](REACH.md) has what else does.
 ";
 
 /// `2`, or `2 to 3`.

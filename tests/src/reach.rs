@@ -6,6 +6,7 @@
 //! A *line* here is one on which a statement or the body of an arm begins, of what ships: no tests, no constants, nothing for
 //! checkers alone.
 
+use crate::claims::Unreached;
 use crate::imports::{Imports, crates};
 use crate::source::{has_code, ships};
 use crate::workspace;
@@ -386,13 +387,10 @@ impl Table {
 
     /// What does not fit: files that have no row, rows that have no file, tools that have not run, and files that no concurrent
     /// checker reaches and nobody has given a reason for, or the other way round.
-    pub fn misfits<'f>(
-        &self,
-        files: impl IntoIterator<Item = &'f str>,
-        reasoned: impl IntoIterator<Item = &'f str>,
-    ) -> Vec<String> {
-        let files: BTreeSet<&str> = files.into_iter().collect();
-        let reasoned: BTreeSet<&str> = reasoned.into_iter().collect();
+    pub fn misfits(&self, files: &BTreeMap<String, Probed>, reasons: &[Unreached]) -> Vec<String> {
+        let some = files.iter().filter(|(_, file)| !file.is_empty());
+        let files: BTreeSet<&str> = some.map(|(name, _)| &**name).collect();
+        let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let (rows, unreached): (BTreeSet<&str>, _) =
             (self.0.keys().map(String::as_str).collect(), self.unreached());
         let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
@@ -511,12 +509,14 @@ fn l() {
         (shares[1], shares[5], shares[9]) = (None, Some(67), Some(100));
         assert_eq!(parsed.0["slab/pool/src/a.rs"], (3, shares));
         assert_eq!(parsed.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
-        let (name, other) = ("slab/pool/src/a.rs", "slab/src/b.rs");
+        let reasons = |file: &str| [Unreached { files: vec![file.to_owned()], reason: String::new() }];
         assert_eq!(
-            parsed.misfits([name], [name]),
+            parsed.misfits(&files, &reasons("slab/pool/src/a.rs")),
             ["tests/REACH.md: schedules have not run: `cargo check-reach --write`"]
         );
-        let said = parsed.misfits([other], [other]).join("\n");
+        let other = "slab/src/b.rs";
+        let others = BTreeMap::from([(other.to_owned(), files["slab/pool/src/a.rs"].clone())]);
+        let said = parsed.misfits(&others, &reasons(other)).join("\n");
         for expected in [
             "slab/src/b.rs: no row",
             "slab/pool/src/a.rs: a row",

@@ -175,9 +175,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     }
     let table = Table::new(&tree.files, &reached);
     if missing.is_empty() {
-        let reasoned = unreached()?;
-        let run = tree.files.iter().filter(|(_, file)| !file.is_empty()).map(|(name, _)| name.as_str());
-        failed.extend(table.misfits(run, reasoned.iter().flat_map(|of| &of.files).map(String::as_str)));
+        failed.extend(table.misfits(&tree.files, &unreached()?));
     }
     if args.write {
         fs::write(workspace().join("tests/REACH.md"), table.text()).context("tests/REACH.md")?;
