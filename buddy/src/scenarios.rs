@@ -37,6 +37,10 @@ uslab_magazine::sync::scenarios! {
         bug("no merge", "B1", "missed merge with the buddy");
         bug("frame marked after the lock", "B1", "page 1 taken off an empty list");
     }
+    b1_told {
+        loom("B1 two allocations, observed", Model::new(THREE, 500), models::two_allocations_are_told_apart);
+        bug("splits are counted in one lock hold and used in the next", "B1", "splits are told once");
+    }
     b2 {
         loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_against_two_frees);
         bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");

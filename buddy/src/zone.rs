@@ -423,6 +423,10 @@ impl Zone {
         let mut inner = self.inner.lock();
         let (calls, splits) = (inner.events.system_calls(), inner.events.splits);
         let uncommitted = inner.uncommitted;
+        planted!("splits are counted in one lock hold and used in the next" => {
+            drop(inner);
+            inner = self.inner.lock();
+        });
         let (mut filled, mut last) = (0, 0);
         let mut limit = None;
         while filled < max {

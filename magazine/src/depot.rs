@@ -76,11 +76,12 @@ impl Blocks {
         let slots = core::iter::successors(self.0.as_ref(), |block| block.slot().next.as_ref());
         slots.map(|block| &block.slot().magazine)
     }
-    /// Where there is no table to take them back.
+    /// Where there is no table to take them back. Returns how many they were.
     #[cfg(any(test, loom, shuttle))]
-    pub(crate) fn free(mut self) {
+    pub(crate) fn free(mut self) -> usize {
         // SAFETY: made by `Block::on_heap`, and owned.
-        core::iter::from_fn(|| self.pop()).for_each(|block| unsafe { drop(Box::from_raw(block.0.as_ptr())) });
+        let free = |block: Block| unsafe { drop(Box::from_raw(block.0.as_ptr())) };
+        core::iter::from_fn(|| self.pop()).map(free).count()
     }
 }
 
@@ -180,6 +181,10 @@ impl Depot {
                 self.spare.set(1);
             }
         }
+        planted!("a take is remembered in another lock hold" => {
+            drop(full);
+            full = self.full.lock();
+        });
         full.min = full.min.min(full.len);
         planted!("the length of a depot forgets what left it" => return true);
         self.publish(full.len);
@@ -205,6 +210,10 @@ impl Depot {
         if full.len >= self.limit || !full.open {
             return false;
         }
+        planted!("a depot has room in one lock hold and gets a magazine in the next" => {
+            drop(full);
+            full = self.full.lock();
+        });
         let Some(mut block) = full.spare.pop().or_else(more) else { return false };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);

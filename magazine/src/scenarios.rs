@@ -1,7 +1,7 @@
 //! The layer under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): R1 and R3 the contract of
-//! a section, M1-M4 what travels, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork, D1-D4 the depot. Each ends
+//! a section, M1-M4 what travels, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork, D1-D5 the depot. Each ends
 //! in the census of `world`.
 //!
 //! All but those of the depot run twice: over the claimed slot and over the token model of restartable sequences, with the same
@@ -234,6 +234,18 @@ crate::sync::scenarios! {
     d4_a_reap_takes_only_what_nobody_needed {
         loom("D4: reap against take and put", Model::new(Bound::None, 11000), models::depot_reap);
         bug("reap ignores the working set", "D4", "they have just come");
+    }
+    d4_a_reap_knows_what_was_needed {
+        loom("D4: reap behind take and put", Model::new(Bound::None, 3), models::depot_reap_beside_put);
+        bug("a take is remembered in another lock hold", "D4", "of two one was needed");
+    }
+    d5_two_put_where_one_has_room {
+        loom("D5: put, put, room for one", Model::new(Bound::None, 3), models::depot_limit);
+        bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "has what it has room for");
+    }
+    d5_a_depot_is_closed_and_emptied {
+        loom("D5: put against close and take", Model::new(Bound::None, 3), models::depot_closed);
+        bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "closed keeps nothing");
     }
 
     // ---- Larger ones

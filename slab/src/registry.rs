@@ -68,6 +68,10 @@ impl<T> Registry<T> {
             return;
         };
         let gone = found.take();
+        planted!("who comes off is counted in the next lock hold" => {
+            drop(list);
+            list = self.0.lock();
+        });
         list.gone += 1;
         if 2 * list.gone > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());

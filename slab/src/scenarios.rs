@@ -1,6 +1,6 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S3 the lists of slabs,
+//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
 //! L2-L8 waiting at them and accounts, P1
 //! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
@@ -132,6 +132,10 @@ uslab_magazine::sync::scenarios! {
     s3_beside_refill {
         loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_beside_refill);
     }
+    s4 {
+        loom("S4 live beside an allocation", Model::new(THREE, 24), models::live_beside_an_allocation);
+        bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
+    }
     c1 {
         loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_beside_the_last_free);
     }
@@ -142,6 +146,10 @@ uslab_magazine::sync::scenarios! {
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
         bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
+    }
+    r1_two_go {
+        loom("R1 two come off the registry", Model::new(Bound::None, 2), models::two_come_off_the_registry);
+        bug("who comes off is counted in the next lock hold", "R1", "entries: 1");
     }
     m1 {
         loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);

@@ -175,6 +175,22 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
 }
 
 #[test]
+fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
+    let (subsystem, faults) = faulty();
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
+        let mut own = cache.prefill(Gfp::KERNEL, 3).unwrap();
+        faults.arm(parse("slab:nth=2,times=-1").unwrap());
+        assert_eq!(own.refill(1001), Err(AllocError::Injected));
+        faults.disarm();
+        assert_eq!(own.len(), 3, "what came before the refusal went back");
+        own.refill(1001).unwrap();
+        assert_eq!(own.len(), 1001, "it asks for no more than it keeps");
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
 fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();

@@ -70,8 +70,8 @@ pub struct Ended {
     pub used: Duration,
 }
 
-/// Runs a command. It is killed once it has used so much CPU time, or has used none for so long: on a machine that does other things,
-/// too, the time that passes says little.
+/// Runs a command. It is killed once it has used so much CPU time, or has asked for none for so long: on a machine that does other
+/// things, too, the time that passes says little.
 ///
 /// # Errors
 /// It cannot be started, or what it prints cannot be read.
@@ -83,7 +83,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     let (mut used, mut at) = (Duration::ZERO, begun);
     let status = loop {
         let now = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
-        if now > used {
+        if now > used || at.elapsed() >= limit && asks_for_cpu(child.id()) {
             (used, at) = (now, Instant::now());
         }
         match child.try_wait()? {
@@ -111,6 +111,15 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * ticks))
 }
 
+/// Whether a thread of a process could run, where there is a `/proc` (proc(5)): it has no CPU only because others have them.
+fn asks_for_cpu(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
+        // Behind the name, which may have anything in it, the state.
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('R'))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +134,22 @@ mod tests {
         assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
         let ended = shell("echo here; exec sleep 1000", 0.3);
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
+    }
+
+    /// On a busy machine a process got no CPU for seconds, and was said to be out of time.
+    #[test]
+    fn what_could_run_is_told_from_what_waits() {
+        for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            // Once it is what it is to be.
+            let said = (0..10_000).any(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                asks_for_cpu(child.id()) == asks
+            });
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(said, "{script}");
+        }
     }
 
     #[test]

@@ -48,24 +48,25 @@ pub mod mutant_switch {
         let active = ACTIVE.load(Relaxed);
         active < REACHED && active == mutant || active >= REACHED && active != NONE && asked(mutant)
     }
+    // Nothing here calls the heap: tests watch it, and what is changed may lie below it.
+    unsafe extern "C" {
+        fn atexit(f: extern "C" fn()) -> i32;
+        fn getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
+    }
+    fn variable(name: &'static std::ffi::CStr) -> Option<&'static std::ffi::CStr> {
+        // SAFETY: both end with a zero, and no test changes these variables.
+        unsafe { getenv(name.as_ptr()).as_ref().map(|text| std::ffi::CStr::from_ptr(text)) }
+    }
     #[cold]
     fn asked(mutant: u32) -> bool {
         if ACTIVE.load(Relaxed) == UNKNOWN {
-            // What asks meanwhile, the allocation of the name among it, is told no.
-            ACTIVE.store(NONE, Relaxed);
-            let active = match std::env::var("MUTANT") {
-                Ok(text) => text.parse().unwrap_or(NONE),
-                Err(_) if std::env::var_os("MUTANT_REACHED").is_some() => {
-                    unsafe extern "C" {
-                        fn atexit(f: extern "C" fn()) -> i32;
-                    }
-                    // SAFETY: `note` may run at any time, and is C's to call.
-                    unsafe { atexit(note) };
-                    REACHED
-                }
-                Err(_) => NONE,
-            };
-            ACTIVE.store(active, Relaxed);
+            let named = variable(c"MUTANT").map(|text| text.to_str().ok().and_then(|text| text.parse().ok()));
+            let noted = named.is_none() && variable(c"MUTANT_REACHED").is_some();
+            ACTIVE.store(if noted { REACHED } else { named.flatten().unwrap_or(NONE) }, Relaxed);
+            if noted {
+                // SAFETY: `note` may run at any time, and is C's to call. Twice does no harm.
+                unsafe { atexit(note) };
+            }
             return on(mutant);
         }
         SEEN[mutant as usize % MOST].store(true, Relaxed);
@@ -73,11 +74,18 @@ pub mod mutant_switch {
     }
     extern "C" fn note() {
         use std::io::Write;
+        use std::os::unix::ffi::OsStrExt;
         ACTIVE.store(NONE, Relaxed);
-        let seen: String = (0..MOST).filter(|at| SEEN[*at].load(Relaxed)).map(|at| format!("{at}\n")).collect();
-        let Some(name) = std::env::var_os("MUTANT_REACHED") else { return };
-        if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(name) {
-            let _ = file.write_all(seen.as_bytes());
+        let Some(name) = variable(c"MUTANT_REACHED") else { return };
+        let name = std::ffi::OsStr::from_bytes(name.to_bytes());
+        let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(name) else { return };
+        for at in (0..MOST).filter(|at| SEEN[*at].load(Relaxed)) {
+            // A line at once: other processes append to the file, too.
+            let mut line = [0; 8];
+            let mut rest = &mut line[..];
+            let _ = writeln!(rest, "{at}");
+            let left = rest.len();
+            let _ = file.write_all(&line[..line.len() - left]);
         }
     }
 }
@@ -417,9 +425,11 @@ impl Walk<'_> {
                 continue;
             }
             let (name, taken) = (guard.ident.to_string(), self.text(&range(&init.expr)).to_owned());
-            let rest = stmts[i + 1..]
-                .iter()
-                .take_while(|stmt| !self.text(&range(*stmt)).contains(&format!("drop({name})")));
+            // A planted bug leaves it as well, and is not there.
+            let stays = |stmt: &&Stmt| {
+                matches!(stmt, Stmt::Macro(_)) || !self.text(&range(*stmt)).contains(&format!("drop({name})"))
+            };
+            let rest = stmts[i + 1..].iter().take_while(stays);
             let rest: Vec<_> = rest.skip(1).map(range).collect();
             if !rest.is_empty() && guard.mutability.is_none() {
                 self.made.always.push(range(&guard.ident).start);
@@ -623,6 +633,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     /// What a text becomes with one of its mutants on, by the rule and the change: the switch is evaluated by hand.
     fn mutants(text: &str) -> Vec<String> {
@@ -667,6 +678,16 @@ mod tests {
             ]
         );
         assert_eq!(
+            mutants("fn f() -> S { let g = s.lock(); a; planted!(b => drop(g)); g.c; drop(g); S }"),
+            [
+                "f unlock: g before planted!(b => drop(g));",
+                "f unlock: g before g.c;",
+                "f statement: a; -> nothing",
+                "f statement: g.c; -> nothing",
+                "f statement: drop(g); -> nothing",
+            ]
+        );
+        assert_eq!(
             mutants("fn f() -> S { match a { 1 => b, n if n > 2 => c, _ => !d } }"),
             [
                 "f arm: 1 is never taken",
@@ -692,6 +713,66 @@ mod tests {
         let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
             #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } fn nothing() {} } fn k() -> S { #[cfg(test)] h(); #[cfg(loom)] for a in b { h(); } let s = S { #[cfg(loom)] a: !b }; S::<{ 1 + 2 }>([0; 1 + 2]) }";
         assert_eq!(mutants(text), [""; 0]);
+    }
+
+    /// It once asked for the variable by a call that allocates: a test that watches the heap then failed of the switch itself.
+    #[test]
+    fn the_switch_calls_no_heap() {
+        const PROGRAM: &str = r#"
+            use std::alloc::{GlobalAlloc, Layout, System};
+            struct Watched;
+            static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            unsafe impl GlobalAlloc for Watched {
+                unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+                    CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    unsafe { System.alloc(layout) }
+                }
+                unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+                    unsafe { System.dealloc(memory, layout) }
+                }
+            }
+            #[global_allocator]
+            static HEAP: Watched = Watched;
+            extern "C" fn last() {
+                assert_eq!(CALLS.load(std::sync::atomic::Ordering::Relaxed), unsafe { BEFORE }, "the end calls the heap");
+            }
+            static mut BEFORE: u32 = 0;
+            unsafe extern "C" { fn atexit(f: extern "C" fn()) -> i32; }
+            fn main() {
+                let calls = || CALLS.load(std::sync::atomic::Ordering::Relaxed);
+                // What ends last was asked for first.
+                unsafe { atexit(last) };
+                let before = calls();
+                let on = [mutant_switch::on(12), mutant_switch::on(345), mutant_switch::on(12)];
+                assert_eq!(calls(), before, "the switch calls the heap");
+                println!("{on:?}");
+                unsafe { BEFORE = calls() };
+            }
+        "#;
+        let folder = tempfile::tempdir().unwrap();
+        let (source, built, noted) =
+            (folder.path().join("main.rs"), folder.path().join("main"), folder.path().join("noted"));
+        std::fs::write(&source, format!("{PROGRAM}{SWITCH}")).unwrap();
+        let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+        let rustc =
+            Command::new(rustc).args(["--edition=2024", "-o"]).args([&built, &source]).output().unwrap();
+        assert!(rustc.status.success(), "{}", String::from_utf8_lossy(&rustc.stderr));
+        let run = |variables: &[(&str, &str)]| {
+            let mut program = Command::new(&built);
+            program.env_remove("MUTANT").env_remove("MUTANT_REACHED").envs(variables.iter().copied());
+            let ran = program.output().unwrap();
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+            String::from_utf8(ran.stdout).unwrap()
+        };
+        let noted_name = noted.to_str().unwrap();
+        assert_eq!(run(&[]), "[false, false, false]\n");
+        assert_eq!(run(&[("MUTANT", "345"), ("MUTANT_REACHED", noted_name)]), "[false, true, false]\n");
+        assert_eq!(run(&[("MUTANT", "none")]), "[false, false, false]\n");
+        assert!(!noted.exists());
+        for noted_by in ["12\n345\n", "12\n345\n12\n345\n"] {
+            assert_eq!(run(&[("MUTANT_REACHED", noted_name)]), "[false, false, false]\n");
+            assert_eq!(std::fs::read_to_string(&noted).unwrap(), noted_by);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
+use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Script, on_cpu};
 
 /// An allocator of `pages` pages in one maximal block.
@@ -19,6 +20,30 @@ pub(super) fn alloc_against_the_free_of_the_buddy() {
     let t = thread::spawn(move || other.alloc(ONE, Gfp::KERNEL, None).unwrap());
     free(&pages, mine, ONE);
     free(&pages, t.join().unwrap(), ONE);
+    audit(&pages);
+}
+
+/// B1: two allocations: each tells of its own splits and no others.
+pub(super) fn two_allocations_are_told_apart() {
+    let pages = allocator(4, false);
+    let told = Arc::new(AtomicU32::new(0));
+    let splits = told.clone();
+    let observer = pages.tracepoints().observe(move |op| {
+        for step in op.steps {
+            if let Step::BlocksTaken { splits: own, .. } = step {
+                // Relaxed: it is read when both threads are done.
+                splits.fetch_add(u32::from(*own), Relaxed);
+            }
+        }
+    });
+    let other = pages.clone();
+    let t = thread::spawn(move || other.alloc(ONE, Gfp::KERNEL, None).unwrap());
+    let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let theirs = t.join().unwrap();
+    drop(observer);
+    assert_eq!(told.load(Relaxed), 2, "splits are told once");
+    free(&pages, mine, ONE);
+    free(&pages, theirs, ONE);
     audit(&pages);
 }
 

@@ -5,7 +5,7 @@
 //! next allocation of the round.
 
 use crate::cpu::Cpus;
-use crate::depot::{Block, Depot};
+use crate::depot::{Block, Blocks, Depot};
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
@@ -253,39 +253,62 @@ pub(super) fn child(world: &World) {
 /// A depot alone, with magazines of one round. Rounds count from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
+    limit: usize,
     /// One per round; written by whoever puts it in.
     written: Vec<UnsafeCell<()>>,
+    /// Room that was made, for a magazine each.
+    made: Counter,
+    /// Magazines that came, and that went.
+    moved: Counter,
 }
 // SAFETY: as of `World`.
 unsafe impl Sync for DepotWorld {}
 
 impl DepotWorld {
     pub(super) fn new(rounds: usize) -> Arc<Self> {
-        let depot = Depot::new(rounds as u32);
-        Arc::new(Self { depot, written: (0..rounds).map(|_| UnsafeCell::new(())).collect() })
+        Self::of(rounds, rounds)
+    }
+    /// With room for `limit` magazines.
+    pub(super) fn of(rounds: usize, limit: usize) -> Arc<Self> {
+        let depot = Depot::new(limit as u32);
+        let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
+        Arc::new(Self { depot, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
     /// Writes to a round, and puts a magazine of it in.
     pub(super) fn put(&self, round: usize) {
+        assert!(self.try_put(round));
+    }
+    /// The same, if there is room.
+    pub(super) fn try_put(&self, round: usize) -> bool {
         let write = || self.written[round].with_mut(|_| ());
-        let put =
-            || assert!(self.depot.put(&Operation::new(), &magazine(&[round + 1]), || Some(Block::on_heap())));
+        let room = || {
+            self.made.add(1);
+            Some(Block::on_heap())
+        };
+        let put = || {
+            let there = self.depot.put(&Operation::new(), &magazine(&[round + 1]), room);
+            self.moved.add(u64::from(there));
+            there
+        };
         planted!("a round is written after its magazine was put" => {
-            put();
-            return write();
+            let there = put();
+            write();
+            return there;
         });
         write();
-        put();
+        put()
     }
     /// Takes a magazine out, and reads its round.
     pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &mut magazine).then(|| {
+            self.moved.add(1);
             let round = magazine.pop().expect("a magazine is full").addr().get() - 1;
             self.written[round].with(|_| ());
             round
         })
     }
-    /// All rounds are in the depot or out, once each.
+    /// All rounds are in the depot or out, once each; then what is left is used alone.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
@@ -296,5 +319,32 @@ impl DepotWorld {
         seen.extend(core::iter::from_fn(|| self.take()));
         seen.sort_unstable();
         assert_eq!(seen, (0..self.written.len()).collect::<Vec<_>>(), "a magazine lost or in two places");
+        assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
+        self.alone();
+    }
+    /// The depot is empty, and has one user: its room, its limit and its working set are as they should be.
+    fn alone(&self) {
+        let (op, limit) = (&Operation::new(), self.limit);
+        let made = self.made.get() as usize;
+        let put = |more: bool| self.depot.put(op, &magazine(&[1]), || more.then(Block::on_heap));
+        let take = || self.depot.take(op, &mut Magazine::new());
+        assert!(!take() && !Depot::new(0).put(op, &magazine(&[1]), || Some(Block::on_heap())));
+        assert_eq!(op.path(), Path::Cpu, "where nothing can be had, or kept, no lock is taken");
+        assert!((0..made).all(|_| put(false)) && !put(false), "the room that magazines left is used again");
+        assert!((made..limit).all(|_| put(true)) && !put(true), "it takes up to its limit");
+        assert_eq!(self.depot.surplus(op), 0, "they have just come");
+        assert!(take() && put(false));
+        assert_eq!(self.depot.surplus(op) as usize, limit - 1, "one was needed");
+        assert_eq!(self.depot.surplus(op), 1, "the others stay");
+        assert!((0..limit).all(|_| take()));
+        self.depot.set_open(false);
+        assert!(!put(true), "it is closed");
+        self.depot.set_open(true);
+        assert_eq!(self.depot.spare().map(Blocks::free), Some(limit), "all room is to spare");
+        assert!(self.depot.spare().is_none(), "it was taken");
+        assert!((0..limit).all(|_| put(true)) && take());
+        assert_eq!(self.depot.end().free(), limit, "the end has all room");
+        assert!((0..limit).all(|_| put(true)), "nothing is left there");
+        self.depot.end().free();
     }
 }

@@ -386,6 +386,10 @@ impl Node {
         if !out.has_room(full + partial, objects) {
             return false;
         }
+        planted!("room is made in one lock hold and used in the next" => let lists = {
+            drop(lists);
+            self.lists.lock()
+        });
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
             // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
             unsafe {

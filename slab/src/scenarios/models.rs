@@ -29,6 +29,20 @@ pub(super) fn who_stays_is_seen_beside_one_that_goes(goes: usize) {
     assert_eq!(walked, stay, "who stays is seen once");
 }
 
+/// R1: of seven entries three are gone, and two go at once: with the first of them the list moves up. It knows how many stay.
+pub(super) fn two_come_off_the_registry() {
+    let registry = Arc::new(Registry::new(Rank::Caches));
+    let entries: Vec<_> = (0..7).map(std::sync::Arc::new).collect();
+    entries.iter().for_each(|entry| registry.push(entry));
+    entries[4..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
+    let (other, one) = (registry.clone(), entries[0].clone());
+    let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
+    registry.remove(std::sync::Arc::as_ptr(&entries[1]));
+    t.join().unwrap();
+    assert_eq!(format!("{:?}", &*registry.list().lock()), "List { entries: 2, .. }");
+    assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), [2, 3]);
+}
+
 /// S1: it is always on the list that its fill says, moved once.
 pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
@@ -102,6 +116,19 @@ pub(super) fn shrink_beside_refill() {
     world.census(2);
     world.free(a);
     world.free(b);
+    World::end(world);
+}
+
+/// S4: what is in use is copied while an allocation adds a slab. There is room for four without asking.
+pub(super) fn live_beside_an_allocation() {
+    let world = World::new(5, Magazines::Off, &[None]);
+    let objects = [(); 8].map(|()| world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || other.alloc());
+    let live = world.cache().live().len();
+    let theirs = t.join().unwrap();
+    assert!((8..=9).contains(&live), "{live} of eight objects, or nine");
+    objects.into_iter().chain([theirs]).for_each(|object| world.free(object));
     World::end(world);
 }
 
