@@ -396,6 +396,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
+        // Else each new thread would bring its CPU another magazine.
+        if rseq::joins()
+            // SAFETY: this layer lives.
+            && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
+        {
+            return Some(round);
+        }
         tell!(op: Step::Missed);
         inject_yield();
         let at = self.this_node();

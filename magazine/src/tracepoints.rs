@@ -496,13 +496,13 @@ mod tests {
         // SAFETY: the handler does what is allowed in one: it takes no lock and allocates nothing.
         let before = unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
         // SAFETY: always.
-        let me = unsafe { libc::pthread_self() };
+        let me = unsafe { libc::pthread_self() } as usize; // musl's is a pointer
         let (done, mut own) = (AtomicBool::new(false), 0_u64);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for sent in 1..=300 {
                     // SAFETY: that thread waits for this one.
-                    assert_eq!(unsafe { libc::pthread_kill(me, libc::SIGUSR1) }, 0);
+                    assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
                     while CAME.get() < sent {
                         thread::yield_now();
                     }

@@ -34,7 +34,7 @@ static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Whether the sequences are in this build.
 const BUILT: bool = cfg!(all(
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     not(any(uslab_no_rseq, uslab_heap))
 ));
 
@@ -344,6 +344,24 @@ fn pinned_workers_touch_as_many_regions() {
     }
 }
 
+/// Where threads register themselves, each one's first allocation missed, and fetched a magazine.
+#[test]
+fn a_thread_that_allocates_once_is_served_by_its_cpu() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
+    for _ in 0..200 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let round = layer.alloc(&supplier).expect("there are 10,000");
+                layer.free(&supplier, round);
+            });
+        });
+    }
+    let stats = layer.stats();
+    // Beyond that only the first use of each CPU, and who was moved to another one in the midst of it.
+    assert!(stats.paths.cpu >= 400 - 20 * usable().len() as u64, "{stats:?}");
+}
+
 // ---------------------------------------------------------------- the build
 
 #[test]
@@ -391,11 +409,19 @@ fn a_wrong_value_is_named_and_ignored() {
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
     assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
 }
+/// The libc registers nobody: so each thread does, at its first miss. `USLAB_RSEQ=off` is without them.
 #[test]
-fn without_a_registration_the_claimed_slot_serves() {
-    in_a_process("the_expected_mechanism_serves", |c| {
-        c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "claimed")
-    });
+fn threads_that_the_libc_does_not_register_are_registered_by_us() {
+    if Cpus::os().mechanism() != Mechanism::Rseq {
+        return;
+    }
+    for test in [
+        "the_expected_mechanism_serves",
+        "pinned_workers_touch_as_many_regions",
+        "a_thread_that_allocates_once_is_served_by_its_cpu",
+    ] {
+        in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
+    }
 }
 
 #[test]

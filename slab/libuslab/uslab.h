@@ -1,8 +1,20 @@
 /*
- * uslab: object caches as Linux has them, for C programs.
+ * uslab: object caches as Linux has them, for C programs. Two libraries have them:
  *
- * A program that is linked with libuslab, or started with it (LD_PRELOAD), has its malloc too; `uslab_version` tells.
- * Caches may be used from all threads and across forks. Functions that return null or -1 say why in `errno`.
+ *   libuslab-cache   object caches, and nothing else: the program keeps the malloc that it has   pkg-config uslab-cache
+ *   libuslab         the same, and the program's malloc, C++'s new and delete included           pkg-config uslab
+ *
+ * Sizes are in bytes, times in milliseconds. What may fail returns an `enum uslab_error`, or null and the error by a pointer, which may
+ * be null; `errno` says something only where that is written. `uslab_error_text` has a sentence for each. Nothing prints, and nothing ends the
+ * program but the free of what is no object in use: it says so on standard error, and aborts.
+ *
+ * Threads: caches may be used by all threads at once, and an object be freed by another thread than it was allocated by. Not
+ * `uslab_cache_destroy`: see there. Signal handlers should not allocate.
+ *
+ * Forks: caches may be used in the child of a fork, whatever other threads did at the time. What these had in hand just then, objects in
+ * use too, is lost to the child. A child of vfork must not use caches.
+ *
+ * Never unload a library of these (dlclose): the kernel knows parts of it.
  */
 #ifndef USLAB_H
 #define USLAB_H
@@ -17,51 +29,148 @@ extern "C" {
 /* The library's version, a static string. */
 const char *uslab_version(void);
 
+enum uslab_error {
+    USLAB_OK,
+    USLAB_NO_MEMORY,   /* no memory is to be had */
+    USLAB_AT_LIMIT,    /* the cache is at its limit */
+    USLAB_REFUSED,     /* the constructor of an object refused */
+    USLAB_TOO_MANY,    /* more objects than there can ever be */
+    USLAB_BAD_NAME,    /* the name is missing, empty or has blanks */
+    USLAB_BAD_SIZE,    /* size 0, an alignment that is no power of two, more than 4 MiB */
+    USLAB_BAD_OPTIONS, /* options that do not go together, or that this version does not know */
+    USLAB_BUSY,        /* objects of the cache are in use */
+    USLAB_DAMAGED,     /* uslab_check found something wrong */
+    USLAB_NOT_WRITTEN  /* the table could not be written: errno says why */
+};
+
+/* What the error means, a static string. */
+const char *uslab_error_text(int error);
+
 /* A cache of objects of one size. */
 typedef struct uslab_cache uslab_cache;
 
-/* The numbers of a cache: objects = used + cached + free ones in slabs. */
-struct uslab_cache_info {
-    size_t object_size; /* bytes of an object, as asked for */
-    size_t slab_size;   /* bytes of a slab */
-    uint64_t slabs;     /* slabs in all */
-    uint64_t objects;   /* objects in all slabs */
-    uint64_t used;      /* objects in the program's hands */
-    uint64_t cached;    /* objects in magazines and depots */
-    uint64_t allocs;    /* objects handed out since the cache was made */
-    uint64_t frees;     /* objects taken back */
+/* Flags of a cache. */
+enum {
+    USLAB_HARDWARE_ALIGN = 1, /* aligns objects to the cache line, or to the part of it that they fill */
+    USLAB_ZERO_ON_FREE = 2,   /* fills objects with zeros when they are freed; not with a constructor or a destructor */
+    USLAB_CHECK_FREES = 4,    /* each free looks whether it is of an object in use: some 4 ns an object */
+    USLAB_MERGE = 8,          /* may share its slabs, numbers and reports with other caches of that size that ask for it */
+    USLAB_RECLAIMABLE = 16,   /* its objects can be dropped when memory is short */
+    USLAB_DMA = 32,           /* its pages are of zone DMA */
+    USLAB_NO_MAGAZINES = 64   /* nothing is kept for CPUs: each call takes a lock; for caches that are rarely used */
+};
+
+/* What `limit` counts. */
+enum { USLAB_OBJECTS, USLAB_BYTES, USLAB_SLABS };
+
+/*
+ * What a cache is made of. Set `struct_size`, `name` and `size`, and leave the rest zero that you do not need:
+ *
+ *     struct uslab_cache_options options = { .struct_size = sizeof options, .name = "request", .size = sizeof(struct request) };
+ *
+ * The functions run without any lock of the library, in whatever thread needs more memory or gives some back; they get `user`. They may
+ * use other caches, and must not throw, nor jump out, nor wait for a lock that somebody holds who allocates, frees or destroys.
+ */
+struct uslab_cache_options {
+    size_t struct_size; /* of this struct: by it a library knows a program that was made for another version */
+    const char *name;   /* in reports; without blanks; copied */
+    size_t size;        /* of an object, in bytes: 1 to 4 MiB */
+    size_t align;       /* in bytes, a power of two; 0: a word */
+    unsigned flags;
+    unsigned limit_unit; /* USLAB_OBJECTS, USLAB_BYTES or USLAB_SLABS */
+    uint64_t limit;      /* the most that the cache may have, rounded up to slabs; 0: no limit */
+    void *user;          /* for the functions */
+
+    /* Runs on each object when its slab is made, zeroed, and not when it is allocated: an object is handed out as its last user left
+       it. Not 0: it could not be constructed. Then the allocation fails with USLAB_REFUSED. */
+    int (*ctor)(void *object, void *user);
+    /* Runs on each object when its slab goes back to the pages, as its last user left it. */
+    void (*dtor)(void *object, void *user);
+
+    /* Both or none. Asked before an allocation fails at the cache's limit, or for want of memory: how many objects the program could
+       drop now; and to drop up to so many, the least useful ones first, and say how many it did. */
+    size_t (*shrinker_count)(void *user);
+    size_t (*shrinker_scan)(size_t objects, void *user);
 };
 
 /*
- * A cache of objects of `size` bytes, aligned to `align` (a power of two; 0: to a word). `name` appears in the table of
- * caches and has no blanks. `ctor`, if it is not null, runs on each object when its slab is made, zeroed, and not when it is
- * allocated: an object is handed out as its last user left it. Null with EINVAL or ENOMEM.
+ * A cache. Null with USLAB_BAD_NAME, USLAB_BAD_SIZE, USLAB_BAD_OPTIONS or USLAB_NO_MEMORY.
+ *
+ * Cost: some 1,300 bytes and microseconds; slabs are made when they are needed.
  */
-uslab_cache *uslab_cache_create(const char *name, size_t size, size_t align, void (*ctor)(void *object));
+uslab_cache *uslab_cache_create(const struct uslab_cache_options *options, int *error);
 
-/* Gives the cache's memory back. -1 with EBUSY while objects are in use: then it goes on as before. */
+/*
+ * Gives the cache's memory back; null is nothing. USLAB_BUSY while objects are in use: then it goes on as before. (One that shares its
+ * slabs, USLAB_MERGE, goes without that look while others share them.)
+ *
+ * Nobody else uses the cache meanwhile, nor anybody afterwards. When it has returned USLAB_OK none of the cache's functions runs any more, in
+ * any thread: it waits for those that do, so they must not wait for the caller, nor call it. In the child of a fork it waits for
+ * the child's threads only.
+ */
 int uslab_cache_destroy(uslab_cache *cache);
 
-/* An object; its bytes are unspecified, or as its constructor or its last user left them. Null with ENOMEM. */
-void *uslab_cache_alloc(uslab_cache *cache);
+/*
+ * An object; its bytes are unspecified, or as its constructor or its last user left them. Null with USLAB_NO_MEMORY, USLAB_AT_LIMIT or
+ * USLAB_REFUSED. `*error` is written only then.
+ *
+ * Cost: a few nanoseconds, nothing shared with other CPUs; once in 64 objects or fewer a lock.
+ */
+void *uslab_cache_alloc(uslab_cache *cache, int *error);
 
-/* A zeroed object; of a cache with a constructor as uslab_cache_alloc. Null with ENOMEM. */
-void *uslab_cache_zalloc(uslab_cache *cache);
+/* A zeroed object; of a cache with a constructor or a destructor as uslab_cache_alloc. */
+void *uslab_cache_zalloc(uslab_cache *cache, int *error);
 
-/* `n` objects to `out`, or none: -1 with ENOMEM. */
+/* As uslab_cache_alloc; at the cache's limit it waits its turn for an object, so many milliseconds at most. */
+void *uslab_cache_acquire(uslab_cache *cache, uint64_t milliseconds, int *error);
+
+/* `n` objects to `out`, or none. Errors as uslab_cache_alloc, and USLAB_TOO_MANY. */
 int uslab_cache_alloc_bulk(uslab_cache *cache, size_t n, void **out);
 
-/* Takes an object back; null is nothing. `errno` stays. */
+/* Takes an object back; null is nothing. `errno` stays. Cost: as uslab_cache_alloc. */
 void uslab_cache_free(uslab_cache *cache, void *object);
 
-/* Gives back all slabs without objects in use, those whose objects are merely cached included. How many. */
+/* Takes `n` objects back; nulls are nothing. `errno` stays. */
+void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects);
+
+/* Gives back all slabs without objects in use, those whose objects are merely kept for CPUs included. How many. */
 size_t uslab_cache_shrink(uslab_cache *cache);
 
-/* The numbers now. */
+/* Ends an interval: gives back what was kept for CPUs and not needed since the last one. How many objects. */
+uint64_t uslab_cache_reap(uslab_cache *cache);
+
+/* The numbers of a cache: objects = used + cached + free ones in slabs. Exact while nobody uses it. */
+struct uslab_cache_info {
+    size_t struct_size;   /* set it before the call: as in the options */
+    size_t object_size;   /* bytes of an object, as asked for */
+    size_t slab_size;     /* bytes of a slab */
+    uint64_t slabs;       /* slabs in all */
+    uint64_t objects;     /* objects in all slabs */
+    uint64_t used;        /* objects in the program's hands */
+    uint64_t cached;      /* objects in magazines and depots: kept for CPUs */
+    uint64_t allocs;      /* objects handed out since the cache was made */
+    uint64_t frees;       /* objects taken back */
+    uint64_t failures;    /* allocations that failed */
+    uint64_t constructed; /* times that the constructor ran */
+    uint64_t destructed;  /* and the destructor */
+    uint64_t limit;       /* the most slabs; 0: no limit */
+};
+
+/* The numbers now. Cost: every CPU's words are read, each node's lock is taken. */
 void uslab_cache_info(const uslab_cache *cache, struct uslab_cache_info *info);
 
-/* Writes the table of the caches that ever had a slab, malloc's included, as /proc/slabinfo has it. -1 with the error of
-   writing. */
+/*
+ * Walks all caches and pages, and looks whether anything is lost or where it should not be: USLAB_DAMAGED, and what it is to `text`, at most
+ * `size` bytes with the NUL (null: not wanted). Only while no other thread uses a cache. Under libuslab: nor malloc, and without the library's own
+ * thread (USLAB_OPTIONS=reap=0).
+ */
+int uslab_check(char *text, size_t size);
+
+/* Ends an interval of all caches, and gives the memory back to the system that was of no use throughout it. How many bytes. */
+size_t uslab_reap(void);
+
+/* Writes the table of the caches that ever had a slab (under libuslab, malloc's, too) as /proc/slabinfo has it. USLAB_NOT_WRITTEN
+   with `errno`. */
 int uslab_slabinfo(int fd);
 
 #ifdef __cplusplus

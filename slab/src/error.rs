@@ -26,6 +26,7 @@
 //! | `membarrier` refused, which was granted at the start | none: what lies on CPUs' stacks stays there and serves; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |
 //! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
 //! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
+//! | a constructor refuses | [`AllocError::Constructor`] | `a_constructor_that_refuses_is_an_error_and_nothing_is_lost` |
 //! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
@@ -69,6 +70,8 @@ pub enum AllocError {
         /// Bytes that were asked for.
         bytes: usize,
     },
+    /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object of a new slab refused.
+    Constructor,
     /// The cache was destroyed.
     Destroyed,
     /// The memory that is to be moved is no object; its corruption was reported.
@@ -93,6 +96,7 @@ impl fmt::Display for AllocError {
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
             Self::TooLarge => f.write_str("larger than what can be had"),
             Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
+            Self::Constructor => f.write_str("the constructor of an object refused"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NotAnObject => f.write_str("the address is that of no object"),
             Self::Injected => f.write_str("refused by fault injection"),

@@ -21,7 +21,7 @@ const APART: &str = "slab/src/handle";
 const OFF: usize = 100;
 
 /// Pages in which every file that is named must exist.
-const MAPS: [&str; 10] = [
+const MAPS: [&str; 11] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -32,6 +32,7 @@ const MAPS: [&str; 10] = [
     "slab/book/src/embed.md",
     "slab/book/src/recipes.md",
     "slab/book/src/operate.md",
+    "slab/book/src/c.md",
 ];
 
 /// What `cargo` has itself.

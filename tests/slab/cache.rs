@@ -425,6 +425,99 @@ fn threads_on_real_cpus_lose_nothing() {
     assert_all_given_back(&subsystem);
 }
 
+/// What the constructor made beside the object is given back by the destructor, once for each object, whoever gives the slab back.
+#[test]
+fn a_destructor_runs_once_for_each_object_when_its_slab_goes() {
+    on_cpu(0);
+    for way in ["shrink", "destroy", "drop", "last free"] {
+        let subsystem = subsystem(2);
+        let other = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
+        let (made, gone) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
+        let (constructed, destructed) = (made.clone(), gone.clone());
+        let cache = KmemCache::builder("inode", 200)
+            .ctor(move |inode| {
+                inode[199] = 7;
+                constructed.add(1);
+            })
+            .dtor(move |inode| {
+                assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
+                // No lock is held here, and no CPU's region: it may allocate.
+                drop(other.alloc_block(Gfp::KERNEL).unwrap());
+                destructed.add(1);
+            })
+            .build_in(&subsystem)
+            .unwrap();
+        let objects: Vec<_> =
+            (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        for object in &objects {
+            // SAFETY: the objects are ours.
+            unsafe { object.write(1) };
+        }
+        assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
+        let (last, others) = objects.split_first().unwrap();
+        // SAFETY: allocated above, freed once.
+        others.iter().for_each(|object| unsafe { cache.free(*object) });
+        assert_eq!((cache.shrink(), gone.get()), (0, 0), "{way}: an object in use keeps its slab");
+        if way != "last free" {
+            // SAFETY: as above.
+            unsafe { cache.free(*last) };
+            assert_eq!(gone.get(), 0, "{way}: a free object stays constructed");
+        }
+        match way {
+            "shrink" => assert_eq!(cache.shrink(), 1),
+            "destroy" => cache.destroy().unwrap(),
+            "drop" => drop(cache),
+            _ => {
+                let kept = cache.alloc_block(Gfp::KERNEL).unwrap();
+                assert!(cache.destroy().is_err() && gone.get() == 0);
+                drop(kept);
+                // SAFETY: as above.
+                unsafe { cache.free(*last) };
+                drop(cache);
+            }
+        }
+        assert_eq!(gone.get(), made.get(), "{way}");
+        subsystem.check().unwrap();
+    }
+}
+
+#[test]
+fn a_constructor_that_refuses_is_an_error_and_nothing_is_lost() {
+    on_cpu(0);
+    let subsystem = subsystem(2);
+    let (left, made, gone) =
+        (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
+    let (memory, constructed, destructed) = (left.clone(), made.clone(), gone.clone());
+    let cache = KmemCache::builder("inode", 200)
+        // Before the constructor: neither takes the other away.
+        .dtor(move |_| destructed.add(1))
+        .try_ctor(move |_| {
+            let some = memory.get() > 0;
+            if some {
+                memory.sub(1);
+                constructed.add(1);
+            }
+            some
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
+    assert_eq!(
+        (refused, refused.to_string().as_str()),
+        (AllocError::Constructor, "the constructor of an object refused")
+    );
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
+    assert_eq!((made.get(), gone.get()), (5, 5), "those of the slab that were constructed");
+    assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
+    subsystem.check().unwrap();
+    // There is memory again.
+    left.set(1000);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    cache.destroy().unwrap();
+    assert_eq!(made.get(), gone.get());
+    subsystem.check().unwrap();
+}
+
 #[test]
 fn bad_caches_are_errors() {
     let subsystem = subsystem(1);
@@ -438,6 +531,8 @@ fn bad_caches_are_errors() {
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
     let zeroed = KmemCache::builder("o", 8).ctor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
     assert_eq!(zeroed.to_string(), "objects of a cache with a constructor cannot be zeroed on free");
+    let zeroed = KmemCache::builder("o", 8).dtor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
+    assert_eq!(zeroed, uslab::CacheError::ZeroOnFree);
     let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
     let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
     assert_eq!(strange.to_string(), "the account is of another subsystem than the cache");

@@ -62,6 +62,15 @@ pub fn libuslab() -> PathBuf {
     built(&ONCE, &["--lib"], "libuslab.so")
 }
 
+/// The same of `libuslab-cache.so`, which cargo calls `libuslab_cache.so`.
+///
+/// # Panics
+/// As [`uslab`].
+pub fn libuslab_cache() -> PathBuf {
+    // All libraries are built at once.
+    libuslab().with_file_name("libuslab_cache.so")
+}
+
 /// The same of the example server.
 ///
 /// # Panics

@@ -20,7 +20,8 @@ use syn::visit::{self, Visit};
 use syn::{Expr, Stmt};
 
 /// Crates of the allocator, by where they lie.
-pub const CRATES: [&str; 6] = ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab"];
+pub const CRATES: [&str; 7] =
+    ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
 /// Bytes of a file of what was reached: one a line.
 pub const MOST: usize = 1 << 16;

@@ -9,7 +9,7 @@ pub enum Mechanism {
     /// A compare-and-exchange claims the region for the length of one operation: everywhere, one locked instruction.
     #[default]
     Claimed,
-    /// A restartable sequence: Linux on x86-64 or aarch64 with glibc 2.35 or newer, no locked instruction.
+    /// A restartable sequence: Linux on x86-64 or aarch64, no locked instruction.
     Rseq,
 }
 

@@ -25,7 +25,7 @@ pub(crate) mod rseq;
 #[cfg(all(
     not(any(loom, shuttle)),
     target_os = "linux",
-    target_env = "gnu",
+    any(target_env = "gnu", target_env = "musl"),
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     not(any(uslab_no_rseq, uslab_heap, miri))
 ))]
@@ -34,32 +34,13 @@ pub(crate) mod rseq;
     not(any(loom, shuttle)),
     not(all(
         target_os = "linux",
-        target_env = "gnu",
+        any(target_env = "gnu", target_env = "musl"),
         any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
         not(any(uslab_no_rseq, uslab_heap, miri))
     ))
 ))]
 #[path = "absent.rs"]
 pub(crate) mod rseq;
-#[cfg(all(
-    not(any(loom, shuttle)),
-    target_os = "linux",
-    target_env = "gnu",
-    target_arch = "x86_64",
-    not(any(uslab_no_rseq, uslab_heap, miri))
-))]
-#[path = "rseq/x86_64.rs"]
-mod sections;
-#[cfg(all(
-    not(any(loom, shuttle)),
-    target_os = "linux",
-    target_env = "gnu",
-    target_arch = "aarch64",
-    target_endian = "little",
-    not(any(uslab_no_rseq, uslab_heap, miri))
-))]
-#[path = "rseq/aarch64.rs"]
-mod sections;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[path = "linux.rs"]

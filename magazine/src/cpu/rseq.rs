@@ -1,7 +1,8 @@
-//! Operations on regions by restartable sequences: x86-64 and aarch64 Linux with glibc 2.35 or newer.
+//! Operations on regions by restartable sequences: x86-64 and aarch64 Linux, with glibc or musl.
 //!
 //! Here is what all processors have in common; `rseq/x86_64.rs` and `rseq/aarch64.rs` have the sections, and nothing else:
-//! [`PcpuPtr`]'s four operations, and how a processor comes to a symbol and to what belongs to a thread.
+//! [`PcpuPtr`]'s four operations, and how a processor comes to a symbol and to what belongs to a thread. Who tells the kernel of
+//! a thread stands in [`registration`].
 //!
 //! # The problem
 //!
@@ -57,9 +58,9 @@
 //!
 //! # When it serves
 //!
-//! [`mechanism`] decides once per process: the libc registered its threads (`__rseq_size` is not 0) *and* the kernel
-//! accepts the registration for the rseq membarrier. Else, and where the environment says **`USLAB_RSEQ=off`**, the
-//! claimed slot serves everything. A debugger that single-steps needs that: every step inside a section aborts it,
+//! [`mechanism`] decides once per process: the kernel accepts the registration for the rseq membarrier, *and* the libc registered
+//! its threads (`__rseq_size` is not 0) or this thread can be [registered](registration) by us. Else, and where the environment
+//! says **`USLAB_RSEQ=off`**, the claimed slot serves everything. A debugger that single-steps needs that: every step inside a section aborts it,
 //! so stepping through one never ends. (Breakpoints behind it are fine.)
 //!
 //! # One path for both
@@ -77,7 +78,6 @@
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::regions::Regions;
-use super::sections::{cpu_id_at, scratch, symbols};
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::region::{CAP, Class, Header, NULL};
@@ -86,9 +86,19 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
+use registration::{SIZE, UNREGISTERED, register};
+use sections::{cpu_id_at, scratch, symbols, thread_pointer};
+
+mod registration;
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq/aarch64.rs"]
+mod sections;
+#[cfg(target_arch = "x86_64")]
+#[path = "rseq/x86_64.rs"]
+mod sections;
 
 /// Sections that the kernel sent to their abort address, in this process.
-pub(super) static ABORTS: Counter = Counter::new(0);
+static ABORTS: Counter = Counter::new(0);
 
 /// How often a section of this process was restarted.
 pub(crate) fn aborts() -> u64 {
@@ -96,38 +106,63 @@ pub(crate) fn aborts() -> u64 {
 }
 
 /// `struct rseq`: where its fields lie.
-pub(super) const CPU_ID: usize = 4;
-pub(super) const RSEQ_CS: usize = 8;
+const CPU_ID: usize = registration::CPU_ID;
+const RSEQ_CS: usize = 8;
 /// Of a region, where what is committed stands.
-pub(super) const COMMITTED: usize = offset_of!(Header, committed);
+const COMMITTED: usize = offset_of!(Header, committed);
 
 /// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer; `None` if the kernel does not serve
 /// it up to what sections use.
-fn registration() -> Option<isize> {
+fn libc_area() -> Option<isize> {
     let (offset, size) = symbols();
     // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
+/// The same, or where ours lies, which the kernel serves in registered threads.
+fn area() -> isize {
+    libc_area().unwrap_or_else(|| scratch() + SIZE as isize)
+}
 
-// Thread-local memory of the size of `struct rseq`, for layers and threads that the kernel does not serve. In the static
-// TLS block, as [`scratch`] demands: so its offset is the same in every thread. Weak: two copies of this crate in
-// one program share it.
+// Thread-local memory of twice the size of `struct rseq`: for layers that the kernel does not serve, and for threads that the
+// libc does not register; the latter's says that nobody has. In the static TLS block, as [`scratch`] demands: so its offset is the
+// same in every thread. Weak: two copies of this crate in one program share it.
 global_asm!(
-    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
+    ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
     ".weak uslab_rseq_scratch",
     ".hidden uslab_rseq_scratch",
     ".type uslab_rseq_scratch, @object",
     "uslab_rseq_scratch: .zero 32",
-    ".size uslab_rseq_scratch, 32",
+    ".long 0, -1",
+    ".zero 24",
+    ".size uslab_rseq_scratch, 64",
     ".popsection",
 );
 
-/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration.
+/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration. Registers the thread if
+/// that is for us to do.
 #[inline]
 pub(crate) fn cpu_id() -> u32 {
-    registration().map_or(u32::MAX, cpu_id_at)
+    match cpu_id_at(area()) {
+        UNREGISTERED => first_use(),
+        cpu => cpu,
+    }
+}
+/// Whether the thread was registered just now: then what has missed may hit.
+pub(crate) fn joins() -> bool {
+    cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
+}
+#[cold]
+fn first_use() -> u32 {
+    if chosen() != CLAIMED && libc_area().is_none() {
+        register_thread();
+    }
+    cpu_id_at(area())
+}
+fn register_thread() -> bool {
+    // SAFETY: our area of this thread, in its TLS block.
+    unsafe { register(thread_pointer().offset(area()).cast()) }
 }
 
 /// The descriptor `66` of a section from `2` to `3` that aborts to `4`, and its entry where tools look for them.
@@ -145,7 +180,7 @@ macro_rules! descriptor {
         )
     };
 }
-pub(super) use descriptor;
+use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
@@ -171,7 +206,8 @@ fn chosen() -> u32 {
     match CHOSEN.get() {
         0 => {
             // Two threads that come first at the same time decide alike.
-            let serve = !switched_off() && registration().is_some() && membarrier(REGISTER, None);
+            let serve =
+                !switched_off() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
             let chosen = if serve { most_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
             CHOSEN.set(chosen);
             chosen
@@ -267,8 +303,8 @@ const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == N
 /// Valid while the table lives; whoever holds both sees to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
-    pub(super) words: NonNull<u8>,
-    pub(super) area: isize,
+    words: NonNull<u8>,
+    area: isize,
 }
 
 // SAFETY: numbers; what they lead to is the table, which any thread may use.
@@ -279,9 +315,9 @@ unsafe impl Sync for PcpuPtr {}
 impl PcpuPtr {
     /// For `table`: to its words if sections serve it, else to its empty region.
     pub(crate) fn new(table: &impl Regions) -> Self {
-        match (table.words(), registration()) {
-            (Some(words), Some(area)) => Self { words, area },
-            _ => Self { words: table.spare_words(), area: scratch() },
+        match table.words() {
+            Some(words) => Self { words, area: area() },
+            None => Self { words: table.spare_words(), area: scratch() },
         }
     }
     /// Every section of [`NO_CLASS`] misses.

@@ -5,6 +5,7 @@ mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;
 
+use super::registration::REFUSED;
 use super::*;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
@@ -16,10 +17,7 @@ use crate::table::{Table, Which};
 use crate::test_round::TestRound;
 use crate::tracepoints;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
-use nix::sys::time::TimeSpec;
-use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
-use nix::time::ClockId;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -248,17 +246,32 @@ fn state(dice: &mut Dice, world: &World) -> State {
 }
 
 /// Signals to this thread every 40 us while the value lives.
-fn storm() -> Timer {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does nothing, so it is safe in a signal.
-    unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
-    let to =
-        SigevNotify::SigevThreadId { signal: Signal::SIGALRM, thread_id: gettid().as_raw(), si_value: 0 };
-    let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(to)).unwrap();
-    let every = TimeSpec::from_duration(Duration::from_micros(40));
-    timer.set(Expiration::Interval(every), TimerSetTimeFlags::empty()).unwrap();
-    timer
+struct Storm(libc::timer_t);
+impl Storm {
+    fn begin() -> Self {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, so it is safe in a signal.
+        unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
+        let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
+        let every = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: numbers, for which zero is a value; and places for the answers. (`nix` sends no timer's signal to one thread on musl.)
+        unsafe {
+            let (mut to, mut timer): (libc::sigevent, _) = (core::mem::zeroed(), core::mem::zeroed());
+            to.sigev_notify = libc::SIGEV_THREAD_ID;
+            to.sigev_signo = libc::SIGALRM;
+            to.sigev_notify_thread_id = gettid().as_raw();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut to, &raw mut timer), 0);
+            assert_eq!(libc::timer_settime(timer, 0, &raw const every, core::ptr::null_mut()), 0);
+            Self(timer)
+        }
+    }
+}
+impl Drop for Storm {
+    fn drop(&mut self) {
+        // SAFETY: made above, ended once.
+        unsafe { libc::timer_delete(self.0) };
+    }
 }
 
 fn usable() -> Vec<usize> {
@@ -356,7 +369,7 @@ fn sections_do_what_the_portable_bodies_do() {
             }
             pin(me, &usable);
         });
-        let timer = storm();
+        let timer = Storm::begin();
         let restarted = |n| aborts() >= aborts_before + n;
         while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
@@ -407,18 +420,28 @@ fn sections_do_what_the_portable_bodies_do() {
 
 /// Runs `test` in a process in which nothing else runs: this program again, asked for that one test of `module`.
 fn alone(module: &str, name: &str, test: fn()) {
-    const VARIABLE: &str = "USLAB_ALONE";
-    if mechanism() != Mechanism::Rseq {
+    if mechanism() == Mechanism::Rseq {
+        again(module, name, test, None);
+    } else {
         println!("no restartable sequences here: nothing to look at");
-        return;
     }
+}
+/// The same where the libc registers no thread.
+fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
+    // Whether there are sequences here is asked in the parent: the test itself may be the first to ask.
+    if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
+        again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
+    }
+}
+const ALONE: &str = "USLAB_ALONE";
+fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     let (_, module) = module.split_once("::").unwrap();
     let name = format!("{module}::{name}");
-    if std::env::var_os(VARIABLE).is_some_and(|asked| *asked == *name) {
+    if std::env::var_os(ALONE).is_some_and(|asked| *asked == *name) {
         return test();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(VARIABLE, &name);
+    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(ALONE, &name).envs(variable);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -494,27 +517,18 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let area = registration().unwrap();
-            let unregistered = {
-                let here: usize;
-                // SAFETY: the thread pointer's first word is itself.
-                #[cfg(target_arch = "x86_64")]
-                unsafe {
-                    core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, readonly))
-                };
-                // SAFETY: reads the thread pointer.
-                #[cfg(target_arch = "aarch64")]
-                unsafe {
-                    core::arch::asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, nomem))
-                };
-                // SAFETY: gives up this thread's own registration, with the libc's size and signature.
-                unsafe {
-                    libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, sections::SIGNATURE)
-                }
-            };
-            assert_eq!(unregistered, 0, "{}", std::io::Error::last_os_error());
-            assert_eq!(cpu_id(), u32::MAX);
+            let here = thread_pointer().wrapping_offset(area());
+            // SAFETY: this thread's area, and its own registration: the libc's or ours.
+            unsafe { registration::leave(here.cast()) };
+            assert_eq!(cpu_id(), REFUSED);
             goes_round(&layer, &supplier);
+            // As where a libc has registered nobody; nor do we, then.
+            if libc_area().is_some() {
+                // SAFETY: nobody is registered here, so nobody else writes to it.
+                unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
+                assert_eq!(cpu_id(), UNREGISTERED);
+                goes_round(&layer, &supplier);
+            }
             layer.drain(&supplier, 0..layer.cpus().count());
             layer.reap(&supplier);
         });
@@ -539,13 +553,66 @@ fn a_cpu_beyond_the_table_goes_round_the_stacks() {
     });
 }
 
+/// Else the kernel writes to memory that is somebody else's by then.
+#[test]
+fn a_thread_that_ends_gives_its_registration_back() {
+    /// What the thread's CPU was, when all other keys' destructors had run.
+    static AT_THE_END: Fixed = Fixed::new(0);
+    static KEY: Fixed = Fixed::new(0);
+    unsafe extern "C" fn ends(turns: *mut libc::c_void) {
+        AT_THE_END.set(cpu_id_at(area()));
+        // Destructors run up to four times while there is something to destruct.
+        // SAFETY: a key of ours; a number, not an address.
+        unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
+    }
+    in_a_process_without_the_libcs(module_path!(), "a_thread_that_ends_gives_its_registration_back", || {
+        let joined = std::thread::spawn(|| {
+            let before = cpu_id_at(area());
+            let used = cpu_id();
+            let mut key = 0;
+            // SAFETY: the place for the key, and then the key.
+            unsafe {
+                assert_eq!(libc::pthread_key_create(&raw mut key, Some(ends)), 0);
+                KEY.set(key);
+                assert_eq!(libc::pthread_setspecific(key, core::ptr::without_provenance(3)), 0);
+            }
+            (before, used)
+        });
+        let (before, used) = joined.join().unwrap();
+        assert_eq!(before, UNREGISTERED, "a thread is registered when it first misses");
+        assert!(used < Cpus::os().count(), "{used}");
+        assert_eq!(AT_THE_END.get(), REFUSED);
+    });
+}
+
+/// The kernel has one area a thread, and refuses a second one.
+#[test]
+fn where_another_library_registered_first_the_claimed_slot_serves() {
+    const NAME: &str = "where_another_library_registered_first_the_claimed_slot_serves";
+    in_a_process_without_the_libcs(module_path!(), NAME, || {
+        #[repr(align(32))]
+        struct Area {
+            _words: [u32; 8],
+        }
+        let theirs = Box::leak(Box::new(Area { _words: [0, UNREGISTERED, 0, 0, 0, 0, 0, 0] }));
+        // SAFETY: an area that stays.
+        let answer = unsafe { libc::syscall(libc::SYS_rseq, &raw mut *theirs, SIZE, 0, sections::SIGNATURE) };
+        assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+        // This is the thread that decides.
+        assert_eq!(layer(Cpus::os()).stats().mechanism, Mechanism::Claimed);
+        assert!(Cpus::os().current() < Cpus::os().count());
+    });
+}
+
 /// What the environment and the libc say is what is chosen, and a layer of simulated CPUs never uses sections: they lead
 /// nowhere, and all miss there.
 #[test]
 fn the_mechanism_follows_the_environment() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
-    let expected = registration().is_some() && !off;
-    assert_eq!(mechanism() == Mechanism::Rseq, expected);
+    // Where the libc registers nobody, the kernel has the last word.
+    if libc_area().is_some() || off {
+        assert_eq!(mechanism() == Mechanism::Rseq, !off);
+    }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
     // That is their table's empty region; and where there is no table, one of no class.

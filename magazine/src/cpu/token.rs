@@ -23,6 +23,9 @@ pub(crate) fn aborts() -> u64 {
 pub(crate) fn cpu_id() -> u32 {
     u32::MAX
 }
+pub(crate) fn joins() -> bool {
+    false
+}
 pub(crate) fn mechanism() -> Mechanism {
     Mechanism::Claimed
 }

@@ -1,18 +1,371 @@
-//! Object caches for C programs: what `uslab.h` declares. They stand in the malloc's own subsystem, on the same pages, so that
-//! one table shows all and one fork holds all.
+//! Object caches for C programs: what `uslab.h` declares. One source for two libraries: where the caches stand, `crate::home` says.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use crate::callbacks::{Callbacks, Functions};
+use crate::home;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr::{NonNull, null_mut};
 use nix::errno::Errno;
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
-use uslab::{CacheError, Gfp, KmemCache, Uslab};
+use std::sync::Arc;
+use std::time::Duration;
+use uslab::{AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration};
+
+/// `enum uslab_error`: what each number is, in the header's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+enum Code {
+    Ok,
+    NoMemory,
+    AtLimit,
+    Refused,
+    TooMany,
+    BadName,
+    BadSize,
+    BadOptions,
+    Busy,
+    Damaged,
+    NotWritten,
+}
+
+const TEXTS: [&CStr; 11] = [
+    c"no error",
+    c"no memory is to be had",
+    c"the cache is at its limit",
+    c"the constructor of an object refused",
+    c"more objects than there can ever be",
+    c"the name of a cache is missing, empty or has blanks",
+    c"no slab can hold objects of this size and alignment",
+    c"these options do not go together, or this version does not know them",
+    c"objects of the cache are in use",
+    c"a cache is damaged",
+    c"the table could not be written: errno says why",
+];
+const _: () = assert!(Code::NotWritten as usize == TEXTS.len() - 1);
+
+impl From<AllocError> for Code {
+    fn from(error: AllocError) -> Self {
+        match error {
+            AllocError::CacheLimit { .. } | AllocError::AccountLimit { .. } => Self::AtLimit,
+            AllocError::Constructor => Self::Refused,
+            AllocError::TooLarge => Self::TooMany,
+            _ => Self::NoMemory,
+        }
+    }
+}
+impl From<CacheError> for Code {
+    fn from(error: CacheError) -> Self {
+        match error {
+            CacheError::Name => Self::BadName,
+            CacheError::Geometry(_) => Self::BadSize,
+            CacheError::ZeroOnFree => Self::BadOptions,
+            _ => Self::NoMemory,
+        }
+    }
+}
+
+/// # Safety
+/// `error` is null or may be written to.
+unsafe fn say(error: *mut c_int, code: Code) {
+    if !error.is_null() {
+        // SAFETY: by contract.
+        unsafe { error.write(code as c_int) };
+    }
+}
+
+/// `struct uslab_cache_options`. All zero is a value.
+#[repr(C)]
+#[derive(Debug)]
+pub struct UslabCacheOptions {
+    struct_size: usize,
+    name: *const c_char,
+    size: usize,
+    align: usize,
+    flags: c_uint,
+    limit_unit: c_uint,
+    limit: u64,
+    user: *mut c_void,
+    ctor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
+    dtor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+    shrinker_count: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
+    shrinker_scan: Option<unsafe extern "C" fn(usize, *mut c_void) -> usize>,
+}
+
+impl UslabCacheOptions {
+    /// The options of a program that was made for this version of the header, an older or a newer one.
+    ///
+    /// # Safety
+    /// `options` has as many bytes as its first word says.
+    unsafe fn read(options: *const Self) -> Result<Self, Code> {
+        const KNOWN: usize = size_of::<UslabCacheOptions>();
+        // SAFETY: by contract the first word is there, and so many bytes.
+        let bytes = unsafe {
+            let size = options.cast::<usize>().read();
+            core::slice::from_raw_parts(options.cast::<u8>(), size)
+        };
+        let newer = bytes.get(KNOWN..).unwrap_or_default();
+        if bytes.len() < offset_of!(Self, align) || newer.iter().any(|byte| *byte != 0) {
+            return Err(Code::BadOptions);
+        }
+        let mut read = MaybeUninit::<Self>::zeroed();
+        // SAFETY: so many bytes are there on both sides; what is older leaves zeros, which are values.
+        unsafe {
+            read.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN));
+            Ok(read.assume_init())
+        }
+    }
+
+    fn limit(&self) -> Result<Option<Limit>, Code> {
+        Ok(Some(match (self.limit, self.limit_unit) {
+            (0, _) => return Ok(None),
+            (objects, 0) => Limit::Objects(objects),
+            (bytes, 1) => Limit::Bytes(bytes),
+            (slabs, 2) => Limit::Slabs(u32::try_from(slabs).unwrap_or(u32::MAX)),
+            _ => return Err(Code::BadOptions),
+        }))
+    }
+
+    /// # Safety
+    /// The name is null or ends in a NUL.
+    unsafe fn builder(&self) -> Result<KmemCacheBuilder, Code> {
+        if self.name.is_null() {
+            return Err(Code::BadName);
+        }
+        // SAFETY: by contract.
+        let name = unsafe { CStr::from_ptr(self.name) }.to_string_lossy();
+        let mut builder = KmemCache::builder(name, self.size).align(self.align);
+        let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 7] = [
+            KmemCacheBuilder::hardware_align,
+            KmemCacheBuilder::zero_on_free,
+            |builder| builder.check_frees(true),
+            KmemCacheBuilder::merge,
+            KmemCacheBuilder::reclaimable,
+            KmemCacheBuilder::dma,
+            |builder| builder.magazines(Magazines::Off),
+        ];
+        if self.flags >> flags.len() != 0 {
+            return Err(Code::BadOptions);
+        }
+        for (bit, flag) in flags.into_iter().enumerate() {
+            if self.flags >> bit & 1 == 1 {
+                builder = flag(builder);
+            }
+        }
+        if let Some(limit) = self.limit()? {
+            builder = builder.limit(limit);
+        }
+        Ok(builder)
+    }
+}
+
+/// `uslab_cache`.
+#[derive(Debug)]
+pub struct UslabCache {
+    cache: KmemCache,
+    shrinker: Option<Registration>,
+    callbacks: Arc<Callbacks>,
+}
+
+/// # Safety
+/// As [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
+unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> {
+    // SAFETY: passed on.
+    let options = unsafe { UslabCacheOptions::read(options) }?;
+    if options.shrinker_count.is_some() != options.shrinker_scan.is_some() {
+        return Err(Code::BadOptions);
+    }
+    let callbacks = Callbacks::new(Functions {
+        user: options.user,
+        ctor: options.ctor,
+        dtor: options.dtor,
+        count: options.shrinker_count,
+        scan: options.shrinker_scan,
+    });
+    // SAFETY: passed on.
+    let mut builder = unsafe { options.builder() }?;
+    if options.ctor.is_some() {
+        let callbacks = callbacks.clone();
+        builder = builder.try_ctor(move |object| callbacks.construct(object));
+    }
+    if options.dtor.is_some() {
+        let callbacks = callbacks.clone();
+        builder = builder.dtor(move |object| callbacks.destruct(object));
+    }
+    let cache = home::build(builder)?;
+    let shrinker = options.shrinker_scan.map(|_| cache.register_shrinker(callbacks.clone()));
+    Ok(UslabCache { cache, shrinker, callbacks })
+}
+
+/// # Safety
+/// `options` has as many bytes as its first word says; its name ends in a NUL; its functions may be called from any thread, with its
+/// pointer, until the cache is destroyed. `error` is null or may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_create(
+    options: *const UslabCacheOptions,
+    error: *mut c_int,
+) -> *mut UslabCache {
+    // SAFETY: by contract.
+    let (code, cache) = match unsafe { create(options) } {
+        Ok(cache) => (Code::Ok, Box::into_raw(Box::new(cache))),
+        Err(code) => (code, null_mut()),
+    };
+    // SAFETY: by contract.
+    unsafe { say(error, code) };
+    cache
+}
+
+/// # Safety
+/// `cache` is null, or came from [`uslab_cache_create`], and nobody uses it meanwhile, nor after a success. It is not called by one of
+/// the cache's own functions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
+    if cache.is_null() {
+        return Code::Ok as c_int;
+    }
+    // SAFETY: by contract.
+    if unsafe { &(*cache).cache }.destroy().is_err_and(|busy| busy.aliases == 0) {
+        return Code::Busy as c_int;
+    }
+    // SAFETY: made by `Box::into_raw`, and nobody's any more.
+    let UslabCache { cache, shrinker, callbacks } = *unsafe { Box::from_raw(cache) };
+    drop((shrinker, cache));
+    Callbacks::end(callbacks);
+    Code::Ok as c_int
+}
+
+/// # Safety
+/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written to.
+#[inline(always)]
+unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
+    // SAFETY: by contract.
+    match unsafe { &(*cache).cache }.alloc(gfp) {
+        Ok(object) => object.as_ptr().cast(),
+        // SAFETY: by contract.
+        Err(why) => unsafe { failed(why, error) },
+    }
+}
+/// # Safety
+/// As [`say`].
+#[cold]
+unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { say(error, why.into()) };
+    null_mut()
+}
+
+/// # Safety
+/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written to; it is not, after a success.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { allocate(cache, Gfp::KERNEL, error) }
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { allocate(cache, Gfp::ZERO, error) }
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_acquire(
+    cache: *const UslabCache,
+    milliseconds: u64,
+    error: *mut c_int,
+) -> *mut c_void {
+    // SAFETY: by contract.
+    match unsafe { &(*cache).cache }.acquire_timeout(Gfp::KERNEL, Duration::from_millis(milliseconds)) {
+        Ok(object) => object.as_ptr().cast(),
+        // SAFETY: by contract.
+        Err(why) => unsafe { failed(why, error) },
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`]; `out` has room for `n` pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_alloc_bulk(
+    cache: *const UslabCache,
+    n: usize,
+    out: *mut *mut c_void,
+) -> c_int {
+    if n == 0 {
+        return Code::Ok as c_int;
+    }
+    // No memory is so large.
+    if n > isize::MAX as usize / size_of::<*mut c_void>() {
+        return Code::TooMany as c_int;
+    }
+    // SAFETY: an optional pointer is a pointer, null for none; each place is written before it is read.
+    let out = unsafe {
+        out.write_bytes(0, n);
+        core::slice::from_raw_parts_mut(out.cast::<Option<NonNull<u8>>>(), n)
+    };
+    // SAFETY: by contract.
+    match unsafe { &(*cache).cache }.alloc_bulk(Gfp::KERNEL, out) {
+        Ok(()) => Code::Ok as c_int,
+        Err(why) => Code::from(why) as c_int,
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`]; `object` is null, or came from this cache and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
+    if let Some(object) = NonNull::new(object.cast()) {
+        let before = Errno::last_raw();
+        // SAFETY: by contract.
+        unsafe { (*cache).cache.free(object) };
+        Errno::set_raw(before);
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_free`], for each of `n` objects.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_free_bulk(
+    cache: *const UslabCache,
+    n: usize,
+    objects: *const *mut c_void,
+) {
+    let before = Errno::last_raw();
+    for at in 0..n {
+        // SAFETY: by contract.
+        if let Some(object) = NonNull::new(unsafe { objects.add(at).read() }.cast()) {
+            // SAFETY: by contract.
+            unsafe { (*cache).cache.free(object) };
+        }
+    }
+    Errno::set_raw(before);
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
+    // SAFETY: by contract.
+    unsafe { &(*cache).cache }.shrink()
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
+    // SAFETY: by contract.
+    unsafe { &(*cache).cache }.reap()
+}
 
 /// `struct uslab_cache_info`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheInfo {
+    struct_size: usize,
     object_size: usize,
     slab_size: usize,
     slabs: u64,
@@ -21,128 +374,21 @@ pub struct UslabCacheInfo {
     cached: u64,
     allocs: u64,
     frees: u64,
+    failures: u64,
+    constructed: u64,
+    destructed: u64,
+    limit: u64,
 }
 
 /// # Safety
-/// `name` ends in a NUL; `ctor` may be called on each object.
+/// As [`uslab_cache_alloc`]; `info` has as many bytes as its first word says, and may be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_create(
-    name: *const c_char,
-    size: usize,
-    align: usize,
-    ctor: Option<unsafe extern "C" fn(*mut c_void)>,
-) -> *mut KmemCache {
+pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
     // SAFETY: by contract.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    let mut builder = KmemCache::builder(name, size).align(align);
-    if let Some(ctor) = ctor {
-        // SAFETY: by contract, and the object is the constructor's alone.
-        builder = builder.ctor(move |object| unsafe { ctor(object.as_mut_ptr().cast()) });
-    }
-    match Uslab.build(builder) {
-        Ok(cache) => Box::into_raw(Box::new(cache)),
-        Err(error) => {
-            let bad = matches!(error, CacheError::Geometry(_) | CacheError::Name);
-            if bad { Errno::EINVAL } else { Errno::ENOMEM }.set();
-            null_mut()
-        }
-    }
-}
-
-/// # Safety
-/// `cache` came from [`uslab_cache_create`], and nobody uses it meanwhile, nor after a success.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut KmemCache) -> c_int {
-    // SAFETY: by contract.
-    if unsafe { &*cache }.destroy().is_err() {
-        Errno::EBUSY.set();
-        return -1;
-    }
-    // SAFETY: made by `Box::into_raw`, and nobody's any more.
-    drop(unsafe { Box::from_raw(cache) });
-    0
-}
-
-/// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed.
-#[inline(always)]
-unsafe fn allocate(cache: *const KmemCache, gfp: Gfp) -> *mut c_void {
-    // SAFETY: by contract.
-    match unsafe { &*cache }.alloc(gfp) {
-        Ok(object) => object.as_ptr().cast(),
-        Err(_) => crate::no_memory(),
-    }
-}
-
-/// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_alloc(cache: *const KmemCache) -> *mut c_void {
-    // SAFETY: passed on.
-    unsafe { allocate(cache, Gfp::KERNEL) }
-}
-
-/// # Safety
-/// As [`uslab_cache_alloc`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const KmemCache) -> *mut c_void {
-    // SAFETY: passed on.
-    unsafe { allocate(cache, Gfp::ZERO) }
-}
-
-/// # Safety
-/// As [`uslab_cache_alloc`]; `out` has room for `n` pointers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_alloc_bulk(
-    cache: *const KmemCache,
-    n: usize,
-    out: *mut *mut c_void,
-) -> c_int {
-    if n == 0 {
-        return 0;
-    }
-    // SAFETY: an optional pointer is a pointer, null for none; each place is written before it is read.
-    let out = unsafe {
-        out.write_bytes(0, n);
-        core::slice::from_raw_parts_mut(out.cast::<Option<NonNull<u8>>>(), n)
-    };
-    // SAFETY: by contract.
-    match unsafe { &*cache }.alloc_bulk(Gfp::KERNEL, out) {
-        Ok(()) => 0,
-        Err(_) => {
-            crate::no_memory();
-            -1
-        }
-    }
-}
-
-/// # Safety
-/// As [`uslab_cache_alloc`]; `object` is null, or came from this cache and is not used any more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_free(cache: *const KmemCache, object: *mut c_void) {
-    if let Some(object) = NonNull::new(object.cast()) {
-        let before = Errno::last_raw();
-        // SAFETY: by contract.
-        unsafe { (*cache).free(object) };
-        Errno::set_raw(before);
-    }
-}
-
-/// # Safety
-/// As [`uslab_cache_alloc`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_shrink(cache: *const KmemCache) -> usize {
-    // SAFETY: by contract.
-    unsafe { &*cache }.shrink()
-}
-
-/// # Safety
-/// As [`uslab_cache_alloc`]; `info` may be written to.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uslab_cache_info(cache: *const KmemCache, info: *mut UslabCacheInfo) {
-    // SAFETY: by contract.
-    let (cache, now) = unsafe { (&*cache, (*cache).info()) };
+    let (cache, now, size) = unsafe { (&(*cache).cache, (*cache).cache.info(), (*info).struct_size) };
+    let size = size.min(size_of::<UslabCacheInfo>());
     let numbers = UslabCacheInfo {
+        struct_size: size,
         object_size: cache.geometry().object_size(),
         slab_size: cache.geometry().order().bytes(),
         slabs: now.slabs,
@@ -151,27 +397,69 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const KmemCache, info: *mut Us
         cached: now.in_magazines + now.in_depot,
         allocs: now.allocs,
         frees: now.frees,
+        failures: now.failures,
+        constructed: now.constructed,
+        destructed: now.destructed,
+        limit: now.limit.unwrap_or(0),
     };
-    // SAFETY: by contract.
-    unsafe { info.write(numbers) };
+    // SAFETY: by contract; words without padding.
+    unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const numbers).cast(), size) };
+}
+
+/// # Safety
+/// `text` is null, or `size` bytes there may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
+    let (code, said) = match home::check() {
+        None | Some(Ok(_)) => (Code::Ok, String::new()),
+        Some(Err(violation)) => (Code::Damaged, violation.to_string()),
+    };
+    if !text.is_null() && size > 0 {
+        let n = said.len().min(size - 1);
+        // SAFETY: by contract.
+        unsafe {
+            text.cast::<u8>().copy_from_nonoverlapping(said.as_ptr(), n);
+            text.add(n).write(0);
+        }
+    }
+    code as c_int
+}
+
+/// Ends an interval of all caches. Bytes that went back to the system.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslab_reap() -> usize {
+    home::reap()
 }
 
 /// # Safety
 /// `fd` is the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
-    let table = Uslab.slabinfo().map(|table| table.to_string()).unwrap_or_default();
+    let table = home::slabinfo().map(|table| table.to_string()).unwrap_or_default();
     if fd < 0 {
         Errno::EBADF.set();
-        return -1;
+        return Code::NotWritten as c_int;
     }
     // SAFETY: by contract; it is not closed here.
     let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
     match file.write_all(table.as_bytes()) {
-        Ok(()) => 0,
+        Ok(()) => Code::Ok as c_int,
         Err(error) => {
             Errno::set_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32));
-            -1
+            Code::NotWritten as c_int
         }
     }
+}
+
+/// What the error means, a static string.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
+    let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
+    text.copied().unwrap_or(c"no error of this library").as_ptr()
+}
+
+/// The library's version, a static string.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslab_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }

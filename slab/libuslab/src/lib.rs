@@ -25,10 +25,10 @@
 //!
 //! C++'s `new` and `delete` are here, too: see [`cplusplus`].
 //!
-//! Object caches for C are in `uslab.h`, and [`cache`]. If it is told to, it writes its numbers on a signal ([`dump`]), and
+//! Object caches for C are in `uslab.h`, and [`cache`]; `libuslab-cache` has them without a malloc, from the same source. If it is told to, it writes its numbers on a signal ([`dump`]), and
 //! records each call ([`record`]).
 //!
-//! `uslab_version` is there to be found: a program that finds it runs on this library.
+//! `uslab_version` is there to be found: a program that finds it runs on one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!(
@@ -36,8 +36,10 @@ compile_error!(
 );
 
 pub mod cache;
+mod callbacks;
 pub mod cplusplus;
 pub mod dump;
+mod home;
 #[cfg(target_env = "gnu")]
 pub mod limits;
 #[cfg(target_env = "gnu")]
@@ -46,7 +48,7 @@ pub mod record;
 pub mod statistics;
 
 use core::alloc::Layout;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
@@ -256,10 +258,4 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > 0)
-}
-
-/// This library's version, a static string.
-#[unsafe(no_mangle)]
-pub extern "C" fn uslab_version() -> *const c_char {
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }

@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Account, Acquiring, Cache, CacheConfig, Hooks, Owner};
+use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -128,14 +128,38 @@ impl KmemCacheBuilder {
     }
     /// Runs on each object when its slab is made, with its bytes, zeroed; not on allocations. A free object is kept as
     /// its last user left it. It runs without any lock held and may panic.
-    pub fn ctor(mut self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
-        let size = self.size;
-        let construct = move |object: NonNull<u8>| {
-            // SAFETY: a new object is so many bytes long, zeroed, and nobody else knows it.
-            construct(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) });
-        };
-        self.hooks = Some(Hooks { construct: Box::new(construct), destruct: None, reset: None });
+    pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        self.try_ctor(move |object| {
+            construct(object);
+            true
+        })
+    }
+    /// The same of one that may refuse, for want of memory: it returns whether the object is constructed. If not, those of the slab that
+    /// are go through the [destructor](Self::dtor), and the allocation fails with [`AllocError::Constructor`]; the next one tries
+    /// again.
+    pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
+        let hook = self.hook(construct);
+        self.hooks_mut().construct = hook;
         self
+    }
+    /// Runs on each object when its slab goes back to the pages, with its bytes as its last user left them: what the constructor made
+    /// beside the object goes here. That is when the cache shrinks, is destroyed or is dropped, and in any thread whose allocation,
+    /// free or [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
+    ///
+    /// An object with a destructor and no constructor begins as zeros.
+    pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        let hook = self.hook(destruct);
+        self.hooks_mut().destruct = Some(hook);
+        self
+    }
+    fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
+        let size = self.size;
+        // SAFETY: an object of a slab that nobody else knows, yet or any more, is so many bytes long; its pages were zeroed.
+        Box::new(move |object| run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }))
+    }
+    fn hooks_mut(&mut self) -> &mut Hooks {
+        let nothing = || Hooks { construct: Box::new(|_| true), destruct: None, reset: None };
+        self.hooks.get_or_insert_with(nothing)
     }
     /// What runs on the objects of typed caches.
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
@@ -183,7 +207,7 @@ impl KmemCacheBuilder {
         self
     }
     /// Fills each object with zeros when it is freed, so that no memory of the cache has what a user left: Linux's `init_on_free`, for one
-    /// cache. Objects of a cache with a constructor stay constructed; those have a [reset](crate::ObjectCacheBuilder::reset).
+    /// cache. Objects of a cache with a constructor or a destructor stay constructed; those have a [reset](crate::ObjectCacheBuilder::reset).
     ///
     /// Cost: frees leave the inlined path, some nanoseconds each, and write the object.
     #[doc(alias = "init_on_free")]
@@ -195,7 +219,7 @@ impl KmemCacheBuilder {
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
     ///
-    /// Not shared are caches with a constructor, a limit, an account, or a grace period, and those that zero on free.
+    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, and those that zero on free.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -354,7 +378,7 @@ impl KmemCache {
     }
 
     /// An object of [`object_size`](Geometry::object_size) bytes, the caller's alone until it is freed. Its bytes are
-    /// unspecified, or zero with [`Gfp::ZERO`]; with a constructor, as constructed or as the last user left them.
+    /// unspecified, or zero with [`Gfp::ZERO`]; with a constructor or a destructor, as constructed or as the last user left them.
     ///
     /// Cost: one operation on this CPU's magazine; once a magazine the depot's or the node's lock; rarely pages.
     ///

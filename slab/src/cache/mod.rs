@@ -84,12 +84,16 @@ use wait_queue::Waiters;
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
+/// Runs on an object.
+pub(crate) type Hook<R> = Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>;
+
 /// What runs on each object of a new slab, and of a released one.
 pub(crate) struct Hooks {
-    pub(crate) construct: Box<dyn Fn(NonNull<u8>) + Send + Sync>,
-    pub(crate) destruct: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
+    /// Whether it could be constructed.
+    pub(crate) construct: Hook<bool>,
+    pub(crate) destruct: Option<Hook<()>>,
     /// Runs on an object that its user gives back.
-    pub(crate) reset: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
+    pub(crate) reset: Option<Hook<()>>,
 }
 
 impl std::fmt::Debug for Hooks {

@@ -149,12 +149,12 @@ impl Cache {
             self.uncharge(order);
             return Err(AllocError::SideTable.into());
         }
-        if let Err(panic) = self.construct(slab, objects) {
+        if let Err(refusal) = self.construct(slab, objects) {
             self.forget_class(slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
-            return Err(Refusal::Panic(panic));
+            return Err(refusal);
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { memory.set_owner(slab, order, self.owner()) };
@@ -198,7 +198,7 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    fn construct(&self, slab: Pfn, objects: usize) -> Result<(), Panic> {
+    fn construct(&self, slab: Pfn, objects: usize) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
         for index in 0..objects {
@@ -209,10 +209,10 @@ impl Cache {
             } else {
                 catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object)))
             };
-            if let Err(panic) = constructed {
-                self.destruct(slab, index);
-                return Err(panic);
-            }
+            let done = constructed
+                .map_err(Refusal::Panic)
+                .and_then(|done| if done { Ok(()) } else { Err(AllocError::Constructor.into()) });
+            done.inspect_err(|_| self.destruct(slab, index))?;
             self.counts.constructed.add(1);
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
-use crate::cache::{Account, Cache, Hooks};
+use crate::cache::{Account, Cache, Hook, Hooks};
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -107,8 +107,6 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     objects: PhantomData<fn() -> T>,
 }
 
-type Hook = Box<dyn Fn(NonNull<u8>) + Send + Sync>;
-
 /// What runs on an object that comes back: a function, or nothing.
 ///
 /// ```
@@ -155,17 +153,17 @@ mod sealed {
     use super::{Hook, NonNull};
 
     pub trait Reset<T> {
-        fn hook(self) -> Option<Hook>;
+        fn hook(self) -> Option<Hook<()>>;
     }
     pub trait NoReset {}
     impl NoReset for () {}
     impl<T> Reset<T> for () {
-        fn hook(self) -> Option<Hook> {
+        fn hook(self) -> Option<Hook<()>> {
             None
         }
     }
     impl<T: 'static, F: Fn(&mut T) + Send + Sync + 'static> Reset<T> for (F,) {
-        fn hook(self) -> Option<Hook> {
+        fn hook(self) -> Option<Hook<()>> {
             let (reset,) = self;
             // SAFETY: an object that its user gives back is constructed and nobody else's.
             Some(Box::new(move |object: NonNull<u8>| reset(unsafe { object.cast().as_mut() })))
@@ -368,11 +366,14 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<ObjectCache<T>, CacheError> {
         let (construct, reset) = (self.construct, self.reset.hook());
         let hooks = Hooks {
-            // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
-            construct: Box::new(move |object| unsafe { object.cast().write(construct()) }),
+            construct: Box::new(move |object| {
+                // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
+                unsafe { object.cast().write(construct()) };
+                true
+            }),
             destruct: core::mem::needs_drop::<T>().then(|| {
                 // SAFETY: the object was constructed, is free, and its slab goes: nobody uses it after this.
-                let drop: Hook = Box::new(|object| unsafe { object.cast::<T>().drop_in_place() });
+                let drop: Hook<()> = Box::new(|object| unsafe { object.cast::<T>().drop_in_place() });
                 drop
             }),
             reset,

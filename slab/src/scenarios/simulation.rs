@@ -351,6 +351,7 @@ impl World {
                     unsafe { word(object, 0).write(MADE) };
                     // SAFETY: as above.
                     unsafe { word(object, 1).write(0) };
+                    true
                 }),
                 destruct: Some(Box::new(move |object| {
                     if !gone.made.borrow_mut().remove(&object.addr().get()) {

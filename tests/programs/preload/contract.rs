@@ -3,8 +3,10 @@
 use super::python::python;
 use super::{compiled, preloaded, program, say, text};
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use uslab_tests::{libuslab, workspace};
+use tempfile::TempDir;
+use uslab_tests::{libuslab, libuslab_cache, workspace};
 
 #[test]
 fn the_library_does_what_c_programs_rely_on() {
@@ -38,53 +40,152 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     }
 }
 
-/// What a C program that includes the header prints, once it is compiled and linked with the library.
-fn linked(source: &str) -> String {
-    let (dir, library) = (tempfile::tempdir().unwrap(), libuslab());
-    let (out, beside) = (dir.path().join("program"), library.parent().unwrap());
+/// Both libraries, with what belongs to them, as `make install` puts them; `None` where there is no `make` or no `pkg-config`.
+fn installed() -> Option<TempDir> {
+    let (make, _) = (program("make")?, program("pkg-config")?);
+    let (prefix, built) = (tempfile::tempdir().unwrap(), libuslab_cache());
+    let mut install = Command::new(make);
+    install.args(["--silent", "-C"]).arg(workspace().join("slab/libuslab")).arg("install");
+    install.arg(format!("PREFIX={}", prefix.path().display()));
+    install.arg(format!("BUILT={}", built.parent().unwrap().display()));
+    assert!(install.status().unwrap().success());
+    Some(prefix)
+}
+
+fn pkg_config(prefix: &Path, args: &[&str]) -> String {
+    let mut asked = Command::new("pkg-config");
+    let output = asked.args(args).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}
+
+/// A C program that is compiled and linked as `pkg-config` says.
+fn linked(prefix: &Path, library: &str, source: &str) -> PathBuf {
+    let out = prefix.join(library);
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L", "-o"])
-        .arg(&out);
-    cc.arg(workspace().join(source)).arg("-I").arg(workspace().join("slab/libuslab"));
-    cc.arg("-L").arg(beside).arg("-luslab").arg(format!("-Wl,-rpath,{}", beside.display()));
+    cc.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-D_DEFAULT_SOURCE", "-pthread", "-o"]);
+    cc.arg(&out).arg(workspace().join(source));
+    cc.args(pkg_config(prefix, &["--cflags", "--libs", library]).split_whitespace());
+    cc.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()));
     assert!(cc.status().expect("a C compiler").success());
-    let output = Command::new(out).output().unwrap();
+    out
+}
+
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
     let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {:?}\n{said}{}", output.status, text(&output.stderr));
     said
 }
 
 #[test]
 fn the_example_in_c_builds_few_buffers() {
-    let said = linked("slab/examples/requests.c");
-    let built = said.strip_prefix("100000 requests, ").and_then(|rest| rest.split_once(' ')).unwrap().0;
-    assert!((1..1000).contains(&built.parse::<u32>().unwrap()), "{said}");
-    assert!(said.contains("\nrequest ") && said.contains("\nmalloc-1024 "), "{said}");
+    let Some(prefix) = installed() else { return };
+    for (library, has_malloc) in [("uslab", true), ("uslab-cache", false)] {
+        let said = printed(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
+        let built = said.strip_prefix("100000 requests, ").and_then(|rest| rest.split_once(' ')).unwrap().0;
+        assert!((1..1000).contains(&built.parse::<u32>().unwrap()), "{said}");
+        assert_eq!(
+            (said.contains("\nrequest "), said.contains("\nmalloc-1024 ")),
+            (true, has_malloc),
+            "{library}: {said}"
+        );
+    }
 }
 
-/// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
 #[test]
-fn the_header_is_what_the_library_has() {
-    let (table, library) = (linked("tests/programs/preload/caches.c"), libuslab());
-    assert!(table.contains("\nrequest ") && !table.contains("\nplain "), "{table}");
+fn the_program_of_the_book_compiles_and_runs() {
+    let Some(prefix) = installed() else { return };
+    let page = std::fs::read_to_string(workspace().join("slab/book/src/c.md")).unwrap();
+    let (_, program) = page.split_once("\n```c\n").unwrap();
+    let source = prefix.path().join("sessions.c");
+    std::fs::write(&source, program.split_once("\n```\n").unwrap().0).unwrap();
+    for library in ["uslab", "uslab-cache"] {
+        let said = printed(&mut Command::new(linked(prefix.path(), library, source.to_str().unwrap())));
+        let (sessions, idle) = said.trim().strip_suffix(" idle").unwrap().split_once(" sessions, ").unwrap();
+        let [sessions, idle] = [sessions, idle].map(|number| number.parse::<u32>().unwrap());
+        assert!(sessions >= 300 && (1..=sessions).contains(&idle), "{said}");
+    }
+}
 
-    let Some(nm) = program("nm") else { return };
-    let symbols =
-        text(&Command::new(nm).args(["-D", "--defined-only"]).arg(&library).output().unwrap().stdout);
-    let has: BTreeSet<_> = symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
+/// All of the header, under each mechanism, through each library; and where the libc registers no thread.
+#[test]
+fn object_caches_do_what_c_programs_rely_on() {
+    let Some(prefix) = installed() else { return };
+    for library in ["uslab", "uslab-cache"] {
+        let program = linked(prefix.path(), library, "tests/programs/preload/caches.c");
+        for variable in
+            [("USLAB_RSEQ", "on"), ("USLAB_RSEQ", "off"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
+        {
+            // The library's own thread is a user, too, and `uslab_check` wants none.
+            let table =
+                printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
+            assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
+        }
+    }
+}
+
+/// Programs ask for the name with the interface's number; `pkg-config` knows the version, and so does the manual page.
+#[test]
+fn what_is_installed_belongs_together() {
+    let Some(prefix) = installed() else { return };
+    let file = |name: &str| prefix.path().join(name);
+    for (library, links) in [("uslab", "libuslab.so"), ("uslab-cache", "libuslab-cache.so")] {
+        let version = pkg_config(prefix.path(), &["--modversion", library]);
+        let real = std::fs::canonicalize(file(&format!("lib/{links}"))).unwrap();
+        assert_eq!(real, file(&format!("lib/{links}.{version}")).canonicalize().unwrap());
+        assert_eq!(std::fs::canonicalize(file(&format!("lib/{links}.0"))).unwrap(), real);
+        let named = std::fs::read(&real).unwrap();
+        let name = [b"\0", links.as_bytes(), b".0\0"].concat();
+        assert!(named.windows(name.len()).any(|bytes| bytes == name), "{links}: its own name");
+        let page = std::fs::read_to_string(file("share/man/man3/uslab.3")).unwrap();
+        assert!(page.starts_with(&format!(".TH USLAB 3 \"\" \"uslab {version}\"")), "{page}");
+    }
+}
+
+fn declared() -> BTreeSet<String> {
     let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
-    let declared = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
+    let names = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
         let name = line.split('(').next()?.rsplit([' ', '*']).next()?;
-        name.starts_with("uslab_").then_some(name)
+        name.starts_with("uslab_").then(|| name.to_owned())
     });
+    names.collect()
+}
+
+#[test]
+fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
+    let page = std::fs::read_to_string(workspace().join("slab/libuslab/man/uslab.3")).unwrap();
+    let (_, synopsis) = page.split_once(".SH SYNOPSIS").unwrap();
+    let missing: Vec<_> =
+        declared().into_iter().filter(|name| !synopsis.contains(&format!("{name}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
+    let words = header.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let constants: BTreeSet<_> =
+        words.filter(|word| word.starts_with("USLAB_") && *word != "USLAB_H").collect();
+    assert!(constants.len() > 20);
+    let missing: Vec<_> = constants.into_iter().filter(|name| !page.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The header declares what the libraries have. One of them is the malloc, and the other one leaves the program its own.
+#[test]
+fn the_header_is_what_the_libraries_have() {
+    let Some(nm) = program("nm") else { return };
+    let has = |library: &Path| -> BTreeSet<String> {
+        let symbols = printed(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
+        symbols.lines().filter_map(|line| line.split(' ').next_back()).map(str::to_owned).collect()
+    };
+    let declared = declared();
+    assert_eq!(has(&libuslab_cache()), declared);
     let malloc = "malloc calloc free free_sized free_aligned_sized realloc reallocarray posix_memalign aligned_alloc \
                   memalign valloc pvalloc malloc_usable_size malloc_trim mallinfo mallinfo2 malloc_info malloc_stats \
                   mallopt dlopen setrlimit setrlimit64 prlimit prlimit64";
     let operators = "_Znwm _Znam _ZnwmSt11align_val_t _ZnamSt11align_val_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
                      _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t _ZdaPvmSt11align_val_t";
     let functions = [malloc, operators].into_iter().flat_map(str::split_whitespace);
-    let expected: BTreeSet<_> = declared.chain(functions).collect();
-    assert_eq!(has, expected);
+    let expected: BTreeSet<_> = declared.into_iter().chain(functions.map(str::to_owned)).collect();
+    assert_eq!(has(&libuslab()), expected);
 }
 
 /// Each of these ends the program, and says what was wrong.

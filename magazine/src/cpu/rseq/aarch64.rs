@@ -1,4 +1,4 @@
-//! The sections for aarch64, and where the libc keeps each thread's `struct rseq`.
+//! The sections for aarch64, and where each thread's `struct rseq` lies.
 //!
 //! # Order
 //!
@@ -28,7 +28,7 @@
 //! From the abort address back the linker may have to put a veneer between, in a program of more than 128 MiB. It writes
 //! `x16` and `x17`: so these two hold nothing that a restart reads.
 
-use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
@@ -70,11 +70,19 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
+/// What areas lie relative to.
+pub(super) fn thread_pointer() -> *mut u8 {
+    let here;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, pure, nomem, preserves_flags)) };
+    here
+}
+
 /// The CPU that this thread runs on, as its `struct rseq` at `area` says.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the libc's `struct rseq` of every thread, registered or not.
+    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or ours, registered or not.
     unsafe {
         asm!("mrs {at}, tpidr_el0", "add {at}, {at}, {area}", "ldr {cpu:w}, [{at}, {cpu_id}]",
             at = out(reg) _, cpu = out(reg) cpu, area = in(reg) area,

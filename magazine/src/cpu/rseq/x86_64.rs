@@ -1,8 +1,8 @@
-//! The sections for x86-64, and where the libc keeps each thread's `struct rseq`.
+//! The sections for x86-64, and where each thread's `struct rseq` lies.
 //!
-//! What they must keep to stands in [`rseq`](super::rseq).
+//! What they must keep to stands in [`rseq`](super).
 
-use super::rseq::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
+use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
@@ -38,11 +38,21 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
+/// What areas lie relative to.
+pub(super) fn thread_pointer() -> *mut u8 {
+    let here;
+    // SAFETY: the thread pointer's first word is itself.
+    unsafe {
+        asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, pure, readonly, preserves_flags))
+    };
+    here
+}
+
 /// The CPU that this thread runs on, as its `struct rseq` at `area` says.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the libc's `struct rseq` of every thread, registered or not.
+    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or ours, registered or not.
     unsafe {
         asm!("mov {cpu:e}, dword ptr fs:[{area} + {at}]", cpu = out(reg) cpu, area = in(reg) area,
             at = const CPU_ID, options(nostack, readonly, preserves_flags));

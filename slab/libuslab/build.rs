@@ -1,0 +1,6 @@
+//! The name by which programs that are linked with the library ask for it: see the `Makefile`.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab.so.0");
+    println!("cargo::rerun-if-changed=build.rs");
+}

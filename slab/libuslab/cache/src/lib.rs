@@ -1,0 +1,13 @@
+//! `libuslab-cache.so`: the object caches of `uslab.h` for a program that keeps the malloc that it has.
+//!
+//! The functions are those of `libuslab.so`, from one source; see its `Makefile` for how both are installed. The caches stand in a
+//! subsystem of the process, which starts with the first of them, and forks find its locks held.
+
+#[cfg(any(uslab_heap, not(target_os = "linux")))]
+compile_error!("the C libraries are for Linux");
+
+#[path = "../../src/cache.rs"]
+pub mod cache;
+#[path = "../../src/callbacks.rs"]
+mod callbacks;
+mod home;

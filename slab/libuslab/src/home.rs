@@ -1,0 +1,17 @@
+//! Where the caches of `uslab.h` stand in this library: in the malloc's own subsystem, on the same pages, so that one table shows
+//! all and one fork holds all.
+
+use uslab::{CacheError, Census, KmemCache, KmemCacheBuilder, SlabInfo, Uslab, Violation};
+
+pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
+    Uslab.build(builder)
+}
+pub(crate) fn slabinfo() -> Option<SlabInfo> {
+    Uslab.slabinfo()
+}
+pub(crate) fn check() -> Option<Result<Census, Violation>> {
+    Uslab.check()
+}
+pub(crate) fn reap() -> usize {
+    Uslab.reap()
+}
