@@ -65,6 +65,8 @@ impl Server {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+        // For the servers on uslab's malloc. The others have their memory back by themselves, or not.
+        command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
         let started = Instant::now();

@@ -63,6 +63,8 @@ pub use prefill::Prefilled;
 pub use waiters::Acquiring;
 
 use self::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
@@ -152,6 +154,8 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::CacheSeen,
 }
 
 /// What each slab that is made or given back writes is the first line, of which allocations read nothing.
@@ -202,7 +206,15 @@ impl Cache {
         } else {
             None
         };
+        let nodes: Box<[Node]> = (0..core.memory.pages.nodes()).map(|_| Node::new()).collect();
+        #[cfg(not(any(loom, shuttle)))]
+        let seen = {
+            let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
+            gdb::CacheSeen::new(&config.name, &config.geometry, config.hooks.is_some(), nodes, stacks)
+        };
         Some(Arc::new_cyclic(|this| Self {
+            #[cfg(not(any(loom, shuttle)))]
+            seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
             multiples: u64::MAX / config.geometry.stride() as u64 + 1,
@@ -211,7 +223,7 @@ impl Cache {
             checked,
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
+            nodes,
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
@@ -317,6 +329,9 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
+    /// For debuggers: where in a cache that is what they see of it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }

@@ -19,6 +19,8 @@
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
 use super::object::Object;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 use core::fmt;
 use core::str::FromStr;
 use std::ops::Range;
@@ -147,6 +149,12 @@ impl PerCpu {
             Some(None) => Self::Refused,
             None => Self::Nothing,
         }
+    }
+    /// For debuggers: the table and the stacks of its layer.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn places(&self) -> gdb::Stacks {
+        let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
+        self.layer().map(seen).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Self::Magazines(layer) = self { Some(layer) } else { None }
