@@ -29,7 +29,7 @@ struct Options {
     #[arg(long, default_value_t = 20.0)]
     minutes: f64,
     /// Requests a second to each server at the peak
-    #[arg(long, default_value_t = 1200.0)]
+    #[arg(long, default_value_t = 600.0)]
     rate: f64,
     /// The servers: programs that listen at `--port PORT`
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/adopt/servers"))]

@@ -54,6 +54,7 @@ impl Block {
     }
 }
 
+#[cfg(not(any(loom, shuttle)))]
 impl Slot {
     /// For debuggers: where the address of the next one lies, and the length and the rounds of its magazine.
     pub(crate) const LAYOUT: [usize; 3] = {

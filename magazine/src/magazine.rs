@@ -21,6 +21,7 @@ unsafe impl Send for Magazine {}
 
 impl Magazine {
     /// For debuggers: where its length and its rounds lie.
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 

@@ -426,6 +426,7 @@ class Leaks(Verb):
                             reached.add(object)
                             waiting.append(object)
 
+        selected = gdb.selected_thread()
         for thread in gdb.selected_inferior().threads():
             thread.switch()
             for register in gdb.selected_frame().architecture().registers():
@@ -435,6 +436,8 @@ class Leaks(Verb):
                         see([int(value.cast(gdb.lookup_type("unsigned long")))])
                 except gdb.error:
                     continue
+        if selected:
+            selected.switch()
         for start, end in mappings():
             for at in range(start, end, self.PIECE):
                 size = min(self.PIECE, end - at)

@@ -85,6 +85,7 @@ impl Drop for Listed {
     fn drop(&mut self) {
         // Relaxed: whoever drops the subsystem came behind all who used it.
         let seen = self.0.load(Relaxed);
+        // Relaxed: as in `list`.
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
