@@ -135,7 +135,8 @@ fn the_frames_of_discarded_pages_leave_the_process() {
         let mut each = [0_u8; N / 64];
         let first = std::ptr::from_ref(frames.frame(Pfn::new(0))).cast_mut();
         // SAFETY: the frames of the range begin a page, and fill as many as there are bytes.
-        let known = unsafe { nix::libc::mincore(first.cast(), N * size_of::<crate::Frame>(), each.as_mut_ptr()) };
+        let known =
+            unsafe { nix::libc::mincore(first.cast(), N * size_of::<crate::Frame>(), each.as_mut_ptr()) };
         assert_eq!(known, 0);
         each.iter().filter(|page| **page & 1 == 1).count()
     };

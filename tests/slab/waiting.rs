@@ -356,6 +356,17 @@ fn the_futures_may_be_sent() {
     assert_eq!(object.get(), 1);
 }
 
+#[test]
+fn a_pinned_object_is_waited_for() {
+    let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
+    let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
+    let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+    let mut waiting = pin!(cache.acquire());
+    assert!(poll(&mut waiting).is_none());
+    all.pop();
+    assert!(poll(&mut waiting).unwrap().is_ok());
+}
+
 /// Bytes of an account of four slabs of `cache`'s.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
@@ -395,6 +406,36 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert!(account.shrink() > 0);
     assert_eq!((account.charged(), account.peak()), (0, bytes));
     drop((one, other));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
+    let subsystem = subsystem(1);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
+    let (mut held, _) = all_of(&cache);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut waiting = cache.acquire(Gfp::KERNEL);
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!((woken.0.get(), cache.info().waiting), (0, 1));
+    account.set_limit(2 * bytes);
+    assert_eq!((woken.0.get(), account.limit()), (1, 2 * bytes));
+    let object = poll(&mut waiting).unwrap().unwrap();
+    assert_eq!((cache.info().waiting, cache.info().slabs), (0, 5));
+    // SAFETY: allocated above from this cache, freed once.
+    unsafe { cache.free(object) };
+    // Slabs without objects in use go at once, the others stay and serve; no other is made.
+    held.truncate(3 * objects);
+    account.set_limit(bytes / 2);
+    assert_eq!(account.charged(), bytes / 4 * 3);
+    held.truncate(3 * objects - 2);
+    let (more, error) = all_of(&cache);
+    assert_eq!((more.len(), error), (2, AllocError::AccountLimit { bytes: bytes / 2 }));
+    drop((held, more, waiting));
+    drop(cache);
     assert_all_given_back(&subsystem);
 }
 

@@ -60,6 +60,12 @@ impl Cache {
         self.waiters.waiting.load(Relaxed)
     }
 
+    /// How many wait for an object, those that were given one and have not run since not counted.
+    pub(super) fn waiting(&self) -> usize {
+        let queue = self.queue();
+        queue.entries.len() - queue.given
+    }
+
     /// In the child of a fork: those who wait are other threads', or will find that they wait no more.
     ///
     /// # Safety
@@ -224,6 +230,10 @@ impl Cache {
         if self.has_waiters() {
             self.resettle(|queue| queue.grow = true);
         }
+    }
+    /// The account's limit is another one: whoever waits first may make a slab, now or when it looks next.
+    pub(super) fn limit_changed(&self) {
+        self.resettle(|queue| queue.grow = true);
     }
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
