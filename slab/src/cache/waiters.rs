@@ -265,7 +265,12 @@ impl Cache {
             return None;
         }
         let result = self.alloc(gfp);
-        (!result.is_err_and(AllocError::is_limit)).then_some(result)
+        if result.is_err_and(AllocError::is_limit) {
+            // What waits has not failed.
+            self.counts.failures.sub(1);
+            return None;
+        }
+        Some(result)
     }
     fn poll_acquire(
         &self,
@@ -348,7 +353,10 @@ impl Cache {
         loop {
             match Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(result) => return result,
-                Poll::Pending if !woken => return Err(self.limit_error()),
+                Poll::Pending if !woken => {
+                    self.counts.failures.add(1);
+                    return Err(self.limit_error());
+                }
                 Poll::Pending => woken = parker.park(deadline),
             }
         }
