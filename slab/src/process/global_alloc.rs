@@ -21,6 +21,7 @@ mod at_fork;
 use crate::cache::config::Config;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::debug::flags::DebugRules;
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
@@ -153,6 +154,7 @@ fn start_here() -> Option<&'static Process> {
     config.pages.keep_free = Some(KEEP_FREE);
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.check_frees = options.check.unwrap_or(config.check_frees);
+    config.slab_debug = options.slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
@@ -239,7 +241,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
-    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None, report: None });
 }
 
 impl Uslab {

@@ -1,0 +1,47 @@
+/* One mistake, by name. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a compiler must not know. */
+static char *volatile kept;
+
+__attribute__((noinline)) static char *the_allocation(size_t size) {
+    kept = malloc(size);
+    return kept;
+}
+__attribute__((noinline)) static void the_free(char *memory) {
+    kept = memory;
+    free(kept);
+    __asm__ volatile("" ::: "memory");
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    char *memory = the_allocation(50);
+    memset(memory, 1, 50);
+    if (!strcmp(what, "overflow")) {
+        memory[50] = 1;
+        the_free(memory);
+    } else if (!strcmp(what, "underflow")) {
+        memory[-1] = 1;
+        the_free(memory);
+    } else if (!strcmp(what, "late")) {
+        the_free(memory);
+        memory[20] = 1;
+        for (int i = 0; i < 1000; i++) the_allocation(50);
+    } else if (!strcmp(what, "double")) {
+        the_free(memory);
+        the_free(memory);
+    } else if (!strcmp(what, "realloc")) {
+        memory = realloc(memory, 60);
+        memory[60] = 1;
+        the_free(memory);
+    } else {
+        the_free(memory);
+        puts("well");
+        return 0;
+    }
+    puts("unnoticed");
+    return 1;
+}
