@@ -332,8 +332,9 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
         Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
         Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
     ]);
-    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug())
-        .prop_map(|(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug })
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug()).prop_map(
+        |(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug },
+    )
 }
 
 /// Nothing in half of the cases. Traces would be lines on standard error.

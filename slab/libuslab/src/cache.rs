@@ -11,7 +11,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uslab::{AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug};
+use uslab::{
+    AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug,
+};
 
 /// `enum uslab_error`: what each number is, in the header's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -351,11 +351,22 @@ impl Cache {
         object
     }
 
+    /// An object of a checked cache leaves for a caller.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn on_checked_alloc(&self, checked: &Checked, object: Object) {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(debugged) = &checked.debugged {
+            self.debug_alloc(checked, debugged, object);
+        }
+        // SAFETY: `grow` covers each slab before anybody knows it.
+        unsafe { checked.tags.set(object.0, checked.tag) };
+    }
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
         if let Some(checked) = &self.checked {
-            checked.on_alloc(self, object);
+            self.on_checked_alloc(checked, object);
         }
         self.hand_over(object, gfp)
     }

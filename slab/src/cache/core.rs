@@ -25,9 +25,9 @@ use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};

@@ -4,7 +4,7 @@
 //! affair of whoever has the object in hand: the allocation before its caller sees it, the free after it took the tag. So it needs no
 //! lock, and reports are made with none held.
 
-use super::checked::Checked;
+use super::checked::{Checked, Debugged};
 use super::node::ObjectIndex;
 use super::{Cache, Object};
 use crate::cache::kmem_cache::KmemCache;
@@ -23,13 +23,6 @@ use core::ptr::NonNull;
 use core::slice::from_raw_parts;
 use uslab_buddy::{Order, Pfn};
 use uslab_magazine::Operation;
-
-/// What is done about the objects of a cache.
-#[derive(Debug)]
-pub(super) struct Debugged {
-    flags: SlabDebug,
-    watch: Watch,
-}
 
 /// What [`validate`](KmemCache::validate) found.
 ///
@@ -61,31 +54,18 @@ impl Validation {
     }
 }
 
-impl Debugged {
-    /// What `flags` ask for; `None` if that is no more than checked frees.
-    pub(super) fn new(flags: SlabDebug, cache: &super::CacheConfig) -> Option<Self> {
-        let (left, right) = cache.geometry.zones();
-        let poison = flags.contains(SlabDebug::POISON) && cache.hooks.is_none() && !cache.type_stable;
-        let watch = Watch { size: cache.geometry.object_size(), left, right, poison };
-        let more = flags - SlabDebug::CHECKS;
-        (!more.is_empty()).then_some(Self { flags, watch })
-    }
-    fn has_records(&self) -> bool {
-        self.flags.intersects(SlabDebug::USERS | SlabDebug::RED_ZONE)
-    }
-    /// What is there already when an object is to be zeroed at its free: its poison.
-    pub(super) fn poisons(&self) -> bool {
-        self.watch.poison
-    }
-}
-
 impl Cache {
     fn debugged(&self) -> Option<(&Checked, &Debugged)> {
         let checked = self.checked.as_ref()?;
         Some((checked, checked.debugged.as_ref()?))
     }
     /// The record of an object.
-    fn record<'a>(&'a self, checked: &'a Checked, debugged: &Debugged, place: ObjectIndex) -> Option<&'a Record> {
+    fn record<'a>(
+        &'a self,
+        checked: &'a Checked,
+        debugged: &Debugged,
+        place: ObjectIndex,
+    ) -> Option<&'a Record> {
         // SAFETY: `cover_slab` made records for the slab, which lives as long as anybody has an object of it.
         debugged.has_records().then(|| unsafe { checked.tags.tracks.record(place.slab, place.index) })
     }
@@ -150,7 +130,6 @@ impl Cache {
     /// Of an object that was just allocated only the first `size` bytes are the caller's.
     pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
-            && debugged.flags.contains(SlabDebug::RED_ZONE)
             && let Ok(place) = self.place(Object(object))
             && let Some(record) = self.record(checked, debugged, place)
         {
@@ -166,7 +145,8 @@ impl Cache {
         let fits = (1..=self.geometry().object_size()).contains(&size);
         let place = self.place(Object(object)).ok().filter(|_| fits && self.is_zoned());
         let out = checked.tags.is_out(object, checked.tag);
-        let Some((place, record)) = place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
+        let Some((place, record)) =
+            place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
         else {
             return false;
         };
@@ -188,7 +168,9 @@ impl Cache {
     /// Bytes that the user of the object at `place` may use.
     pub(super) fn usable_bytes(&self, place: ObjectIndex) -> usize {
         match self.debugged() {
-            Some((checked, debugged)) if self.is_zoned() => self.used_bytes(self.record(checked, debugged, place)),
+            Some((checked, debugged)) if self.is_zoned() => {
+                self.used_bytes(self.record(checked, debugged, place))
+            }
             _ => self.geometry().usable(),
         }
     }

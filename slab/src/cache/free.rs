@@ -1,9 +1,9 @@
 //! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
 
 use super::alloc::DrainOnly;
+#[cfg(not(loom))]
+use super::checked::Checked;
 use super::core::Core;
-#[cfg(not(any(loom, shuttle)))]
-use super::debugged::Debugged;
 use super::node::ObjectIndex;
 use super::owner::CacheRef;
 use super::{Cache, Object};
@@ -123,8 +123,9 @@ impl Cache {
     /// Whether a free has filled the object already.
     fn is_poisoned(&self) -> bool {
         #[cfg(not(any(loom, shuttle)))]
-        return self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()).is_some_and(Debugged::poisons);
-        #[cfg(any(loom, shuttle))]
+        if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
+            return debugged.watch.poison;
+        }
         false
     }
     #[inline(never)]
@@ -176,6 +177,18 @@ impl Cache {
             return true;
         }
         self.report_bad_free(object)
+    }
+    /// An object of a checked cache comes back; `false` if it is not out, or not the cache's.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
+        let was_out = checked.tags.clear(object, checked.tag);
+        #[cfg(not(any(loom, shuttle)))]
+        if was_out && let Some(debugged) = &checked.debugged {
+            self.debug_free(checked, debugged, Object(object));
+        }
+        was_out
     }
     /// Names what is wrong with a free, if anything is.
     #[cold]
@@ -251,8 +264,11 @@ impl Cache {
             report: None,
         };
         #[cfg(not(any(loom, shuttle)))]
-        if index.is_some() && let Ok(place) = self.place(Object(object)) {
-            return self.with_report(place, None, |report| self.core.corrupt(&Corruption { report, ..corruption }));
+        if index.is_some()
+            && let Ok(place) = self.place(Object(object))
+        {
+            return self
+                .with_report(place, None, |report| self.core.corrupt(&Corruption { report, ..corruption }));
         }
         self.core.corrupt(&corruption);
     }

@@ -68,11 +68,15 @@ pub use waiters::Acquiring;
 
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
+#[cfg(not(any(loom, shuttle)))]
+use checked::Debugged;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -131,6 +135,16 @@ pub(crate) struct CacheConfig {
     pub(crate) zero_on_free: bool,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl CacheConfig {
+    /// What is watched about its objects. Those that stay constructed, or that readers may see when they are free, are not poisoned.
+    fn watch(&self) -> Watch {
+        let (left, right) = self.geometry.zones();
+        let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
+        Watch { size: self.geometry.object_size(), left, right, poison }
+    }
 }
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
@@ -209,7 +223,7 @@ impl Cache {
                 tag,
                 fast_path,
                 #[cfg(not(any(loom, shuttle)))]
-                debugged: debugged::Debugged::new(config.debug, &config),
+                debugged: Debugged::new(config.debug, config.watch()),
             })
         } else {
             None
@@ -218,7 +232,11 @@ impl Cache {
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
             // Among red zones no offset is said to begin an object: frames tell.
-            multiples: if config.geometry.lead() > 0 { 0 } else { u64::MAX / config.geometry.stride() as u64 + 1 },
+            multiples: if config.geometry.lead() > 0 {
+                0
+            } else {
+                u64::MAX / config.geometry.stride() as u64 + 1
+            },
             has_free_hook,
             #[cfg(not(loom))]
             checked,

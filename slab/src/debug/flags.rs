@@ -76,7 +76,11 @@ impl fmt::Display for SlabDebug {
     /// The letters; `-` for none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = self.iter().map(|flag| char::from(LETTERS[flag.bits().trailing_zeros() as usize]));
-        if self.is_empty() { f.write_str("-") } else { letters.into_iter().try_for_each(|letter| write!(f, "{letter}")) }
+        if self.is_empty() {
+            f.write_str("-")
+        } else {
+            letters.into_iter().try_for_each(|letter| write!(f, "{letter}"))
+        }
     }
 }
 
@@ -89,6 +93,13 @@ impl FromStr for SlabDebug {
 }
 
 /// A letter that is none of `FZPUTA`, or a name that is empty.
+///
+/// ```
+/// use uslab::debug::flags::DebugRules;
+///
+/// let bad = "FX".parse::<DebugRules>().unwrap_err();
+/// assert!(bad.to_string().starts_with("`FX`: expected letters of FZPUTA"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadDebugRules(String);
 
@@ -165,7 +176,11 @@ impl FromStr for DebugRules {
     type Err = BadDebugRules;
 
     fn from_str(text: &str) -> Result<Self, BadDebugRules> {
-        if Self::is_good(text) { Ok(Self(Some(Cow::Owned(text.to_owned())))) } else { Err(BadDebugRules(text.to_owned())) }
+        if Self::is_good(text) {
+            Ok(Self(Some(Cow::Owned(text.to_owned()))))
+        } else {
+            Err(BadDebugRules(text.to_owned()))
+        }
     }
 }
 

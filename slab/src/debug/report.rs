@@ -9,7 +9,19 @@ use core::fmt::{self, Write as _};
 const SHOWN: usize = 256;
 const SHOWN_ZONE: usize = 64;
 
-/// An object that something is wrong with. It is shown as SLUB does: where and what, who allocated and who freed it, the bytes around, who
+/// An object that something is wrong with.
+///
+/// ```
+/// use uslab::Corruption;
+///
+/// let handler = |corruption: &Corruption<'_>| match corruption.report {
+///     Some(report) => eprintln!("{corruption:#}\n{} objects in its slab", report.objects),
+///     None => eprintln!("{corruption}"),
+/// };
+/// # let _ = handler;
+/// ```
+///
+/// It is shown as SLUB does: where and what, who allocated and who freed it, the bytes around, who
 /// noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,7 +52,12 @@ pub struct ObjectReport<'a> {
 
 impl ObjectReport<'_> {
     /// The report, of cache `cache` and with what is wrong in a word.
-    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, cache: &str, kind: &dyn fmt::Display) -> fmt::Result {
+    pub(crate) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        cache: &str,
+        kind: &dyn fmt::Display,
+    ) -> fmt::Result {
         write!(f, "{:=<78}\nBUG {cache}: ", "")?;
         match self.damage {
             Some(Damage { part, at, bytes, expected, found }) => write!(

@@ -154,7 +154,10 @@ impl Depot {
             unsafe {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
-                record.add(HEAD as usize).cast::<usize>().copy_from_nonoverlapping(frames.as_ptr(), frames.len());
+                record
+                    .add(HEAD as usize)
+                    .cast::<usize>()
+                    .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
             // Release: pairs with the Acquire above, and with that of the failure.
             match list.compare_exchange(first, at, Release, Acquire) {
@@ -219,7 +222,7 @@ impl CallStack {
     /// its own.
     ///
     /// Allocates, where names are to be had.
-    pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
+    pub(crate) fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
         if !named {
             self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
@@ -266,14 +269,13 @@ fn is_own(at: usize) -> bool {
 /// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
 /// looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Function<'a> {
+pub(crate) struct Function<'a> {
     /// Where the call returns to.
-    pub at: usize,
+    at: usize,
     /// The function's name.
-    pub name: Option<&'a str>,
+    name: Option<&'a str>,
     /// The file and the line of the call.
-    pub file: Option<(&'a str, u32)>,
+    file: Option<(&'a str, u32)>,
 }
 
 impl fmt::Display for Function<'_> {
@@ -357,7 +359,10 @@ mod tests {
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
         depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
-        assert_eq!((depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])), (None, Some(last), Some(at)));
+        assert_eq!(
+            (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),
+            (None, Some(last), Some(at))
+        );
     }
 
     #[cfg(feature = "stacks")]

@@ -7,6 +7,13 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects with one call stack.
+///
+/// ```
+/// use uslab::debug::traces::Trace;
+///
+/// let is_old = |trace: &Trace| trace.age_min > 60_000 && trace.count > 100;
+/// # let _ = is_old;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -31,7 +38,20 @@ pub struct Trace {
     pub stack: CallStack,
 }
 
-/// The traces of a cache, those with most objects first. Shown as Linux does: a line each, and the stack, a function a line.
+/// The traces of a cache.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, SlabDebug};
+///
+/// let inodes = KmemCache::builder("inode", 600).slab_debug(SlabDebug::USERS).build()?;
+/// let held = inodes.alloc_blocks(Gfp::KERNEL, 10)?;
+/// let traces = inodes.alloc_traces();
+/// print!("{traces}");
+/// assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), held.len() as u64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Those with most objects first. Shown as Linux does: a line each, and the stack, a function a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]

@@ -19,6 +19,14 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// Who allocated or freed an object.
+///
+/// ```
+/// use uslab::debug::tracks::Track;
+///
+/// // A handler may show less than all of it.
+/// let short = |track: &Track| format!("thread {} on CPU {}, {:?} ago", track.thread, track.cpu, track.age);
+/// # let _ = short;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {

@@ -23,6 +23,12 @@ const QUIET: u8 = 0xbb;
 const ALERT: u8 = 0xcc;
 
 /// What was overwritten.
+///
+/// ```
+/// use uslab::debug::watch::Part;
+///
+/// assert_eq!(Part::RightRedZone.to_string(), "Right Redzone");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Part {
@@ -49,6 +55,14 @@ impl core::fmt::Display for Part {
 }
 
 /// Bytes that somebody wrote to who must not.
+///
+/// ```
+/// use uslab::debug::watch::{Damage, Part};
+///
+/// // A handler may tell an overflow of one byte from others.
+/// let by_one = |damage: &Damage| damage.part == Part::RightRedZone && damage.bytes == 1;
+/// # let _ = by_one;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
@@ -103,7 +117,12 @@ impl Watch {
     ///
     /// # Safety
     /// It is an object of a slab of the cache, in which nobody but its user writes; one that is free has none.
-    pub(crate) unsafe fn inspect(&self, object: NonNull<u8>, state: State, mut see: impl FnMut(Damage)) -> u64 {
+    pub(crate) unsafe fn inspect(
+        &self,
+        object: NonNull<u8>,
+        state: State,
+        mut see: impl FnMut(Damage),
+    ) -> u64 {
         let mut found = 0;
         for (part, range, byte) in self.parts(object.addr().get(), state) {
             // SAFETY: by contract.

@@ -120,7 +120,8 @@ impl World {
         let mut pages = pages(CPUS, setup.nodes, 1 << 20);
         let refusals = Refusals::new(&mut pages);
         let slab_debug = setup.debug.into();
-        let config = Config { check_frees: true, slab_debug, magazines: setup.magazines, ..Config::new(pages) };
+        let config =
+            Config { check_frees: true, slab_debug, magazines: setup.magazines, ..Config::new(pages) };
         let core = Core::new(config).unwrap();
         let caches = core::array::from_fn(|cache| build(&core, &setup, cache));
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }

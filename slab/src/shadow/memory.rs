@@ -2,7 +2,7 @@
 //! that was asked for, and every byte as its owner left it.
 
 use super::{Refusals, Refuse, SMALL, pages, unless_refused};
-use crate::{AllocError, Config, SlabDebug, Gfp, Malloc, Subsystem, ZERO_SIZE};
+use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -131,7 +131,8 @@ impl World {
         // As much as three or four of the pieces that do not fit into a block.
         let huge_cache = 40 << 20;
         let slab_debug = debug.into();
-        let config = Config { check_frees: true, slab_debug, magazines: SMALL, huge_cache, ..Config::new(pages) };
+        let config =
+            Config { check_frees: true, slab_debug, magazines: SMALL, huge_cache, ..Config::new(pages) };
         let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }

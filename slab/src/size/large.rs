@@ -183,7 +183,8 @@ impl Core {
     /// [`resize_watched`](crate::cache::Cache::resize_watched).
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn resize_watched(&self, memory: NonNull<u8>, size: usize, zero: bool) -> bool {
-        self.has_zones() && self.cache_at(memory).is_some_and(|cache| cache.resize_watched(memory, size, zero))
+        self.has_zones()
+            && self.cache_at(memory).is_some_and(|cache| cache.resize_watched(memory, size, zero))
     }
 
     /// The order of the large block at `address`, in page `pfn` that no cache owns.

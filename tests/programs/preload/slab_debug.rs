@@ -8,7 +8,11 @@ use std::process::Command;
 fn report(program: &Path, mistake: &str, options: &str) -> String {
     let output = preloaded(Command::new(program).arg(mistake), options);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(!output.status.success() && out.is_empty(), "{mistake} {options}: {:?}\n{out}{err}", output.status);
+    assert!(
+        !output.status.success() && out.is_empty(),
+        "{mistake} {options}: {:?}\n{out}{err}",
+        output.status
+    );
     err
 }
 
@@ -23,7 +27,8 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
         ("double", "double free", true),
         ("realloc", "Right Redzone overwritten", false),
     ];
-    for options in ["slab_debug=FZPU", "slab_debug=FZPU:malloc-*", "slab_debug=:malloc-56:malloc-64,check=0"] {
+    for options in ["slab_debug=FZPU", "slab_debug=FZPU:malloc-*", "slab_debug=:malloc-56:malloc-64,check=0"]
+    {
         for (mistake, what, freed) in rows {
             let err = report(&program, mistake, options);
             assert!(err.starts_with("uslab: corruption: cache malloc-"), "{mistake} {options}: {err}");
@@ -45,6 +50,21 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
     // Of other sizes nothing is looked at.
     let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0");
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
+}
+
+/// Shells fork, and their children go on with the heap.
+#[test]
+fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
+    let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
+    let shell = || {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    };
+    let without = shell().output().unwrap();
+    let with = preloaded(&mut shell(), "slab_debug=FZPU");
+    assert!(with.status.success(), "{:?} {}", with.status, text(&with.stderr));
+    assert_eq!((text(&with.stdout), text(&with.stderr)), (text(&without.stdout), String::new()));
 }
 
 #[test]
