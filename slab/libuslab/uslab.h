@@ -186,6 +186,11 @@ size_t uslab_reap(void);
    with `errno`. */
 int uslab_slabinfo(int fd);
 
+/* Writes who holds objects, by call stack, and how many of these no word of the process's memory leads to: of caches whose frees are
+   checked, with USLAB_USERS by whom they were allocated. Under libuslab USLAB_OPTIONS=leaks=1 tells the unreachable ones when the process
+   ends, malloc's, too. USLAB_NOT_WRITTEN with `errno`. */
+int uslab_leaks(int fd);
+
 #ifdef __cplusplus
 }
 #endif

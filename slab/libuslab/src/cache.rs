@@ -464,6 +464,15 @@ pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
 
 /// # Safety
 /// `fd` is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
+    let holders = home::leaks().map(|holders| holders.to_string()).unwrap_or_default();
+    // SAFETY: passed on.
+    unsafe { write(fd, &holders) }
+}
+
+/// # Safety
+/// `fd` is the caller's.
 unsafe fn write(fd: c_int, text: &str) -> c_int {
     if fd < 0 {
         Errno::EBADF.set();

@@ -15,7 +15,7 @@ use crate::debug::lines::Lines;
 use crate::debug::report::ObjectReport;
 use crate::debug::stacks::CallStack;
 use crate::debug::traces::Traces;
-use crate::debug::tracks::{Deed, Record, this_thread};
+use crate::debug::tracks::{Deed, Record, Track, this_thread};
 use crate::debug::watch::{Damage, Part, State, Watch, fill_padding, inspect_padding};
 use core::fmt::Write;
 use core::ops::Range;
@@ -322,6 +322,22 @@ impl Cache {
         }
         found.repairs = found.damages;
         found
+    }
+
+    /// The objects in use of a cache whose frees are checked: where, how many bytes are their users', who allocated them.
+    pub(crate) fn each_in_use(&self, mut see: impl FnMut(NonNull<u8>, usize, Option<Track>)) {
+        let Some(checked) = &self.checked else { return };
+        for (slab, order) in self.slabs() {
+            for index in 0..self.geometry().objects_at(order) {
+                let place = ObjectIndex { slab, index };
+                let Object(object) = self.object(place);
+                if checked.tags.is_out(object, checked.tag) {
+                    let debugged = checked.debugged.as_ref();
+                    let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
+                    see(object, self.used_bytes(record), record.and_then(|record| record.track(Deed::Alloc)));
+                }
+            }
+        }
     }
 
     fn traces(&self, deed: Deed) -> Traces {

@@ -204,6 +204,11 @@ impl CallStack {
         if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
     }
 
+    /// The stack with these frames.
+    #[cfg(test)]
+    pub(crate) fn of_frames(frames: &[usize]) -> Self {
+        Self(DEPOT.save(frames).unwrap())
+    }
     /// The number, for whoever keeps it among other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
@@ -216,6 +221,18 @@ impl CallStack {
     /// Where each call returns to, the innermost first.
     pub fn frames(self) -> &'static [usize] {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
+    }
+
+    /// The stack from outside of the allocator, whose own frames differ with the way that an object went; this one where names are not to
+    /// be had.
+    ///
+    /// Allocates.
+    pub(crate) fn outer(self) -> Self {
+        #[cfg(feature = "stacks")]
+        if let Some(outer) = alone(|| outer(self.frames())) {
+            return DEPOT.save(outer).map_or(self, Self);
+        }
+        self
     }
 
     /// Tells `see` of each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function of
@@ -232,10 +249,7 @@ impl CallStack {
     fn each_named(self, _see: &mut impl FnMut(Function<'_>)) {}
     #[cfg(feature = "stacks")]
     fn each_named(self, see: &mut impl FnMut(Function<'_>)) {
-        let frames = self.frames();
-        let own = frames.iter().take_while(|&&at| is_own(at)).count();
-        // Of a stack of nothing else all is shown.
-        for &at in if own < frames.len() { &frames[own..] } else { frames } {
+        for &at in outer(self.frames()) {
             let mut found = false;
             backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
                 found = true;
@@ -248,6 +262,13 @@ impl CallStack {
             }
         }
     }
+}
+
+/// The frames without the allocator's own; of nothing else, all.
+#[cfg(feature = "stacks")]
+fn outer(frames: &'static [usize]) -> &'static [usize] {
+    let own = frames.iter().take_while(|&&at| is_own(at)).count();
+    if own < frames.len() { &frames[own..] } else { frames }
 }
 
 /// Whether the innermost function at `at` is the allocator's.

@@ -34,7 +34,7 @@ pub struct Trace {
     pub thread_max: u32,
     /// The CPUs.
     pub cpus: BTreeSet<u32>,
-    /// The stack; the same for all.
+    /// The stack outside of the allocator; the same for all.
     pub stack: CallStack,
 }
 
@@ -61,9 +61,11 @@ impl Traces {
     /// Of these objects: who it was, and how many bytes are waste.
     pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
         let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
+        let mut outer = BTreeMap::new();
         for (track, waste) in tracks {
             let age = track.age.as_millis() as u64;
-            let (trace, ages) = traces.entry(track.stack).or_insert_with(|| {
+            let stack = *outer.entry(track.stack).or_insert_with(|| track.stack.outer());
+            let (trace, ages) = traces.entry(stack).or_insert_with(|| {
                 let trace = Trace {
                     count: 0,
                     waste: 0,
@@ -73,7 +75,7 @@ impl Traces {
                     thread_min: track.thread,
                     thread_max: track.thread,
                     cpus: BTreeSet::new(),
-                    stack: track.stack,
+                    stack,
                 };
                 (trace, Duration::ZERO)
             });
@@ -132,7 +134,7 @@ mod tests {
     fn objects_of_one_stack_are_one_row_and_most_come_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
-            Track { stack: CallStack::of_number(stack), thread, cpu, age }
+            Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }
         };
         let tracks = [track(2, 10, 1, 40), track(1, 9, 0, 5), track(2, 30, 1, 20), track(2, 20, 3, 0)];
         let Traces(rows) = Traces::of(tracks.into_iter().zip([1, 2, 3, 4]));

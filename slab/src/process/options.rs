@@ -3,6 +3,7 @@
 //! | option | values | |
 //! |---|---|---|
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
+//! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
@@ -31,6 +32,7 @@ use uslab_buddy::HugePages;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,
+    pub(crate) leaks: bool,
     pub(crate) check: Option<bool>,
     pub(crate) slab_debug: Option<&'static str>,
     pub(crate) huge_pages: HugePages,
@@ -98,7 +100,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -161,6 +163,7 @@ impl Options {
         };
         match name {
             b"stats" => self.stats = flag(value)?,
+            b"leaks" => self.leaks = flag(value)?,
             b"check" => self.check = Some(flag(value)?),
             b"slab_debug" => {
                 let text = core::str::from_utf8(&value[1..]).ok()?;
@@ -241,6 +244,7 @@ mod tests {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,
+            leaks: true,
             check: Some(false),
             slab_debug: Some("FZ:malloc-64;-"),
             huge_pages: HugePages::Never,
@@ -252,7 +256,7 @@ mod tests {
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,slab_debug=FZ:malloc-64;-,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(

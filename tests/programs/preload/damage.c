@@ -1,4 +1,5 @@
 /* One mistake, by name. */
+#include <alloca.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,13 @@ __attribute__((noinline)) static void the_free(char *memory) {
     kept = memory;
     free(kept);
     __asm__ volatile("" ::: "memory");
+}
+
+static struct node { char bytes[40]; struct node *next; } *list;
+__attribute__((noinline)) static struct node *the_list(size_t size) {
+    struct node *node = malloc(size);
+    __asm__ volatile("" : "+r"(node));
+    return node;
 }
 
 int main(int argc, char **argv) {
@@ -33,6 +41,18 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "double")) {
         the_free(memory);
         the_free(memory);
+    } else if (!strcmp(what, "leak")) {
+        the_free(memory);
+        for (int i = 0; i < 20; i++) the_allocation(50);
+        /* What is left of their addresses on the stack. */
+        kept = memset(alloca(4096), 0, 4096);
+        kept = NULL;
+        for (int i = 0; i < 5; i++) {
+            struct node *node = the_list(sizeof *node);
+            node->next = list;
+            list = (struct node *)&node->next;
+        }
+        return 0;
     } else if (!strcmp(what, "realloc")) {
         memory = realloc(memory, 60);
         memory[60] = 1;

@@ -52,6 +52,29 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
 }
 
+/// Twenty objects whose addresses are nowhere, and five that a list leads to, by addresses inside of them.
+#[test]
+fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("damage.c", dir.path());
+    for options in ["leaks=1", "leaks=1,slab_debug=FZPU"] {
+        let output = preloaded(Command::new(&program).arg("leak"), options);
+        let err = text(&output.stderr);
+        assert!(output.status.success() && err.starts_with("uslab: leaks: "), "{options}: {err}");
+        let rows: Vec<_> = err.split_inclusive('\n').collect();
+        let of = |name: &str| {
+            let at = rows.iter().position(|row| row.contains(name))?;
+            let row = rows[..at].iter().rfind(|row| row.contains(" unreachable of "))?;
+            row.split_whitespace().next()?.parse::<u32>().ok()
+        };
+        // A word that is left of somebody else may look like the address of one.
+        assert!(of("the_allocation").is_some_and(|objects| (16..=20).contains(&objects)), "{options}: {err}");
+        assert_eq!(of("the_list"), None, "{options}: {err}");
+        let output = preloaded(Command::new(&program).arg("none"), options);
+        assert_eq!(text(&output.stdout), "well\n", "{options}");
+    }
+}
+
 /// Shells fork, and their children go on with the heap.
 #[test]
 fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
