@@ -119,6 +119,7 @@ pub use self::{
     cache::{Live, Mempool, Prefilled, kmem_cache},
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
+    debug::flags::{DebugRules, SlabDebug},
     debug::{corruption, faults},
     error::{AllocError, Busy, CacheError},
     geometry::{Geometry, GeometryError, OrderRule},

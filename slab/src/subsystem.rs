@@ -25,6 +25,8 @@ pub use crate::report::info::HeapUsage;
 pub use crate::report::info::Info;
 use crate::report::info::SlabInfo;
 #[cfg(not(any(loom, shuttle)))]
+use crate::report::leaks::Holders;
+#[cfg(not(any(loom, shuttle)))]
 use crate::size::kmalloc::Kmalloc;
 #[cfg(not(any(loom, shuttle)))]
 use crate::size::malloc::Malloc;
@@ -212,6 +214,16 @@ impl Subsystem {
     /// [`Info::slabinfo`] of now, without looking at the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
+    }
+
+    /// Who holds objects, by call stack, and which of these no word of the process's memory leads to: see
+    /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. On Linux;
+    /// elsewhere all are unreachable. Beside other threads it is a guess.
+    ///
+    /// Cost: the process's memory is read. It allocates.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn leaks(&self) -> Holders {
+        self.core.leaks()
     }
 
     /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that

@@ -36,7 +36,7 @@ impl Drop for Filling<'_> {
         for object in self.out.iter_mut().filter_map(Option::take) {
             #[cfg(not(loom))]
             if let Some(checked) = &self.cache.checked {
-                _ = checked.on_free(object);
+                _ = self.cache.on_checked_free(checked, object);
             }
             self.cache.take_back(object);
         }
@@ -143,6 +143,11 @@ impl Cache {
         if let Some(object) = unsafe { self.allocs.alloc_claimed() } {
             return Ok(self.hand_over(object, gfp));
         }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.checked.is_some() && self.is_refused() {
+            self.counts.failures.add(1);
+            return Err(AllocError::Injected);
+        }
         #[cfg(not(loom))]
         if let Some(Checked { fast_path, .. }) = &self.checked
             // SAFETY: as in `alloc`.
@@ -151,6 +156,28 @@ impl Cache {
             return Ok(self.hand_out(object, gfp));
         }
         self.alloc_slow(gfp)
+    }
+
+    /// An object of which the first `size` bytes are wanted: of one that is watched the others are nobody's.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no size classes"))]
+    #[inline(always)]
+    pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: as in `alloc`.
+        match unsafe { self.allocs.alloc_fast() } {
+            // As in `alloc`.
+            Some(object) => Ok(self.hand_over(object, gfp)),
+            None => self.alloc_missed_of(gfp, size),
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_missed_of(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
+        let object = self.alloc_missed(gfp)?;
+        #[cfg(not(any(loom, shuttle)))]
+        if self.checked.is_some() {
+            self.narrow(object, _size);
+        }
+        Ok(object)
     }
 
     #[cold]
@@ -324,11 +351,22 @@ impl Cache {
         object
     }
 
+    /// An object of a checked cache leaves for a caller.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn on_checked_alloc(&self, checked: &Checked, object: Object) {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(debugged) = &checked.debugged {
+            self.debug_alloc(checked, debugged, object);
+        }
+        // SAFETY: `grow` covers each slab before anybody knows it.
+        unsafe { checked.tags.set(object.0, checked.tag) };
+    }
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
         if let Some(checked) = &self.checked {
-            checked.on_alloc(object);
+            self.on_checked_alloc(checked, object);
         }
         self.hand_over(object, gfp)
     }

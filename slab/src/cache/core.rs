@@ -6,6 +6,7 @@ use super::per_cpu::Magazines;
 use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
+use crate::debug::flags::DebugRules;
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -24,9 +25,10 @@ use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicU32, Counter, Rank, assert_unlocked};
+use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -43,6 +45,9 @@ pub(crate) struct Core {
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
+    pub(crate) slab_debug: DebugRules,
+    /// Whether any cache has red zones.
+    zones: AtomicBool,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
@@ -88,6 +93,8 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
+            slab_debug: config.slab_debug,
+            zones: AtomicBool::new(false),
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),
@@ -126,6 +133,19 @@ impl Core {
     /// An operation that is of no cache.
     pub(crate) fn operation(&self, what: What) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
+    }
+
+    /// A cache is made that has red zones, or has none.
+    pub(crate) fn zones_are(&self, there: bool) {
+        if there {
+            // Relaxed: who has an object of it got that after this.
+            self.zones.store(true, Relaxed);
+        }
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn has_zones(&self) -> bool {
+        // Relaxed: see above.
+        self.zones.load(Relaxed)
     }
 
     /// A cache that others share, if it `fits`.
@@ -199,6 +219,8 @@ impl Core {
             cache: "kmalloc",
             owner: None,
             index: None,
+            #[cfg(not(any(loom, shuttle)))]
+            report: None,
         });
     }
 }

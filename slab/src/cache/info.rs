@@ -114,7 +114,7 @@ pub struct CacheInfo {
     pub destructed: u64,
     /// Allocations that failed.
     pub failures: u64,
-    /// Frees that were refused: double, foreign, interior, wrong cache.
+    /// Frees that were refused (double, foreign, interior, wrong cache), and damage that was found.
     pub corruptions: u64,
 }
 

@@ -137,13 +137,16 @@ impl Cache {
         }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
+        let covered = self.cover_slab(op, slab, order, objects);
+        #[cfg(shuttle)]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
         if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
+            self.uncover(covered, slab, order);
             // SAFETY: allocated just now with this order.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -151,6 +154,7 @@ impl Cache {
         }
         if let Err(refusal) = self.construct(slab, objects) {
             self.forget_class(slab, order);
+            self.uncover(true, slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -173,6 +177,14 @@ impl Cache {
         // The lowest ones of a new slab are 0, 1, 2 ...
         (0..taken).for_each(|index| put(self.object(ObjectIndex { slab, index })));
         Ok(taken)
+    }
+
+    /// A slab ends that was `covered`.
+    fn uncover(&self, _covered: bool, _slab: Pfn, _order: Order) {
+        #[cfg(not(any(loom, shuttle)))]
+        if _covered && self.checked.is_some() {
+            self.uncover_slab(_slab, _order);
+        }
     }
 
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
@@ -360,6 +372,7 @@ impl Cache {
         // SAFETY: the block is ours.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
+        self.uncover(true, slab, order);
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();

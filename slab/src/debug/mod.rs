@@ -3,6 +3,13 @@
 //! | file | |
 //! |---|---|
 //! | [`corruption`] | frees that cannot be right, and who hears of them |
+//! | [`stacks`] | call stacks, kept once each |
+//! | [`flags`] | what is done about the objects of which cache: `slab_debug` |
+//! | `watch` | red zones and poison |
+//! | [`tracks`] | who allocated an object, and who freed it |
+//! | [`traces`] | the same for all objects of a cache, by call stack |
+//! | [`report`] | a damaged object, in SLUB's shape |
+//! | `lines` | what is said without the heap |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
 //! | `check` | under loom: check your own code on top of this one |
@@ -11,5 +18,17 @@
 pub mod check;
 pub mod corruption;
 pub mod faults;
+pub mod flags;
+pub(crate) mod lines;
+#[cfg(not(any(loom, shuttle)))]
+pub mod report;
+#[cfg(not(any(loom, shuttle)))]
+pub mod stacks;
 #[cfg(not(loom))]
 pub(crate) mod tags;
+#[cfg(not(any(loom, shuttle)))]
+pub mod traces;
+#[cfg(not(any(loom, shuttle)))]
+pub mod tracks;
+#[cfg(not(any(loom, shuttle)))]
+pub mod watch;

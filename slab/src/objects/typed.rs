@@ -17,6 +17,7 @@ use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
 use crate::cache::{Account, Cache, Hook, Hooks};
+use crate::debug::flags::SlabDebug;
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -364,6 +365,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// As [`KmemCacheBuilder::check_frees`].
     pub fn check_frees(self, check: bool) -> Self {
         self.map(|cache| cache.check_frees(check))
+    }
+    /// As [`KmemCacheBuilder::slab_debug`].
+    pub fn slab_debug(self, flags: SlabDebug) -> Self {
+        self.map(|cache| cache.slab_debug(flags))
     }
     /// As [`KmemCacheBuilder::magazines`].
     pub fn magazines(self, magazines: Magazines) -> Self {

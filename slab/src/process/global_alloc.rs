@@ -22,6 +22,7 @@ use crate::cache::config::Config;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::debug::flags::DebugRules;
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
@@ -31,6 +32,7 @@ use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
 use crate::report::census::{Census, Violation};
 use crate::report::info::{HeapUsage, Info, SlabInfo};
+use crate::report::leaks::Holders;
 use crate::size::large::ZERO_SIZE;
 use crate::size::malloc::{FastPaths, Malloc};
 use core::alloc::Layout;
@@ -76,6 +78,9 @@ struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
+    /// What is told when the process ends.
+    stats: bool,
+    leaks: bool,
     /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
     reap_is_said: bool,
 }
@@ -153,6 +158,9 @@ fn start_here() -> Option<&'static Process> {
     config.pages.keep_free = Some(KEEP_FREE);
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.check_frees = options.check.unwrap_or(config.check_frees);
+    // Who leaked is who allocated.
+    let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
+    config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
@@ -163,14 +171,14 @@ fn start_here() -> Option<&'static Process> {
     };
     #[cfg(unix)]
     at_fork::register();
-    if options.stats {
+    if options.stats || options.leaks {
         // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
         if let Ok(to) = own_stderr() {
             // SAFETY: only the thread that starts is here; the handler is as above.
             unsafe {
                 STATS.put(to);
                 #[cfg(any(unix, windows))]
-                libc::atexit(print_stats);
+                libc::atexit(at_exit);
             }
         }
     }
@@ -178,6 +186,8 @@ fn start_here() -> Option<&'static Process> {
         malloc: core,
         dump: options.dump(),
         record: options.record(),
+        stats: options.stats,
+        leaks: options.leaks,
         reap_is_said: options.reap.is_some(),
     }));
     // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
@@ -212,13 +222,24 @@ fn own_stderr() -> io::Result<File> {
 }
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
-extern "C" fn print_stats() {
+extern "C" fn at_exit() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };
-    if let (Some(mut to), Some(info)) = (to, Uslab.info()) {
-        // There is nobody to tell that it is closed.
-        let _ = to.write_all(info.statistics().to_string().as_bytes());
+    let (Some(mut to), Some(process)) = (to, PROCESS.get()) else { return };
+    let mut text = String::new();
+    if process.leaks {
+        let holders = process.core().leaks();
+        if holders.unreachable() > 0 {
+            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
+            leaked.for_each(|holder| text += &holder.to_string());
+        }
     }
+    if process.stats {
+        text += &process.core().info().statistics().to_string();
+    }
+    // There is nobody to tell that it is closed.
+    let _ = to.write_all(text.as_bytes());
 }
 
 /// What is in no page of the subsystem: huge, from the start, or not ours.
@@ -239,7 +260,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
-    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None, report: None });
 }
 
 impl Uslab {
@@ -487,6 +508,10 @@ impl Uslab {
     /// no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
+    }
+    /// As [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before it has started.
+    pub fn leaks(&self) -> Option<Holders> {
+        PROCESS.get().map(|process| process.core().leaks())
     }
     /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
     /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back

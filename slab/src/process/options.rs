@@ -3,7 +3,9 @@
 //! | option | values | |
 //! |---|---|---|
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
+//! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
+//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
@@ -17,11 +19,12 @@
 //! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
 //! who started them (`AT_SECURE`) heed none.
 
+use crate::debug::flags::DebugRules;
+use crate::debug::lines::Lines;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;
-use core::fmt;
-use std::io::Write;
+use core::fmt::{self, Write};
 use std::time::Duration;
 use uslab_buddy::HugePages;
 
@@ -29,7 +32,9 @@ use uslab_buddy::HugePages;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,
+    pub(crate) leaks: bool,
     pub(crate) check: Option<bool>,
+    pub(crate) slab_debug: Option<&'static str>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
     pub(crate) huge_cache: Option<usize>,
@@ -95,7 +100,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -158,7 +163,13 @@ impl Options {
         };
         match name {
             b"stats" => self.stats = flag(value)?,
+            b"leaks" => self.leaks = flag(value)?,
             b"check" => self.check = Some(flag(value)?),
+            b"slab_debug" => {
+                let text = core::str::from_utf8(&value[1..]).ok()?;
+                DebugRules::of_static(text)?;
+                self.slab_debug = Some(text);
+            }
             b"huge_pages" => {
                 self.huge_pages = match value {
                     b"=system" => HugePages::System,
@@ -213,14 +224,8 @@ fn number(digits: &[u8]) -> Option<usize> {
 
 /// A line on standard error, in one write and without the heap.
 fn say(what: fmt::Arguments<'_>) {
-    let mut line = [0_u8; 256];
-    let mut rest = &mut line[..];
-    let room = rest.len();
-    // What does not fit is cut off.
-    let _ = writeln!(rest, "{what}");
-    let used = room - rest.len();
     // There is nobody to tell that standard error is closed.
-    let _ = std::io::stderr().write_all(&line[..used]);
+    let _ = writeln!(Lines::new(), "{what}");
 }
 
 #[cfg(test)]
@@ -239,7 +244,9 @@ mod tests {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,
+            leaks: true,
             check: Some(false),
+            slab_debug: Some("FZ:malloc-64;-"),
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
             huge_cache: Some(1 << 30),
@@ -249,14 +256,14 @@ mod tests {
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0",
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 16, "{wrong:?}");
+        assert_eq!(wrong.len(), 17, "{wrong:?}");
         let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
         assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }

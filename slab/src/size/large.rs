@@ -140,7 +140,8 @@ impl Core {
     unsafe fn free_other(&self, memory: NonNull<u8>) {
         match self.memory.pages.pfn_of(memory.as_ptr()) {
             Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
-                Some(cache) => cache.refuse_interior(memory),
+                // SAFETY: passed on.
+                Some(cache) => unsafe { cache.free_at_frame(memory) },
                 // SAFETY: passed on.
                 None => unsafe { self.free_large(memory, pfn) },
             },
@@ -176,6 +177,14 @@ impl Core {
             self.refuse(kind, memory);
             AllocError::NotAnObject
         })
+    }
+
+    /// Whether the memory is an object that is watched, and has `size` bytes now; see
+    /// [`resize_watched`](crate::cache::Cache::resize_watched).
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn resize_watched(&self, memory: NonNull<u8>, size: usize, zero: bool) -> bool {
+        self.has_zones()
+            && self.cache_at(memory).is_some_and(|cache| cache.resize_watched(memory, size, zero))
     }
 
     /// The order of the large block at `address`, in page `pfn` that no cache owns.

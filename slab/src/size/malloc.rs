@@ -114,7 +114,9 @@ impl Malloc {
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
             let geometry = cache.geometry();
-            *stride = Stride::new(geometry.stride(), geometry.order().bytes()).unwrap_or_default();
+            let plain = geometry.lead() == 0;
+            let known = plain.then(|| Stride::new(geometry.stride(), geometry.order().bytes())).flatten();
+            *stride = known.unwrap_or_default();
         }
         let known = Known {
             page_classes: self.core.memory.classes.first(),
@@ -199,7 +201,7 @@ impl Malloc {
             return Ok(memory);
         }
         match Self::class(layout) {
-            Some(class) => self.caches[class].cache().alloc_missed(gfp),
+            Some(class) => self.caches[class].cache().alloc_missed_of(gfp, layout.size()),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -236,7 +238,14 @@ impl Malloc {
         };
         match (self.cache(layout), self.cache(new)) {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
-            (Some(old), Some(new)) if core::ptr::eq(old, new) => return Ok(zero(memory, layout.size())),
+            (Some(old), Some(new)) if core::ptr::eq(old, new) && !old.cache().is_zoned() => {
+                return Ok(zero(memory, layout.size()));
+            }
+            (Some(old), Some(new)) if core::ptr::eq(old, new) => {
+                if old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) {
+                    return Ok(memory);
+                }
+            }
             (None, None) => {
                 if let Some(resized) = self.core.resize_large(memory, layout, new) {
                     return Ok(zero(resized, layout.size()));
@@ -271,7 +280,7 @@ impl Malloc {
             Some(size) => size,
             None => self.core.size_to_move(memory)?,
         };
-        if fits_in_place(usable, size) {
+        if self.core.resize_watched(memory, size, false) || fits_in_place(usable, size) {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
