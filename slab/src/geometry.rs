@@ -165,6 +165,15 @@ impl Geometry {
     /// # Errors
     /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
+        Self::with_tail(size, 0, align, rule)
+    }
+    /// The same with at least `tail` bytes behind each object that are not its user's.
+    pub(crate) fn with_tail(
+        size: usize,
+        tail: usize,
+        align: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
         if size == 0 {
             return Err(GeometryError::Empty);
         }
@@ -173,7 +182,8 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let stride = match size.checked_next_multiple_of(align) {
+        let whole = size.checked_add(tail);
+        let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };

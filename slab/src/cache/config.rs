@@ -2,6 +2,7 @@
 
 use super::per_cpu::Magazines;
 use crate::debug::corruption;
+use crate::debug::harden::Harden;
 use crate::geometry::OrderRule;
 use crate::memory::huge::HUGE_CACHE;
 use core::fmt;
@@ -42,6 +43,8 @@ pub struct Config {
     /// Whether caches that do not say otherwise check at once that what is freed to them is an object of theirs and in use.
     /// Otherwise what is wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
     pub check_frees: bool,
+    /// What is hardened, of caches that do not say otherwise, and of malloc. Nothing by default. What is has checked frees.
+    pub harden: Harden,
     /// Hears of frees that cannot be right; the default says so and aborts.
     pub corruption: Arc<corruption::Handler>,
     /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
@@ -59,6 +62,7 @@ impl Config {
             pages,
             magazines: Magazines::default(),
             check_frees: cfg!(debug_assertions),
+            harden: Harden::OFF,
             corruption: Arc::new(corruption::abort),
             reap_every: None,
             huge_cache: HUGE_CACHE,
@@ -119,6 +123,7 @@ impl fmt::Debug for Config {
             .field("rule", &self.rule)
             .field("magazines", &self.magazines)
             .field("check_frees", &self.check_frees)
+            .field("harden", &self.harden)
             .field("reap_every", &self.reap_every)
             .field("huge_cache", &self.huge_cache)
             .finish_non_exhaustive()

@@ -6,6 +6,7 @@ use super::per_cpu::Magazines;
 use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
+use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -43,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
+    pub(crate) harden: Harden,
+    pub(crate) secret: Secret,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
@@ -77,7 +80,9 @@ impl Core {
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
-        let huge = Huge::new(backend, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
+        let guarded = config.harden.guard_pages;
+        let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
+            .ok_or(StartError::SideTable)?;
         Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
@@ -88,6 +93,8 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
+            harden: config.harden,
+            secret: Secret::new(&config.harden),
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),

@@ -7,6 +7,7 @@ use super::per_cpu::PerCpu;
 use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
+use crate::debug::harden::{CANARY, Harden, quarantine};
 use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::{Geometry, OrderRule};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -108,6 +109,8 @@ pub struct KmemCacheBuilder {
     max_order: Option<u8>,
     account: Option<Account>,
     zero_on_free: bool,
+    harden: Option<Harden>,
+    no_access: bool,
 }
 
 impl KmemCacheBuilder {
@@ -215,6 +218,11 @@ impl KmemCacheBuilder {
         self.zero_on_free = true;
         self
     }
+    /// What is hardened of this cache; otherwise what the subsystem hardens.
+    pub fn harden(mut self, harden: Harden) -> Self {
+        self.harden = Some(harden);
+        self
+    }
     /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
@@ -241,6 +249,12 @@ impl KmemCacheBuilder {
         self.max_order = Some(order);
         self
     }
+    /// Its objects are addresses that nobody can touch, of no bytes.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn no_access(mut self) -> Self {
+        self.no_access = true;
+        self
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -258,8 +272,8 @@ impl KmemCacheBuilder {
             && let Some(owner) = core.mergeable(|cache| {
                 let config = cache.config();
                 config.merges == Some(magazines)
-                    && (config.page_flags, config.check_frees)
-                        == (planned.builder.page_flags, planned.check_frees)
+                    && (config.page_flags, config.check_frees, config.harden)
+                        == (planned.builder.page_flags, planned.check_frees, planned.harden)
                     && config.geometry.serves(&planned.geometry)
             })
         {
@@ -289,11 +303,22 @@ impl KmemCacheBuilder {
         #[cfg(not(any(loom, shuttle)))]
         let align = self.align;
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
-        let geometry = Geometry::new(self.size, align, &OrderRule { max_order, ..core.rule })?;
+        let rule = OrderRule { max_order, ..core.rule };
+        let mut geometry = Geometry::new(self.size, align, &rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);
+        let harden = self.harden.unwrap_or(core.harden);
+        if harden.canaries
+            && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY, align, &rule)
+            && (self.page_class.is_some() || with_tail.stride() <= geometry.stride() * 5 / 4)
+        {
+            geometry = with_tail;
+        }
         Ok(Planned {
             magazines,
-            check_frees: self.check_frees.unwrap_or(core.check_frees),
+            check_frees: harden.is_on() || self.check_frees.unwrap_or(core.check_frees),
+            harden,
+            zero_on_free: self.zero_on_free
+                || harden.zero_on_free && self.hooks.is_none() && !self.type_stable,
             merges: self.may_merge().then_some(magazines),
             geometry,
             builder: self,
@@ -307,14 +332,18 @@ struct Planned {
     geometry: Geometry,
     magazines: Magazines,
     check_frees: bool,
+    harden: Harden,
+    zero_on_free: bool,
     merges: Option<Magazines>,
 }
 
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
-        let Self { builder, geometry, magazines, check_frees, merges } = self;
+        let Self { builder, geometry, magazines, check_frees, harden, zero_on_free, merges } = self;
+        let (key, stride) = (core.secret.next(), geometry.stride());
         let config = CacheConfig {
-            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, geometry.stride(), &builder.name),
+            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, stride, &builder.name)
+                .behind(quarantine(&harden, key, stride)),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
@@ -323,8 +352,11 @@ impl Planned {
             page_class: builder.page_class,
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
-            zero_on_free: builder.zero_on_free,
+            zero_on_free,
+            no_access: builder.no_access,
             check_frees,
+            harden,
+            key,
             merges,
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
@@ -361,6 +393,8 @@ impl KmemCache {
             max_order: None,
             account: None,
             zero_on_free: false,
+            harden: None,
+            no_access: false,
         }
     }
 

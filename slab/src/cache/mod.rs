@@ -63,6 +63,9 @@ pub use prefill::Prefilled;
 pub use waiters::Acquiring;
 
 use self::core::Core;
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
+use crate::debug::harden::{Harden, Key};
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
@@ -123,6 +126,11 @@ pub(crate) struct CacheConfig {
     pub(crate) check_frees: bool,
     /// Whether objects are zeroed when they are taken back.
     pub(crate) zero_on_free: bool,
+    pub(crate) harden: Harden,
+    /// Whether nobody can touch its objects, which are addresses and no more.
+    pub(crate) no_access: bool,
+    /// What its random order and its canaries follow from.
+    pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
 }
@@ -147,6 +155,8 @@ pub(crate) struct Cache {
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
+    #[cfg(not(loom))]
+    hardened: Option<Hardened>,
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
@@ -187,6 +197,18 @@ struct Counts {
     late_corruptions: Counter,
 }
 
+impl CacheConfig {
+    #[cfg(not(loom))]
+    fn hardened(&self) -> Option<Hardened> {
+        let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
+        Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
+    }
+    /// What the order of objects follows from, if it is random.
+    fn order_key(&self) -> Option<Key> {
+        self.harden.random_order.then_some(self.key)
+    }
+}
+
 impl Cache {
     /// A cache without slabs.
     ///
@@ -194,7 +216,8 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || config.zero_on_free || resets;
+        let has_free_hook =
+            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -209,9 +232,11 @@ impl Cache {
             has_free_hook,
             #[cfg(not(loom))]
             checked,
+            #[cfg(not(loom))]
+            hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
+            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect(),
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),

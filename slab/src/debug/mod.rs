@@ -5,11 +5,15 @@
 //! | [`corruption`] | frees that cannot be right, and who hears of them |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
+//! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
+//! | `quarantine` | freed objects that are used again late |
 //! | `check` | under loom: check your own code on top of this one |
 
 #[cfg(any(loom, shuttle))]
 pub mod check;
 pub mod corruption;
 pub mod faults;
+pub mod harden;
+pub(crate) mod quarantine;
 #[cfg(not(loom))]
 pub(crate) mod tags;

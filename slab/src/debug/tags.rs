@@ -7,7 +7,7 @@
 //!
 //! The bitmaps of the slabs cannot say it: they know an object that a CPU keeps as out, too.
 //!
-//! Two threads that free one object at the same moment may both find its tag; then the slab's bit tells, later.
+//! Of two threads that free one object at the same moment exactly one finds its tag.
 
 #[cfg(shuttle)]
 use crate::debug::check::SPACING;
@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
 /// Bytes of the range for each byte here: the least object.
 const GRAIN: usize = crate::geometry::WORD;
@@ -99,10 +99,12 @@ impl Tags {
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
-        let out = byte.load(Relaxed) == tag;
-        if out {
+        planted!("a tag is looked at and then cleared" => {
+            let out = byte.load(Relaxed) == tag;
             byte.store(0, Relaxed);
-        }
-        out
+            return out;
+        });
+        // Relaxed: as in `set`; it only says whose the object is now.
+        byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
 }

@@ -152,7 +152,8 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.pages.keep_free = Some(KEEP_FREE);
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
-    config.check_frees = options.check.unwrap_or(config.check_frees);
+    config.harden = options.harden;
+    config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
@@ -268,6 +269,15 @@ impl Uslab {
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        // An address of its own for each that is to have nothing.
+        let layout = match process() {
+            _ if layout.size() > 0 => layout,
+            Some(process) if process.core().harden.zero_size => layout,
+            _ => match Layout::from_size_align(1, layout.align()) {
+                Ok(layout) => layout,
+                Err(_) => return core::ptr::null_mut(),
+            },
+        };
         let memory = match process() {
             // Nothing was tried.
             Some(process) if process.record.is_some() => process.malloc.alloc(layout, gfp).ok(),
@@ -316,6 +326,20 @@ impl Uslab {
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
             _ => unsafe { free_other(process, memory) },
+        }
+    }
+
+    /// Whether memory was allocated for this size and alignment, as far as anybody knows, where frees are checked; if not, that is
+    /// [corruption].
+    #[doc(hidden)]
+    #[cold]
+    pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
+        let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
+        match (process.filter(|process| process.core().check_frees), layout) {
+            (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
+                process.malloc.has_size(memory, layout)
+            }
+            _ => true,
         }
     }
 

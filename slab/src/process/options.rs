@@ -4,6 +4,10 @@
 //! |---|---|---|
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
+//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages` | `0`, `1` | a part of [`Harden`](crate::Harden); each has checked frees |
+//! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
+//! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
@@ -17,6 +21,7 @@
 //! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
 //! who started them (`AT_SECURE`) heed none.
 
+use crate::debug::harden::Harden;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;
@@ -30,6 +35,7 @@ use uslab_buddy::HugePages;
 pub(crate) struct Options {
     pub(crate) stats: bool,
     pub(crate) check: Option<bool>,
+    pub(crate) harden: Harden,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
     pub(crate) huge_cache: Option<usize>,
@@ -95,7 +101,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, check=0|1, harden=0|1 or a part of it, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -167,6 +173,18 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"harden" => {
+                let seed = self.harden.seed;
+                self.harden = Harden { seed, ..if flag(value)? { Harden::ALL } else { Harden::OFF } };
+            }
+            b"random_order" => self.harden.random_order = flag(value)?,
+            b"zero_on_free" => self.harden.zero_on_free = flag(value)?,
+            b"zero_on_alloc" => self.harden.zero_on_alloc = flag(value)?,
+            b"canaries" => self.harden.canaries = flag(value)?,
+            b"zero_size" => self.harden.zero_size = flag(value)?,
+            b"guard_pages" => self.harden.guard_pages = flag(value)?,
+            b"quarantine" => self.harden.quarantine = if value == b"=0" { 0 } else { bytes(&value[1..])? },
+            b"harden_seed" => self.harden.seed = Some(number(&value[1..])? as u64),
             b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
             b"limit" => self.limit = Some(bytes(&value[1..])?),
             b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
@@ -240,6 +258,7 @@ mod tests {
         let all = Options {
             stats: true,
             check: Some(false),
+            harden: Harden { canaries: false, quarantine: 4096, seed: Some(7), ..Harden::ALL },
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
             huge_cache: Some(1 << 30),
@@ -249,7 +268,7 @@ mod tests {
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,check=0,harden_seed=7,harden=1,canaries=0,quarantine=4k,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
