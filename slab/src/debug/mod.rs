@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`corruption`] | frees that cannot be right, and who hears of them |
+//! | [`stacks`] | call stacks, kept once each |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
 //! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
@@ -15,5 +16,7 @@ pub mod corruption;
 pub mod faults;
 pub mod harden;
 pub(crate) mod quarantine;
+#[cfg(not(any(loom, shuttle)))]
+pub mod stacks;
 #[cfg(not(loom))]
 pub(crate) mod tags;
