@@ -27,6 +27,10 @@ impl Checked {
         // SAFETY: `grow` covers each slab before anybody knows it.
         unsafe { self.tags.set(object, self.tag) };
     }
+    /// Whether an object is out.
+    pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
+        self.tags.is(object, self.tag)
+    }
     /// An object comes back; `false` if it is not out, or not the cache's.
     #[inline(always)]
     #[must_use]

@@ -6,6 +6,8 @@ use super::per_cpu::Magazines;
 use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
@@ -46,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) check_frees: bool,
     pub(crate) harden: Harden,
     pub(crate) secret: Secret,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
@@ -81,6 +85,7 @@ impl Core {
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
         let guarded = config.harden.guard_pages;
+        let secret = Secret::new(&config.harden);
         let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
             .ok_or(StartError::SideTable)?;
         Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
@@ -94,7 +99,9 @@ impl Core {
             magazines: config.magazines,
             check_frees: config.check_frees,
             harden: config.harden,
-            secret: Secret::new(&config.harden),
+            #[cfg(not(any(loom, shuttle)))]
+            guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
+            secret,
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),

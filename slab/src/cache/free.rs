@@ -215,9 +215,13 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Bytes that may be used of the object at `memory`, in use or not.
+    /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         self.place(Object(memory))?;
+        #[cfg(not(loom))]
+        if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
+            return Err(CorruptionKind::DoubleFree);
+        }
         if self.config.no_access {
             return Ok(0);
         }

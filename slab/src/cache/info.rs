@@ -133,6 +133,12 @@ impl Cache {
         (count.objects, count.inuse.saturating_sub(kept))
     }
 
+    /// Objects that were handed out. Allocates nothing.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn allocs(&self) -> u64 {
+        self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
+    }
+
     pub(crate) fn info(&self) -> CacheInfo {
         CacheInfo { name: self.name().to_owned(), ..self.numbers() }
     }

@@ -263,6 +263,11 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
+    /// Allocations that one which misses its inlined path stands for, at most.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn allocs_of_a_miss(&self) -> u64 {
+        if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
+    }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {

@@ -169,6 +169,11 @@ impl PerCpu {
     pub(super) fn holds(&self) -> bool {
         self.layer().is_some() || self.has_quarantine()
     }
+    /// Objects in a magazine; 1 without.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(super) fn capacity(&self) -> u64 {
+        self.layer().map_or(1, |layer| layer.config().capacity.into())
+    }
     /// See [`Front::Refused`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, Front::Refused)

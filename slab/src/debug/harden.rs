@@ -109,8 +109,6 @@ impl Secret {
     pub(crate) fn new(harden: &Harden) -> Self {
         let key = match harden.seed {
             Some(seed) => [seed, 0],
-            // Nothing is random: nobody asks.
-            None if !harden.is_on() => [0; 2],
             None => [0_u8, 1].map(|word| RandomState::new().hash_one(word)),
         };
         Self { key, drawn: Counter::new(0) }

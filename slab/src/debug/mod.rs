@@ -6,6 +6,7 @@
 //! | [`stacks`] | call stacks, kept once each |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
+//! | `guard` | sampled allocations that have a page of their own |
 //! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
 //! | `quarantine` | freed objects that are used again late |
 //! | `check` | under loom: check your own code on top of this one |
@@ -14,6 +15,7 @@
 pub mod check;
 pub mod corruption;
 pub mod faults;
+pub(crate) mod guard;
 pub mod harden;
 pub(crate) mod quarantine;
 #[cfg(not(any(loom, shuttle)))]

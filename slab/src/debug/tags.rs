@@ -94,6 +94,11 @@ impl Tags {
         byte.store(tag, Relaxed);
     }
 
+    /// Whether an object is out, of a cache with this tag.
+    pub(crate) fn is(&self, object: NonNull<u8>, tag: u8) -> bool {
+        // Relaxed: as in `set`.
+        self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
+    }
     /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
     #[inline(always)]
     #[must_use]

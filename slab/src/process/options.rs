@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
+//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
+//! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
 //! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
 //! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages` | `0`, `1` | a part of [`Harden`](crate::Harden); each has checked frees |
 //! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
@@ -36,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) stats: bool,
     pub(crate) check: Option<bool>,
     pub(crate) harden: Harden,
+    pub(crate) guard: Option<u32>,
+    pub(crate) guard_slots: Option<u32>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
     pub(crate) huge_cache: Option<usize>,
@@ -101,7 +105,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, harden=0|1 or a part of it, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, check=0|1, harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -183,6 +187,11 @@ impl Options {
             b"canaries" => self.harden.canaries = flag(value)?,
             b"zero_size" => self.harden.zero_size = flag(value)?,
             b"guard_pages" => self.harden.guard_pages = flag(value)?,
+            b"guard" => self.guard = Some(u32::try_from(number(&value[1..])?).ok()?),
+            b"guard_slots" => {
+                let slots = number(&value[1..])?;
+                self.guard_slots = Some((1..=512).contains(&slots).then_some(slots as u32)?);
+            }
             b"quarantine" => self.harden.quarantine = if value == b"=0" { 0 } else { bytes(&value[1..])? },
             b"harden_seed" => self.harden.seed = Some(number(&value[1..])? as u64),
             b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
@@ -259,6 +268,8 @@ mod tests {
             stats: true,
             check: Some(false),
             harden: Harden { canaries: false, quarantine: 4096, seed: Some(7), ..Harden::ALL },
+            guard: Some(1000),
+            guard_slots: Some(64),
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
             huge_cache: Some(1 << 30),
@@ -268,7 +279,7 @@ mod tests {
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,harden_seed=7,harden=1,canaries=0,quarantine=4k,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,check=0,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(

@@ -7,11 +7,15 @@
 use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::debug::corruption::CorruptionKind;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::guard::{Pool, faults::Stderr};
 use crate::error::AllocError;
 use crate::memory::huge::{ADDRESSES, is_huge};
 pub use crate::memory::large_blocks::LargeInfo;
 use crate::memory::large_blocks::large;
 use core::alloc::Layout;
+#[cfg(not(any(loom, shuttle)))]
+use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
@@ -118,14 +122,31 @@ impl Core {
     /// Takes back what lies in no page of this subsystem.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool_of(memory) {
+            return self.free_guarded(pool, memory);
+        }
         match self.huge.free(memory) {
             Ok(()) => self.shed(),
             Err(kind) => self.refuse(kind, memory),
         }
     }
 
+    /// Takes a sample back.
+    #[cfg(not(any(loom, shuttle)))]
+    fn free_guarded(&self, pool: &Pool, memory: NonNull<u8>) {
+        if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
+            let _ = write!(Stderr, "uslab: guard: {mistake}");
+            self.refuse(kind, memory);
+        }
+    }
+
     #[cold]
     pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool_of(memory) {
+            return pool.size_of(memory.addr().get());
+        }
         self.huge.bytes(memory)
     }
 

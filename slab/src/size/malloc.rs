@@ -129,8 +129,9 @@ impl Malloc {
         for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // The size of an object with a canary is not its class's.
-            *stride = Stride::new(geometry.stride(), slab).filter(|_| self.tail == 0).unwrap_or_default();
+            // A size is asked of the object, which may have a canary, or be free.
+            let known = Stride::new(geometry.stride(), slab).filter(|_| !self.core.harden.is_on());
+            *stride = known.unwrap_or_default();
         }
         let known = Known {
             page_classes: self.core.memory.classes.first(),
@@ -218,6 +219,9 @@ impl Malloc {
         }
         match self.class(layout) {
             Some(class) => {
+                if let Some(memory) = self.sample(class, layout) {
+                    return Ok(memory);
+                }
                 let memory = self.caches[class].cache().alloc_missed(gfp)?;
                 if self.tail > 0 {
                     // SAFETY: the object is the caller's from now on, and larger.
@@ -232,6 +236,14 @@ impl Malloc {
             _ if self.is_mapped(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
+    }
+
+    /// One in many allocations has a page of its own: see [`guard`](crate::debug::guard).
+    #[inline]
+    fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
+        let guard = &self.core.guard;
+        let due = guard.is_on() && guard.is_due(self.caches[class].cache().allocs_of_a_miss());
+        if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
     /// Memory for `size` bytes instead of `layout`, at the same alignment, with what fits of the bytes of `layout`; the others
@@ -266,8 +278,8 @@ impl Malloc {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
-                    // SAFETY: passed on; of one class.
-                    && (self.tail == 0 || unsafe { self.core.resize_object(memory, size) }) =>
+                    // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
+                    && (self.tail == 0 && self.holds(memory) || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
             }
@@ -413,7 +425,7 @@ impl Malloc {
         let right = if self.tail > 0 && self.holds(memory) {
             size == usable || size.max(1) == usable
         } else {
-            same_class || size == 0 || close()
+            same_class || size == usable || size == 0 || close()
         };
         if !right {
             self.core.refuse(CorruptionKind::WrongSize, memory);
