@@ -144,12 +144,19 @@ pub(crate) struct Pool {
 
 /// What is wrong with an address of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mistake<'a> {
+pub(crate) struct Mistake {
     what: &'static str,
     address: usize,
-    pool: &'a Pool,
-    /// The slot that it is about.
-    slot: Option<usize>,
+    object: Option<Known>,
+}
+
+/// What is known about the object of a slot: copied, because whoever shows it may allocate, and use the slot.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    begin: usize,
+    size: usize,
+    /// Thread and stack of its allocation, and of its free.
+    traces: [Option<(u64, u64)>; 2],
 }
 
 impl Pool {
@@ -230,9 +237,9 @@ impl Pool {
     ///
     /// # Errors
     /// What is wrong, with [`CorruptionKind::Overflow`] behind it: the object is taken back all the same.
-    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake<'_>)> {
+    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake)> {
         let at = self.slot_at(address);
-        let mistake = |what| Mistake { what, address, pool: self, slot: at };
+        let mistake = |what| Mistake { what, address, object: at.map(|slot| self.known(slot)) };
         let wrong = |kind: CorruptionKind| {
             (
                 kind,
@@ -268,13 +275,24 @@ impl Pool {
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, mistake(what))))
     }
 
+    fn known(&self, slot: usize) -> Known {
+        let slot = &self.slots[slot];
+        // Acquire: pairs with the Release of `give`.
+        let freed = slot.state.load(Acquire) == FREED;
+        let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
+        Known {
+            begin: self.base() + slot.at.get() as usize,
+            size: slot.size.get() as usize,
+            traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
+        }
+    }
     /// What an access to an address of the pool was that is a fault.
-    pub(crate) fn fault(&self, address: usize) -> Mistake<'_> {
+    pub(crate) fn fault(&self, address: usize) -> Mistake {
         let state = |slot: usize| self.slots[slot].state.load(Acquire);
         if let Some(slot) = self.slot_at(address) {
             let what =
                 if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
-            return Mistake { what, address, pool: self, slot: Some(slot) };
+            return Mistake { what, address, object: Some(self.known(slot)) };
         }
         // Of the objects on both sides of a guard, the nearer one.
         let page = (address - self.base()) / PAGE_SIZE / 2;
@@ -287,12 +305,8 @@ impl Pool {
         let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
         let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = if slot.is_some() && slot == below { "overflow" } else { "underflow" };
-        Mistake {
-            what: if slot.is_some() { what } else { "access to what was never allocated" },
-            address,
-            pool: self,
-            slot,
-        }
+        let what = if slot.is_some() { what } else { "access to what was never allocated" };
+        Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
     }
 
     /// Takes over what other threads had in hand.
@@ -313,14 +327,11 @@ impl Pool {
     }
 }
 
-impl fmt::Display for Mistake<'_> {
+impl fmt::Display for Mistake {
     /// What, where, and who: the first line, then a stack each, a function a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, address, pool, slot } = *self;
-        let Some(slot) = slot.map(|slot| &pool.slots[slot]) else {
-            return writeln!(f, "{what}: {address:#x}");
-        };
-        let (begin, size) = (pool.base() + slot.at.get() as usize, slot.size.get() as usize);
+        let Self { what, address, object } = *self;
+        let Some(Known { begin, size, traces }) = object else { return writeln!(f, "{what}: {address:#x}") };
         let (distance, side) = match address {
             at if at < begin => (begin - at, "before the beginning"),
             at if at >= begin + size => (at - begin - size, "behind the end"),
@@ -330,14 +341,11 @@ impl fmt::Display for Mistake<'_> {
             f,
             "{what}: {address:#x}, {distance} bytes {side} of an object of {size} bytes at {begin:#x}"
         )?;
-        #[cfg(not(any(loom, shuttle)))]
-        for (what, trace, told) in
-            [("allocated", &slot.allocated, true), ("freed", &slot.freed, slot.state.load(Acquire) == FREED)]
-        {
-            if told {
-                writeln!(f, "{what} by thread {}:", trace.thread.get())?;
-                write!(f, "{}", crate::debug::stacks::CallStack::of_number(trace.stack.get() as u32))?;
-            }
+        for (what, trace) in ["allocated", "freed"].into_iter().zip(traces) {
+            let Some((thread, _stack)) = trace else { continue };
+            writeln!(f, "{what} by thread {thread}:")?;
+            #[cfg(not(any(loom, shuttle)))]
+            write!(f, "{}", crate::debug::stacks::CallStack::of_number(_stack as u32))?;
         }
         Ok(())
     }

@@ -279,7 +279,8 @@ impl Malloc {
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
                     // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
-                    && (self.tail == 0 && self.holds(memory) || unsafe { self.core.resize_object(memory, size) }) =>
+                    && (self.tail == 0 && self.holds(memory)
+                        || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
             }
@@ -368,10 +369,10 @@ impl Malloc {
             return;
         }
         match self.class(layout) {
-            // The same layout leads to the same cache.
-            Some(class) => self.caches[class].cache().free_missed(memory),
+            // The same layout leads to the same cache, unless it was sampled.
+            Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
-            None => unsafe { self.core.free(memory) },
+            _ => unsafe { self.core.free(memory) },
         }
     }
 
