@@ -349,13 +349,15 @@ impl Uslab {
         }
     }
 
-    /// Whether memory was allocated for this size and alignment, as far as anybody knows, where frees are checked; if not, that is
-    /// [corruption].
+    /// Whether memory was allocated for this size and alignment, as far as anybody knows, where frees are checked and of samples; if
+    /// not, that is [corruption].
     #[doc(hidden)]
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
         let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
-        match (process.filter(|process| process.core().check_frees), layout) {
+        let knows =
+            |process: &&Process| process.core().check_frees || process.core().guard.pool_of(memory).is_some();
+        match (process.filter(knows), layout) {
             (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
                 process.malloc.has_size(memory, layout)
             }
