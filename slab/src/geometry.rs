@@ -169,13 +169,31 @@ impl Geometry {
     /// # Errors
     /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
-        Self::with_zones(size, align, 0, rule)
+        Self::laid_out(size, align, 0, 0, rule)
     }
     /// The same with at least `zone` bytes on both sides of each object: what lies between two is half the first one's, half the second's.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
         zone: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, zone, zone, rule)
+    }
+    /// The same with at least `tail` bytes behind each object that are not its user's.
+    pub(crate) fn with_tail(
+        size: usize,
+        tail: usize,
+        align: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, 0, tail, rule)
+    }
+    fn laid_out(
+        size: usize,
+        align: usize,
+        before: usize,
+        behind: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
         if size == 0 {
@@ -186,11 +204,12 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let stride = match size.saturating_add(2 * zone).checked_next_multiple_of(align) {
+        let whole = size.checked_add(before + behind);
+        let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };
-        let lead = if zone == 0 { 0 } else { ((stride - size) / 2).next_multiple_of(align) };
+        let lead = if before == 0 { 0 } else { ((stride - size) / 2).next_multiple_of(align) };
         let too_large = GeometryError::TooLarge { stride: lead + stride };
         Ok(Self {
             object_size: size as u32,

@@ -67,6 +67,11 @@ unsafe impl Source for Mapped {
         unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok() && given
     }
 
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        // SAFETY: our own mapping, which nobody uses.
+        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok()
+    }
+
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, whose contents the caller gives up.
         unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()

@@ -36,6 +36,8 @@ static LOADED: extern "C" fn() = loaded;
 /// How often memory is looked for that is of no use, unless `USLAB_OPTIONS` says it. There is no thread for it before the program
 /// has grown, and it sleeps while nothing is freed.
 const REAP_EVERY: Duration = Duration::from_millis(500);
+/// Allocations a sample of the guard: see `slab/book/src/harden.md` for what it costs.
+const GUARD_EVERY: u32 = 500_000;
 
 /// How often the thread is to wake. Not an `eventfd` or a pipe: programs close descriptors that they do not know.
 static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
@@ -57,6 +59,7 @@ extern "C" fn wake(_signal: c_int) {
 
 extern "C" fn loaded() {
     Uslab.reap_every(REAP_EVERY);
+    Uslab.guard_every(GUARD_EVERY);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {

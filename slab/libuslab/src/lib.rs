@@ -61,7 +61,7 @@ static ALLOCATOR: Uslab = Uslab;
 /// Bytes of a page, for the functions that align to one.
 const PAGE: usize = 4096;
 
-/// At least one byte, so that every pointer is another one. Null, and `ENOMEM`, if there is none.
+/// Every pointer is another one, of no bytes, too. Null, and `ENOMEM`, if there is none.
 #[inline(always)]
 fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     match Uslab.allocate_fast(size, align) {
@@ -78,7 +78,7 @@ fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn allocate_slow(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
-    let layout = Layout::from_size_align(size.max(1), align).ok();
+    let layout = Layout::from_size_align(size, align).ok();
     let memory = layout.map_or(null_mut(), |layout| Uslab.allocate_missed(layout, gfp).cast());
     record::allocated(memory, size, align);
     if memory.is_null() { no_memory() } else { memory }
@@ -143,14 +143,21 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     }
 }
 
-/// C23's `free_sized`. The size is of no use: what `realloc` left where it was is of another one.
+/// C23's `free_sized`. The size is looked at where frees are checked; it is of no use otherwise: what `realloc` left where it was is
+/// of another one.
 ///
 /// # Safety
 /// As [`free`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: passed on.
-    unsafe { free(memory) };
+    unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
+}
+/// Whether memory was allocated for this size, as far as it is known; if not, the program ends, unless it is null.
+#[cold]
+#[inline(never)]
+fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
+    NonNull::new(memory.cast()).is_none_or(|memory| Uslab.has_size(memory, size, align))
 }
 
 /// C23's `free_aligned_sized`.
@@ -158,9 +165,14 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 /// # Safety
 /// As [`free`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
     // SAFETY: passed on.
-    unsafe { free(memory) };
+    unsafe {
+        // Where frees are checked this misses.
+        if !Uslab.free_fast(memory.cast()) && has_size(memory, size, align) {
+            free_slow(memory);
+        }
+    }
 }
 
 /// `realloc(3)`.

@@ -368,7 +368,14 @@ impl Cache {
         if let Some(checked) = &self.checked {
             self.on_checked_alloc(checked, object);
         }
-        self.hand_over(object, gfp)
+        #[cfg(not(loom))]
+        if let Some(hardened) = &self.hardened
+            // SAFETY: the object is ours until it is returned.
+            && let Err(kind) = unsafe { hardened.on_alloc(object.0) }
+        {
+            self.refuse(kind, object.0, self.place(object).ok().map(|place| place.index));
+        }
+        self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {

@@ -7,6 +7,9 @@ use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
 use crate::debug::flags::DebugRules;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::guard::Guard;
+use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -48,6 +51,10 @@ pub(crate) struct Core {
     pub(crate) slab_debug: DebugRules,
     /// Whether any cache has red zones.
     zones: AtomicBool,
+    pub(crate) harden: Harden,
+    pub(crate) secret: Secret,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
@@ -82,7 +89,10 @@ impl Core {
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
-        let huge = Huge::new(backend, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
+        let guarded = config.harden.guard_pages;
+        let secret = Secret::new(&config.harden);
+        let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
+            .ok_or(StartError::SideTable)?;
         Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
@@ -95,6 +105,10 @@ impl Core {
             check_frees: config.check_frees,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
+            harden: config.harden,
+            #[cfg(not(any(loom, shuttle)))]
+            guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
+            secret,
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),

@@ -60,8 +60,8 @@ impl Cache {
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
-        let take_back = |_: &Self| CacheRef::new(cache.clone()).take_back_missed(object);
-        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(&cache) }
+        let take_back = |object| CacheRef::new(cache.clone()).take_back_missed(object);
+        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(object) }
     }
 
     /// The fast path's restartable sequence missed, or it is disabled because something is done with objects that come back.
@@ -72,8 +72,8 @@ impl Cache {
         if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
-        let take_back = |cache: &Self| cache.take_back_missed(object);
-        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(self) }
+        let take_back = |object| self.take_back_missed(object);
+        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
     }
 
     /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
@@ -84,18 +84,21 @@ impl Cache {
         }
     }
 
-    /// Does what is to be done with the object, and then what a free does otherwise: `missed` is for where there is no place on a stack.
-    fn free_with_hook(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
+    /// Does what is to be done with the object, and then what a free does otherwise, be it with objects that were freed before:
+    /// `missed` is for where there is no place on a stack.
+    fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
             #[cfg(loom)]
             let fast_path = &cache.allocs;
-            // SAFETY: as in `free`.
-            if !unsafe { fast_path.free(Object(object)) } {
-                missed(cache);
-            }
+            cache.config.per_cpu.delay(object, |object| {
+                // SAFETY: as in `free`.
+                if !unsafe { fast_path.free(Object(object)) } {
+                    missed(object);
+                }
+            });
         });
     }
 
@@ -110,6 +113,13 @@ impl Cache {
         });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
+        }
+        #[cfg(not(loom))]
+        if let Some(hardened) = &self.hardened
+            // SAFETY: its user gave it up, and it is nobody's yet.
+            && let Err(kind) = unsafe { hardened.on_free(object) }
+        {
+            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
         }
         if self.config.zero_on_free && !self.is_poisoned() {
             // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
@@ -227,13 +237,39 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Bytes that may be used of the object at `memory`, in use or not.
+    /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let place = self.place(Object(memory))?;
+        let _place = self.place(Object(memory))?;
+        #[cfg(not(loom))]
+        if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
+            return Err(CorruptionKind::DoubleFree);
+        }
+        if self.config.no_access {
+            return Ok(0);
+        }
+        #[cfg(not(loom))]
+        if let Some(hardened) = &self.hardened
+            // SAFETY: an object of the cache; it is in use, by the caller's contract, or holds nothing of meaning.
+            && let Some(size) = unsafe { hardened.size(memory) }
+        {
+            return Ok(size);
+        }
+        if self.config.harden.canaries && self.geometry().stride() > self.geometry().object_size() {
+            return Ok(self.geometry().object_size());
+        }
         #[cfg(not(any(loom, shuttle)))]
-        return Ok(self.usable_bytes(place));
+        return Ok(self.usable_bytes(_place));
         #[cfg(any(loom, shuttle))]
-        Ok((place, self.geometry().stride()).1)
+        Ok(self.geometry().stride())
+    }
+    /// The caller of the object at `memory` wants `size` bytes of it. `false` if nobody takes notice.
+    ///
+    /// # Safety
+    /// It is an object of this cache, at least so large, and the caller's.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
+        // SAFETY: passed on.
+        self.hardened.as_ref().is_some_and(|hardened| unsafe { hardened.resize(memory, size) })
     }
 
     /// Takes an object back of which [`begins_object`](Self::begins_object) does not know: among red zones. What is none is refused.

@@ -70,6 +70,9 @@ use self::core::Core;
 use crate::debug::flags::SlabDebug;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::watch::Watch;
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
+use crate::debug::harden::{Harden, Key};
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
@@ -133,6 +136,11 @@ pub(crate) struct CacheConfig {
     pub(crate) debug: SlabDebug,
     /// Whether objects are zeroed when they are taken back.
     pub(crate) zero_on_free: bool,
+    pub(crate) harden: Harden,
+    /// Whether nobody can touch its objects, which are addresses and no more.
+    pub(crate) no_access: bool,
+    /// What its random order and its canaries follow from.
+    pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
 }
@@ -167,6 +175,8 @@ pub(crate) struct Cache {
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
+    #[cfg(not(loom))]
+    hardened: Option<Hardened>,
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
@@ -207,6 +217,21 @@ struct Counts {
     late_corruptions: Counter,
 }
 
+impl CacheConfig {
+    #[cfg(not(loom))]
+    fn hardened(&self) -> Option<Hardened> {
+        let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
+        // What is poisoned is looked at as that.
+        #[cfg(not(shuttle))]
+        let zeroed = zeroed && !self.watch().poison;
+        Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
+    }
+    /// What the order of objects follows from, if it is random.
+    fn order_key(&self) -> Option<Key> {
+        self.harden.random_order.then_some(self.key)
+    }
+}
+
 impl Cache {
     /// A cache without slabs.
     ///
@@ -214,7 +239,8 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || config.zero_on_free || resets;
+        let has_free_hook =
+            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -240,9 +266,11 @@ impl Cache {
             has_free_hook,
             #[cfg(not(loom))]
             checked,
+            #[cfg(not(loom))]
+            hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
+            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect(),
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
@@ -268,6 +296,11 @@ impl Cache {
     }
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+    /// Allocations that one which misses its inlined path stands for, at most.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn allocs_of_a_miss(&self) -> u64 {
+        if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]

@@ -12,6 +12,9 @@
 //! | `lines` | what is said without the heap |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
+//! | `guard` | sampled allocations that have a page of their own |
+//! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
+//! | `quarantine` | freed objects that are used again late |
 //! | `check` | under loom: check your own code on top of this one |
 
 #[cfg(any(loom, shuttle))]
@@ -22,6 +25,9 @@ pub mod flags;
 pub(crate) mod lines;
 #[cfg(not(any(loom, shuttle)))]
 pub mod report;
+pub(crate) mod guard;
+pub mod harden;
+pub(crate) mod quarantine;
 #[cfg(not(any(loom, shuttle)))]
 pub mod stacks;
 #[cfg(not(loom))]

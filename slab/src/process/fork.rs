@@ -91,6 +91,11 @@ impl Fork for Core {
             self.memory.pages.forget_other_threads();
         }
         self.forks.add(1);
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool() {
+            // SAFETY: passed on.
+            unsafe { pool.forget_other_threads() };
+        }
         #[cfg(not(loom))]
         self.background.in_child();
     }

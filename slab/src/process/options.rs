@@ -6,6 +6,12 @@
 //! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
+//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
+//! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
+//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages` | `0`, `1` | a part of [`Harden`](crate::Harden); each has checked frees |
+//! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
+//! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
@@ -21,6 +27,7 @@
 
 use crate::debug::flags::DebugRules;
 use crate::debug::lines::Lines;
+use crate::debug::harden::Harden;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;
@@ -35,6 +42,9 @@ pub(crate) struct Options {
     pub(crate) leaks: bool,
     pub(crate) check: Option<bool>,
     pub(crate) slab_debug: Option<&'static str>,
+    pub(crate) harden: Harden,
+    pub(crate) guard: Option<u32>,
+    pub(crate) guard_slots: Option<u32>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
     pub(crate) huge_cache: Option<usize>,
@@ -100,7 +110,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -178,6 +188,23 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"harden" => {
+                let seed = self.harden.seed;
+                self.harden = Harden { seed, ..if flag(value)? { Harden::ALL } else { Harden::OFF } };
+            }
+            b"random_order" => self.harden.random_order = flag(value)?,
+            b"zero_on_free" => self.harden.zero_on_free = flag(value)?,
+            b"zero_on_alloc" => self.harden.zero_on_alloc = flag(value)?,
+            b"canaries" => self.harden.canaries = flag(value)?,
+            b"zero_size" => self.harden.zero_size = flag(value)?,
+            b"guard_pages" => self.harden.guard_pages = flag(value)?,
+            b"guard" => self.guard = Some(u32::try_from(number(&value[1..])?).ok()?),
+            b"guard_slots" => {
+                let slots = number(&value[1..])?;
+                self.guard_slots = Some((1..=512).contains(&slots).then_some(slots as u32)?);
+            }
+            b"quarantine" => self.harden.quarantine = if value == b"=0" { 0 } else { bytes(&value[1..])? },
+            b"harden_seed" => self.harden.seed = Some(number(&value[1..])? as u64),
             b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
             b"limit" => self.limit = Some(bytes(&value[1..])?),
             b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
@@ -247,6 +274,9 @@ mod tests {
             leaks: true,
             check: Some(false),
             slab_debug: Some("FZ:malloc-64;-"),
+            harden: Harden { canaries: false, quarantine: 4096, seed: Some(7), ..Harden::ALL },
+            guard: Some(1000),
+            guard_slots: Some(64),
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
             huge_cache: Some(1 << 30),
@@ -256,7 +286,7 @@ mod tests {
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
