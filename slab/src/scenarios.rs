@@ -2,7 +2,7 @@
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
-//! L2-L8 waiting at them and accounts, P1
+//! L2-L9 waiting at them and accounts, P1
 //! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
@@ -110,6 +110,11 @@ uslab_magazine::sync::scenarios! {
         loom("L8 account: two make a slab each", Model::new(THREE, 70), waiting::two_caches_grow_at_the_account_s_limit);
         shuttle("L8: two make a slab each", RUNS, waiting::two_caches_grow_at_the_account_s_limit);
         bug("an account is charged by load and store", "L8", "more than the account may have");
+    }
+    l9 {
+        loom("L9 account: its limit is raised", Model::new(TWO, 900), waiting::who_waits_gets_what_a_raised_limit_allows);
+        shuttle("L9: its limit is raised", RUNS, waiting::who_waits_gets_what_a_raised_limit_allows);
+        bug("a limit is raised and nobody is told", "L9", "deadlock");
     }
 
     // For loom.

@@ -91,6 +91,27 @@ impl Subsystem {
         global::get()
     }
 
+    /// Makes the global subsystem, with a [`Config`] of the program's own: for its beginning, before anybody uses the global one.
+    ///
+    /// ```standalone_crate
+    /// use uslab::{Config, KmemCache, StartError, Subsystem};
+    /// use std::time::Duration;
+    ///
+    /// let config = Config { reap_every: Some(Duration::from_secs(1)), ..Config::default() };
+    /// let global = Subsystem::start_global(config)?;
+    /// let inodes = KmemCache::builder("inode", 600).build()?; // in that one
+    /// assert!(global.info().caches.iter().any(|cache| cache.name == "inode"));
+    /// assert_eq!(Subsystem::start_global(Config::default()).err(), Some(StartError::Started));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`StartError::Started`] if there is one already, [`StartError::Starting`] as [`global`](Self::global).
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
+        global::start_own(|| Self::new(config))
+    }
+
     /// The global one, if somebody has used it.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn started() -> Option<&'static Self> {
@@ -319,6 +340,18 @@ mod global {
             Some(subsystem) => Ok(subsystem),
             None => start(|| Subsystem::new(Config::default())),
         }
+    }
+
+    /// As `start`; only if the subsystem that `make` makes is the global one then.
+    pub(super) fn start_own(
+        make: impl FnOnce() -> Result<Subsystem, StartError>,
+    ) -> Result<&'static Subsystem, StartError> {
+        if GLOBAL.get().is_some() {
+            return Err(StartError::Started);
+        }
+        let made = Cell::new(core::ptr::null());
+        let global = start(|| make().inspect(|own| made.set(core::ptr::from_ref(&*own.core))))?;
+        if core::ptr::eq(&raw const *global.core, made.get()) { Ok(global) } else { Err(StartError::Started) }
     }
 
     #[cold]

@@ -82,6 +82,9 @@ pub struct CacheInfo {
     /// Objects free in slabs.
     pub free_in_slabs: u64,
 
+    /// Who waits for an object at the limit: futures and threads of [`acquire`](crate::KmemCache::acquire).
+    pub waiting: u64,
+
     /// Objects handed out.
     pub allocs: u64,
     /// Objects taken back.
@@ -168,6 +171,7 @@ impl Cache {
             in_magazines,
             in_depot: layer.in_depot,
             free_in_slabs: count.objects - count.inuse,
+            waiting: self.waiting() as u64,
             allocs: layer.allocs + counts.direct_allocs.get(),
             frees: layer.frees + counts.direct_frees.get(),
             paths: layer.paths + direct,
