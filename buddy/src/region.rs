@@ -246,9 +246,12 @@ impl Region {
     /// Nobody uses the bytes in `range` while they are inaccessible.
     pub unsafe fn protect(&self, range: Range<usize>, accessible: bool) -> bool {
         let access = if accessible { Access::ReadWrite } else { Access::Nothing };
-        // SAFETY: `holds` checks that the range is this region's; by contract nobody uses it.
-        self.holds(&range)
-            && source!(&self.backing, source => unsafe { source.protect(self.at(&range), range.len(), access) })
+        if !self.holds(&range) {
+            return false;
+        }
+        let (at, bytes) = (self.at(&range), range.len());
+        // SAFETY: the range is this region's; by contract nobody uses it.
+        source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
     }
 
     /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing

@@ -12,7 +12,7 @@ use crate::debug::corruption::{Corruption, CorruptionKind};
 use crate::debug::faults::{Call, SLAB};
 use crate::debug::flags::SlabDebug;
 use crate::debug::lines::Lines;
-use crate::debug::report::ObjectReport;
+use crate::debug::report::{Bytes, ObjectReport};
 use crate::debug::stacks::CallStack;
 use crate::debug::traces::Traces;
 use crate::debug::tracks::{Deed, Record, Track, this_thread};
@@ -20,7 +20,6 @@ use crate::debug::watch::{Damage, Part, State, Watch, fill_padding, inspect_padd
 use core::fmt::Write;
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::slice::from_raw_parts;
 use uslab_buddy::{Order, Pfn};
 use uslab_magazine::Operation;
 
@@ -259,18 +258,17 @@ impl Cache {
         let Watch { size, left, right, .. } = debugged.watch;
         let padding = damage.is_some_and(|damage| damage.part == Part::Padding);
         // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
-        let part = |at: isize, bytes| unsafe {
-            from_raw_parts(object.as_ptr().offset(at), if padding { 0 } else { bytes })
-        };
+        let bytes = if padding { Bytes::NONE } else { unsafe { Bytes::of(object, left, size, right) } };
         show(Some(&ObjectReport {
             damage,
             slab: memory.pages.address(place.slab).addr().get(),
             slab_bytes: order.bytes(),
             objects: self.geometry().objects_at(order),
             object: if padding { 0 } else { object.addr().get() },
-            left: part(-(left as isize), left),
-            bytes: part(0, size),
-            right: part(size as isize, right),
+            size,
+            left: bytes.left(),
+            bytes: bytes.object(),
+            right: bytes.right(),
             allocated: if padding { None } else { track(Deed::Alloc) },
             freed: if padding { None } else { track(Deed::Free) },
             noticed: CallStack::save(),

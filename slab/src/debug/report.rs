@@ -4,10 +4,49 @@ use super::stacks::CallStack;
 use super::tracks::Track;
 use super::watch::Damage;
 use core::fmt::{self, Write as _};
+use core::ptr::NonNull;
 
-/// Bytes of an object that are shown, and of a red zone.
-const SHOWN: usize = 256;
-const SHOWN_ZONE: usize = 64;
+/// Bytes of an object that are kept for the report, and of a red zone. They are copied: what looks for names allocates, and may get the
+/// object that the report is about.
+const KEPT: usize = 256;
+const KEPT_ZONE: usize = 64;
+
+/// What lies at an object, as it was when something was noticed.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    left: ([u8; KEPT_ZONE], usize),
+    object: ([u8; KEPT], usize),
+    right: ([u8; KEPT_ZONE], usize),
+}
+
+impl Bytes {
+    pub(crate) const NONE: Self =
+        Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
+
+    /// # Safety
+    /// So many bytes lie before the object, in it, and behind it.
+    pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
+        let mut bytes = Self::NONE;
+        let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
+        (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
+        // SAFETY: by contract; the arrays are so large.
+        unsafe {
+            object.sub(left).as_ptr().copy_to_nonoverlapping(bytes.left.0.as_mut_ptr(), left);
+            object.as_ptr().copy_to_nonoverlapping(bytes.object.0.as_mut_ptr(), kept);
+            object.add(size).as_ptr().copy_to_nonoverlapping(bytes.right.0.as_mut_ptr(), right);
+        }
+        bytes
+    }
+    pub(crate) fn left(&self) -> &[u8] {
+        &self.left.0[..self.left.1]
+    }
+    pub(crate) fn object(&self) -> &[u8] {
+        &self.object.0[..self.object.1]
+    }
+    pub(crate) fn right(&self) -> &[u8] {
+        &self.right.0[..self.right.1]
+    }
+}
 
 /// An object that something is wrong with.
 ///
@@ -36,11 +75,13 @@ pub struct ObjectReport<'a> {
     pub objects: usize,
     /// Where the object begins; 0 if it is none's.
     pub object: usize,
-    /// Its left red zone,
+    /// Bytes of it.
+    pub size: usize,
+    /// The end of its left red zone,
     pub left: &'a [u8],
-    /// the object,
+    /// the beginning of the object,
     pub bytes: &'a [u8],
-    /// and its right red zone.
+    /// and of its right red zone.
     pub right: &'a [u8],
     /// Who allocated it last.
     pub allocated: Option<Track>,
@@ -78,12 +119,9 @@ impl ObjectReport<'_> {
         writeln!(f, "Slab {:#x} bytes={} objects={}", self.slab, self.slab_bytes, self.objects)?;
         if self.object != 0 {
             writeln!(f, "Object {:#x} @offset={}", self.object, self.object - self.slab)?;
-            let left = self.left.len();
-            let begin = left.saturating_sub(SHOWN_ZONE);
-            dump(f, "Redzone", self.object - left + begin, &self.left[begin..])?;
-            dump(f, "Object", self.object, &self.bytes[..self.bytes.len().min(SHOWN)])?;
-            let right = &self.right[..self.right.len().min(SHOWN_ZONE)];
-            dump(f, "Redzone", self.object + self.bytes.len(), right)?;
+            dump(f, "Redzone", self.object - self.left.len(), self.left)?;
+            dump(f, "Object", self.object, self.bytes)?;
+            dump(f, "Redzone", self.object + self.size, self.right)?;
         }
         write!(f, "Noticed by thread={}:\n{}", super::tracks::this_thread(), self.noticed)?;
         if let Some(Damage { part, at, bytes, expected, .. }) = self.damage {
@@ -119,6 +157,19 @@ mod tests {
         }
     }
 
+    /// Found: the dump of an object that was freed twice showed what the search for names had put there.
+    #[test]
+    fn the_bytes_of_a_report_are_those_of_the_moment() {
+        let mut memory = [7_u8; 400];
+        // SAFETY: inside of the array.
+        let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
+        memory.fill(9);
+        assert_eq!(
+            (bytes.left(), bytes.object(), bytes.right()),
+            (&[7; 8][..], &[7; KEPT][..], &[7; 16][..])
+        );
+    }
+
     #[test]
     fn a_report_has_the_damage_the_bytes_around_and_the_repair() {
         let damage = Damage { part: Part::RightRedZone, at: 0x1058, bytes: 2, expected: 0xcc, found: 0x12 };
@@ -128,6 +179,7 @@ mod tests {
             slab_bytes: 4096,
             objects: 32,
             object: 0x1040,
+            size: 24,
             left: &[0xcc; 8],
             bytes: b"hello, object\0\0\0\0\0\0\0\0\0\0\0",
             right: &[0x12, 0x34, 0xcc],

@@ -192,7 +192,8 @@ impl CallStack {
                 // SAFETY: it is the crate's lock that is not taken, which protects what looks for names.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
-                        if frame.sp().addr() > here {
+                        // The outermost return address of a thread is null.
+                        if frame.sp().addr() > here && !frame.ip().is_null() {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }

@@ -222,11 +222,13 @@ impl Core {
     }
 
     /// Whether the memory is an object that is watched, and has `size` bytes now; see
-    /// [`resize_watched`](crate::cache::Cache::resize_watched).
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn resize_watched(&self, memory: NonNull<u8>, size: usize, zero: bool) -> bool {
-        self.has_zones()
-            && self.cache_at(memory).is_some_and(|cache| cache.resize_watched(memory, size, zero))
+    /// `Cache::resize_watched`.
+    pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.has_zones() {
+            return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
+        }
+        false
     }
 
     /// The order of the large block at `address`, in page `pfn` that no cache owns.
