@@ -68,11 +68,11 @@ pub use waiters::Acquiring;
 
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
-#[cfg(not(any(loom, shuttle)))]
-use crate::debug::watch::Watch;
 #[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use crate::debug::harden::{Harden, Key};
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;

@@ -22,12 +22,12 @@ pub mod check;
 pub mod corruption;
 pub mod faults;
 pub mod flags;
-pub(crate) mod lines;
-#[cfg(not(any(loom, shuttle)))]
-pub mod report;
 pub(crate) mod guard;
 pub mod harden;
+pub(crate) mod lines;
 pub(crate) mod quarantine;
+#[cfg(not(any(loom, shuttle)))]
+pub mod report;
 #[cfg(not(any(loom, shuttle)))]
 pub mod stacks;
 #[cfg(not(loom))]

@@ -26,8 +26,8 @@
 //! who started them (`AT_SECURE`) heed none.
 
 use crate::debug::flags::DebugRules;
-use crate::debug::lines::Lines;
 use crate::debug::harden::Harden;
+use crate::debug::lines::Lines;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;

@@ -277,15 +277,18 @@ impl Malloc {
         };
         match (self.cache(layout), self.cache(new)) {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
-            (Some(old), Some(new)) if core::ptr::eq(old, new) && old.cache().is_zoned() => {
-                if old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) {
-                    return Ok(memory);
-                }
+            (Some(old), Some(new))
+                if core::ptr::eq(old, new)
+                    && old.cache().is_zoned()
+                    && old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) =>
+            {
+                return Ok(memory);
             }
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
-                    // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
+                    && !old.cache().is_zoned()
                     && (self.tail == 0 && self.holds(memory)
+                        // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
                         || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
