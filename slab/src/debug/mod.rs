@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`corruption`] | frees that cannot be right, and who hears of them |
+//! | [`stacks`] | call stacks, kept once each |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
 //! | `check` | under loom: check your own code on top of this one |
@@ -11,5 +12,7 @@
 pub mod check;
 pub mod corruption;
 pub mod faults;
+#[cfg(not(any(loom, shuttle)))]
+pub mod stacks;
 #[cfg(not(loom))]
 pub(crate) mod tags;
