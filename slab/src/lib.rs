@@ -135,6 +135,9 @@ pub use self::{
     size::{ZERO_SIZE, kmalloc, size_class},
     subsystem::{Config, Info, StartError, slabinfo},
 };
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub use self::{

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`corruption`] | frees that cannot be right, and who hears of them |
+//! | [`profile`] | who allocates and who holds how much, by a sample |
 //! | [`stacks`] | call stacks, kept once each |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
@@ -12,6 +13,8 @@
 pub mod check;
 pub mod corruption;
 pub mod faults;
+#[cfg(not(loom))]
+pub mod profile;
 #[cfg(not(any(loom, shuttle)))]
 pub mod stacks;
 #[cfg(not(loom))]
