@@ -84,7 +84,14 @@ impl Tables {
     pub(crate) fn new(cpus: Cpus, backend: Backend, faults: &Faults) -> Option<Self> {
         let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
-        let made = Self { cpus, backend, faults: faults.clone(), tracepoints, tables, inlined_closed: Counter::new(0) };
+        let made = Self {
+            cpus,
+            backend,
+            faults: faults.clone(),
+            tracepoints,
+            tables,
+            inlined_closed: Counter::new(0),
+        };
         let first = made.make(false)?;
         made.tables.lock().push(first);
         Some(made)

@@ -135,9 +135,6 @@ pub use self::{
     size::{ZERO_SIZE, kmalloc, size_class},
     subsystem::{Config, Info, StartError, slabinfo},
 };
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use debug::profile;
 #[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub use self::{
@@ -150,6 +147,9 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;

@@ -327,7 +327,10 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
     }
     assert!(core <= MOST, "the allocator has {core} shipping lines, at most {MOST}: take some away");
     let debug = table["slab/src/debug"];
-    assert!(debug <= MOST_DEBUG, "what finds mistakes has {debug} shipping lines, at most {MOST_DEBUG}: take some away");
+    assert!(
+        debug <= MOST_DEBUG,
+        "what finds mistakes has {debug} shipping lines, at most {MOST_DEBUG}: take some away"
+    );
     assert!(
         wrong.is_empty(),
         "{wrong}`WRITE=1 cargo test -p uslab-tests --test project shipping` writes the table"

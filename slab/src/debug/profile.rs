@@ -545,7 +545,13 @@ impl Profiler {
     }
     /// Memory is about to be handed out, by a thread on `cpu`.
     #[inline(always)]
-    pub(crate) fn allocated(&self, cpu: impl FnOnce() -> u32, memory: NonNull<u8>, bytes: usize, cache: &str) {
+    pub(crate) fn allocated(
+        &self,
+        cpu: impl FnOnce() -> u32,
+        memory: NonNull<u8>,
+        bytes: usize,
+        cache: &str,
+    ) {
         // Relaxed: as above.
         let run = self.run.load(Relaxed);
         if run > 0 {

@@ -154,7 +154,10 @@ impl Depot {
             unsafe {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
-                record.add(HEAD as usize).cast::<usize>().copy_from_nonoverlapping(frames.as_ptr(), frames.len());
+                record
+                    .add(HEAD as usize)
+                    .cast::<usize>()
+                    .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
             // Release: pairs with the Acquire above, and with that of the failure.
             match list.compare_exchange(first, at, Release, Acquire) {
@@ -357,7 +360,10 @@ mod tests {
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
         depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
-        assert_eq!((depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])), (None, Some(last), Some(at)));
+        assert_eq!(
+            (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),
+            (None, Some(last), Some(at))
+        );
     }
 
     #[cfg(feature = "stacks")]

@@ -22,6 +22,7 @@ use crate::cache::config::Config;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
@@ -76,6 +77,7 @@ struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
+    profile: Option<usize>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
     reap_is_said: bool,
 }
@@ -178,6 +180,7 @@ fn start_here() -> Option<&'static Process> {
         malloc: core,
         dump: options.dump(),
         record: options.record(),
+        profile: options.profile,
         reap_is_said: options.reap.is_some(),
     }));
     // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
@@ -470,6 +473,27 @@ impl Uslab {
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
+    }
+    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` asks for. As [`dump`](Self::dump), for a library's constructor,
+    /// which begins the profile.
+    pub fn profile_wanted(&self) -> Option<usize> {
+        PROCESS.get()?.profile
+    }
+    /// Begins a [heap profile](crate::profile) of the program: as
+    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
+    ///
+    /// # Errors
+    /// As there; [`NotStarted::Memory`] if the allocator cannot start.
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
+    }
+    /// Ends it; `false` if none runs.
+    pub fn stop_profile(&self) -> bool {
+        PROCESS.get().is_some_and(|process| process.core().stop_profile())
+    }
+    /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    pub fn profile(&self) -> Profile {
+        PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {

@@ -9,8 +9,12 @@ use std::io::Write;
 use std::time::SystemTime;
 
 /// The numbers of a sample, in their order, and their units.
-const VALUES: [(&str, &str); 4] =
-    [("alloc_objects", "count"), ("alloc_space", "bytes"), ("inuse_objects", "count"), ("inuse_space", "bytes")];
+const VALUES: [(&str, &str); 4] = [
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+];
 
 // Fields that are not used here are left out; their numbers are not used for others.
 #[derive(Clone, PartialEq, Message)]
@@ -132,12 +136,8 @@ impl Making {
             let id = self.function(&name, file);
             location_id.push(self.location(function.at as u64, id, line.into()));
         });
-        let value = [
-            sample.allocated.objects,
-            sample.allocated.bytes,
-            sample.live.objects,
-            sample.live.bytes,
-        ];
+        let value =
+            [sample.allocated.objects, sample.allocated.bytes, sample.live.objects, sample.live.bytes];
         let label = vec![Label { key: self.string("cache"), str: self.string(&sample.cache) }];
         let value = value.map(|value| value as i64).to_vec();
         self.proto.sample.push(ProtoSample { location_id, value, label });
@@ -177,5 +177,53 @@ impl Profile {
         // A vector takes whatever is written to it.
         let _ = gzip.write_all(&made.proto.encode_to_vec());
         gzip.finish().unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Gfp, KmemCache, Subsystem};
+    use flate2::read::GzDecoder;
+    use std::io::Read;
+
+    #[inline(never)]
+    fn the_one_who_holds(cache: &KmemCache) -> crate::Block {
+        core::hint::black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
+    }
+
+    /// What pprof reads: places of strings, functions and locations that there are, and the numbers of each stack.
+    #[test]
+    fn the_message_says_what_the_profile_does_by_names_that_there_are() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
+        subsystem.start_profile(1).unwrap();
+        // One place in the code, which no unrolling makes several.
+        let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let profile = subsystem.profile();
+        let mut bytes = vec![];
+        GzDecoder::new(&profile.pprof()[..]).read_to_end(&mut bytes).unwrap();
+        let proto = Proto::decode(&bytes[..]).unwrap();
+        let text = |at: i64| proto.string_table[at as usize].as_str();
+        assert_eq!(text(0), "");
+        let types: Vec<_> = proto.sample_type.iter().map(|of| (text(of.r#type), text(of.unit))).collect();
+        assert_eq!(types, VALUES);
+        assert_eq!((proto.period, text(proto.default_sample_type)), (1, "inuse_space"));
+        let sums = |i: usize| proto.sample.iter().map(|sample| sample.value[i]).sum::<i64>();
+        assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
+        for (at, location) in (1..).zip(&proto.location) {
+            assert_eq!(location.id, at);
+            assert!(proto.function.get(location.line[0].function_id as usize - 1).is_some());
+        }
+        let most = &proto.sample[0];
+        assert_eq!((text(most.label[0].key), text(most.label[0].str)), ("cache", "inode"));
+        assert_eq!(most.value, [7, 4200, 7, 4200]);
+        if cfg!(feature = "stacks") {
+            let first = &proto.location[most.location_id[0] as usize - 1];
+            let function = &proto.function[first.line[0].function_id as usize - 1];
+            assert!(text(function.name).contains("the_one_who_holds"), "{}", text(function.name));
+        }
+        drop(held);
     }
 }

@@ -126,7 +126,10 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
                 }
                 let deviation = (n as f64 * (1.0 - p) / p).sqrt();
                 let error = (amount.objects as f64 - n as f64) / deviation.max(1.0);
-                assert!(error.abs() < 4.0, "{site}: {what} {amount:?} of {n}, seed {seed}: {error:.2} deviations");
+                assert!(
+                    error.abs() < 4.0,
+                    "{site}: {what} {amount:?} of {n}, seed {seed}: {error:.2} deviations"
+                );
                 let bytes = amount.bytes as f64 / truth.bytes as f64;
                 assert!((bytes - amount.objects as f64).abs() < 1.0 + bytes / 1000.0, "{site}: {amount:?}");
                 errors.entry((site, what)).or_default().push(error);
@@ -152,20 +155,27 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
 /// With a sample a byte nothing is left to chance: whatever way objects come and go, each is counted once, and nothing is left.
 #[test]
 fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
-    for cpus in [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()] {
+    for cpus in
+        [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
+    {
         for check in [false, true] {
             on_cpu(0);
             let pages = PageConfig::default_for(cpus).limit(256 << 20);
             let subsystem = Subsystem::new(Config { check_frees: check, ..Config::new(pages) }).unwrap();
             let malloc = Malloc::new(&subsystem).unwrap();
             let cache = KmemCache::builder("raw", 96).build_in(&subsystem).unwrap();
-            let typed = ObjectCache::builder("typed").ctor(|| 0_u64).reset(|n| *n = 0).build_in(&subsystem).unwrap();
+            let typed =
+                ObjectCache::builder("typed").ctor(|| 0_u64).reset(|n| *n = 0).build_in(&subsystem).unwrap();
             // What lies on stacks from before, and is held over the start, is of no profile.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
             subsystem.start_profile(1).unwrap();
             let seen = |objects: u64, live: u64| {
                 let total = subsystem.profile().total();
-                assert_eq!((total.allocated.objects, total.live.objects), (objects, live), "{cpus:?}, checked: {check}");
+                assert_eq!(
+                    (total.allocated.objects, total.live.objects),
+                    (objects, live),
+                    "{cpus:?}, checked: {check}"
+                );
             };
             drop(before);
             seen(0, 0);
@@ -202,4 +212,75 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
             subsystem.check().unwrap();
         }
     }
+}
+
+/// What threads hold is live, and what one thread allocates and another one frees is not, on real CPUs.
+#[test]
+fn what_threads_exchange_is_counted_once() {
+    let subsystem = subsystem(Cpus::os());
+    let cache = KmemCache::builder("exchanged", 128).build_in(&subsystem).unwrap();
+    subsystem.start_profile(1).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (send, receive) = std::sync::mpsc::sync_channel(64);
+            let cache = &cache;
+            scope.spawn(move || {
+                (0..2000).for_each(|_| send.send(cache.alloc_block(Gfp::KERNEL).unwrap()).unwrap())
+            });
+            scope.spawn(move || receive.into_iter().for_each(drop));
+        }
+    });
+    let total = subsystem.profile().total();
+    assert_eq!((total.allocated.objects, total.live), (8000, Amount::default()));
+}
+
+/// What is freed behind the end of a profile is noticed by nobody; the next one begins with nothing.
+#[test]
+fn a_profile_that_has_ended_stays_as_it_was_and_the_next_one_begins_anew() {
+    let subsystem = one_cpu();
+    let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
+    assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
+    subsystem.start_profile(1).unwrap();
+    assert_eq!(subsystem.start_profile(1), Err(NotStarted::Runs));
+    let held: Vec<_> = (0..10).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(subsystem.stop_profile() && !subsystem.stop_profile());
+    let (before, more) = (subsystem.profile(), cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop((held, more));
+    assert_eq!((before.total().live.objects, subsystem.profile()), (10, before.clone()));
+    subsystem.start_profile(1).unwrap();
+    assert_eq!(subsystem.profile().total(), Total::default());
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!(subsystem.profile().total().allocated.objects, 1);
+}
+
+#[test]
+fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
+    let subsystem = one_cpu();
+    let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
+    subsystem.start_profile(1).unwrap();
+    let live = || subsystem.profile().total().live.objects;
+    let mut stock = cache.prefill(Gfp::KERNEL, 10).unwrap();
+    assert_eq!(live(), 10);
+    let object = stock.alloc().unwrap();
+    assert_eq!(live(), 10);
+    // SAFETY: taken above, freed once.
+    unsafe { cache.free(object) };
+    assert_eq!(live(), 9);
+    drop(stock);
+    assert_eq!((live(), subsystem.profile().total().allocated.objects), (0, 10));
+}
+
+#[test]
+fn samples_for_which_there_is_no_room_are_counted() {
+    let subsystem = one_cpu();
+    let cache =
+        KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 8);
+    let cache = cache.build_in(&subsystem).unwrap();
+    subsystem.start_profile(1).unwrap();
+    let held = cache.alloc_blocks(Gfp::KERNEL, LIVE + 5).unwrap();
+    let profile = subsystem.profile();
+    assert_eq!((profile.lost, profile.total().live.samples), (5, LIVE as u64));
+    assert_eq!(profile.samples[0].cache, "a-name-of-more-than-thirty-nine-bytes,-");
+    drop(held);
+    assert_eq!(subsystem.profile().total().live, Amount::default());
 }
