@@ -63,6 +63,8 @@ use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::ptr::NonNull;
+#[cfg(not(shuttle))]
+use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
 use std::time::SystemTime;
 #[cfg(not(shuttle))]
@@ -208,7 +210,8 @@ impl Profile {
     /// ```
     #[cfg(not(shuttle))]
     pub fn folded(&self, bytes: impl Fn(&Sample) -> u64) -> String {
-        let mut text = String::new();
+        // Stacks that differ in what the allocator called inside are one.
+        let mut lines = BTreeMap::<String, u64>::new();
         for sample in self.samples.iter().filter(|sample| bytes(sample) > 0) {
             let mut frames = vec![];
             sample.stack.each_function(|function| {
@@ -217,9 +220,9 @@ impl Profile {
             });
             frames.push(sample.cache.clone());
             frames.reverse();
-            text += &format!("{} {}\n", frames.join(";"), bytes(sample));
+            *lines.entry(frames.join(";")).or_default() += bytes(sample);
         }
-        text
+        lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}\n")).collect()
     }
 }
 

@@ -96,6 +96,7 @@ struct Making {
     strings: HashMap<String, i64>,
     functions: HashMap<(i64, i64), u64>,
     locations: HashMap<(u64, u64, i64), u64>,
+    samples: HashMap<(Vec<u64>, i64), usize>,
 }
 
 impl Making {
@@ -138,9 +139,15 @@ impl Making {
         });
         let value =
             [sample.allocated.objects, sample.allocated.bytes, sample.live.objects, sample.live.bytes];
-        let label = vec![Label { key: self.string("cache"), str: self.string(&sample.cache) }];
-        let value = value.map(|value| value as i64).to_vec();
-        self.proto.sample.push(ProtoSample { location_id, value, label });
+        let cache = self.string(&sample.cache);
+        let label = vec![Label { key: self.string("cache"), str: cache }];
+        let made = &mut self.proto.sample;
+        // Stacks that differ in what the allocator called inside are one.
+        let at = *self.samples.entry((location_id.clone(), cache)).or_insert_with(|| {
+            made.push(ProtoSample { location_id, value: vec![0; VALUES.len()], label });
+            made.len() - 1
+        });
+        made[at].value.iter_mut().zip(value).for_each(|(sum, value)| *sum += value as i64);
     }
 }
 
@@ -188,7 +195,7 @@ mod tests {
     use std::io::Read;
 
     #[inline(never)]
-    fn the_one_who_holds(cache: &KmemCache) -> crate::Block {
+    fn the_one_who_holds(cache: &KmemCache) -> crate::Block<'_> {
         core::hint::black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
     }
 
