@@ -149,6 +149,9 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;

@@ -3,7 +3,7 @@
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
 //! L2-L9 waiting at them and accounts, P1
-//! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
+//! mappings, V1 the reaper, O1 and O2 heap profiles, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
@@ -215,6 +215,14 @@ uslab_magazine::sync::scenarios! {
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
         bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+    }
+    profiled {
+        shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
+        bug("a sample is forgotten when its object has been taken back", "O1", "live by the profile");
+    }
+    profiled_anew {
+        shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
+        bug("a sample is noted in the profile behind its own", "O2", "in a profile that samples nothing");
     }
     simulated {
         shuttle("A1 A2 A3 A4 A5: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());

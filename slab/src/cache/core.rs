@@ -11,6 +11,8 @@ use crate::debug::flags::DebugRules;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
+use crate::debug::profile::{NotStarted, Profiler};
+#[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
@@ -75,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) shrinkers: Arc<Shrinkers>,
     #[cfg(not(loom))]
     pub(crate) background: Background,
+    #[cfg(not(loom))]
+    pub(crate) profiler: Profiler,
 }
 
 impl fmt::Debug for Core {
@@ -121,6 +125,8 @@ impl Core {
             shrinkers: Arc::new(Shrinkers::new()),
             #[cfg(not(loom))]
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
+            #[cfg(not(loom))]
+            profiler: Profiler::new(cpus.count() as usize),
         }))
     }
 
@@ -197,6 +203,28 @@ impl Core {
         kept.1 += 1;
         // Caches of one tag are told apart by their slabs, later.
         Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
+    }
+
+    /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
+    #[cfg(not(loom))]
+    pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
+        self.profiler.start(rate, seed, || self.memory.pages.tables().close_inlined(true))
+    }
+    /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
+    #[cfg(not(loom))]
+    pub(crate) fn stop_profile(&self) -> bool {
+        self.profiler.stop(|| _ = self.memory.pages.tables().close_inlined(false))
+    }
+    /// Memory that is no object is about to be handed out.
+    pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
+        #[cfg(not(loom))]
+        self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
+    }
+    /// Memory is given back, and nobody else can have it yet.
+    #[inline(always)]
+    pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
+        #[cfg(not(loom))]
+        self.profiler.freed(_memory);
     }
 
     /// The cache that `memory` is an object of.

@@ -51,7 +51,7 @@ impl Cache {
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use.
-        let frees = unsafe { cache.as_ref() }.frees;
+        let frees = unsafe { cache.as_ref() }.seen_free(object).frees;
         // SAFETY: as in `free_without_handle`; a drain waits for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
@@ -68,12 +68,37 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
+        #[cfg(not(loom))]
+        if self.core.profiler.runs() {
+            return self.free_seen(object);
+        }
         // SAFETY: as in `free`.
         if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
         let take_back = |object| self.take_back_missed(object);
         if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
+    }
+
+    /// The same while a profile runs, which has closed the fast path.
+    #[cfg(not(loom))]
+    fn free_seen(&self, object: NonNull<u8>) {
+        planted!("a sample is forgotten when its object has been taken back" => {
+            self.take_back_told(object);
+            self.seen_free(object);
+            return;
+        });
+        self.seen_free(object);
+        match self.has_free_hook {
+            true => self.on_free(object, |cache| cache.take_back(object)),
+            false => self.take_back_told(object),
+        }
+    }
+    /// Nobody else can have the object yet.
+    #[inline(always)]
+    fn seen_free(&self, object: NonNull<u8>) -> &Self {
+        self.core.note_free(object);
+        self
     }
 
     /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
@@ -157,6 +182,7 @@ impl Cache {
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
+        self.core.note_free(object);
         self.core.memory.obj_in(object);
         self.take_back_told(object);
     }

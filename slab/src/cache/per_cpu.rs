@@ -213,6 +213,12 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
 
+    /// What the fast path does, where it is closed for a while.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(super) fn pop(&self) -> Option<Object> {
+        self.layer()?.pop()
+    }
     /// An object, after the fast path has missed.
     pub(super) fn alloc_missed(
         &self,

@@ -10,6 +10,7 @@
 //! | [`traces`] | the same for all objects of a cache, by call stack |
 //! | [`report`] | a damaged object, in SLUB's shape |
 //! | `lines` | what is said without the heap |
+//! | [`profile`] | who allocates and who holds how much, by a sample |
 //! | `tags` | which objects are out, asked at a free |
 //! | [`faults`] | refusals on purpose |
 //! | `guard` | sampled allocations that have a page of their own |
@@ -25,6 +26,8 @@ pub mod flags;
 pub(crate) mod guard;
 pub mod harden;
 pub(crate) mod lines;
+#[cfg(not(loom))]
+pub mod profile;
 pub(crate) mod quarantine;
 #[cfg(not(any(loom, shuttle)))]
 pub mod report;

@@ -23,6 +23,7 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::flags::DebugRules;
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
@@ -81,6 +82,7 @@ struct Process {
     /// What is told when the process ends.
     stats: bool,
     leaks: bool,
+    profile: Option<usize>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and to sample, and not the program.
     reap_is_said: bool,
     guard_is_said: bool,
@@ -206,6 +208,7 @@ fn start_here() -> Option<&'static Process> {
         record: options.record(),
         stats: options.stats,
         leaks: options.leaks,
+        profile: options.profile,
         reap_is_said: options.reap.is_some(),
         guard_is_said: options.guard.is_some(),
         guard_slots,
@@ -538,6 +541,27 @@ impl Uslab {
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
+    }
+    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` asks for. As [`dump`](Self::dump), for a library's constructor,
+    /// which begins the profile.
+    pub fn profile_wanted(&self) -> Option<usize> {
+        PROCESS.get()?.profile
+    }
+    /// Begins a [heap profile](crate::profile) of the program: as
+    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
+    ///
+    /// # Errors
+    /// As there; [`NotStarted::Memory`] if the allocator cannot start.
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
+    }
+    /// Ends it; `false` if none runs.
+    pub fn stop_profile(&self) -> bool {
+        PROCESS.get().is_some_and(|process| process.core().stop_profile())
+    }
+    /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    pub fn profile(&self) -> Profile {
+        PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {

@@ -17,6 +17,7 @@
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
+//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` says where it goes, a file that ends in `.pb.gz` or `.folded` |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
@@ -51,12 +52,14 @@ pub(crate) struct Options {
     pub(crate) reap: Option<Duration>,
     pub(crate) dump: Option<&'static [u8]>,
     pub(crate) dump_signal: DumpSignal,
+    pub(crate) profile: Option<usize>,
     pub(crate) record: Option<&'static [u8]>,
     pub(crate) record_limit: Option<usize>,
 }
 
 /// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
-/// in `.prom`, else as `/proc/slabinfo`.
+/// in `.prom`; the heap profile as `pprof` reads it if it ends in `.pb.gz`, and its live bytes as folded stacks if it ends in `.folded`;
+/// else as `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -75,7 +78,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The file's name as it was given: `%p` stands for the number of the process. No comma can be in it.
+    /// The file's name as it was given: `%p` stands for the number of the process, `%n` for that of the dump, from 1. No comma can be in it.
     pub file: &'static [u8],
     /// The signal.
     pub signal: DumpSignal,
@@ -111,7 +114,7 @@ fn has_other_rights() -> bool {
 }
 
 const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
-                        dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
+                        dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
 #[cfg(target_family = "wasm")]
@@ -216,6 +219,7 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"profile" => self.profile = Some(bytes(&value[1..])?),
             b"record" if value != b"=" => self.record = Some(&value[1..]),
             b"record_limit" => self.record_limit = Some(bytes(&value[1..])?),
             _ => return None,
@@ -283,10 +287,11 @@ mod tests {
             reap: Some(Duration::from_millis(250)),
             dump: Some(b"/tmp/a=%p.json"),
             dump_signal: DumpSignal::Usr1,
+            profile: Some(512 << 10),
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,profile=512k,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(

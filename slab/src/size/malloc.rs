@@ -210,8 +210,10 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the caches live.
-        if let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) } {
+        if !self.core.profiler.runs()
+            // SAFETY: the caches live.
+            && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
+        {
             if gfp.contains(Gfp::ZERO) {
                 // SAFETY: so many bytes are the caller's from now on.
                 unsafe { memory.write_bytes(0, layout.size()) };
@@ -371,7 +373,7 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
         if self.core.check_frees && !self.has_size(memory, layout) {
@@ -406,7 +408,7 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
         // SAFETY: passed on.
