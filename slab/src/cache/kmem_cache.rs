@@ -62,7 +62,8 @@ pub struct KmemCache {
 pub enum Limit {
     /// So many slabs.
     Slabs(u32),
-    /// The slabs that hold so many objects.
+    /// So many objects. They are spread evenly over as few slabs as hold them: so it is exact where one slab does, and may be one more for
+    /// each slab where more are needed. With memory short a slab may hold fewer.
     Objects(u64),
     /// The slabs that so many bytes make.
     Bytes(u64),
@@ -335,6 +336,10 @@ impl KmemCacheBuilder {
             && (self.page_class.is_some() || with_tail.stride() <= geometry.stride() * 5 / 4)
         {
             geometry = with_tail;
+        }
+        if let Some(Limit::Objects(objects @ 1..)) = self.limit {
+            let slabs = objects.div_ceil(geometry.objects() as u64);
+            geometry = geometry.at_most(objects.div_ceil(slabs) as usize);
         }
         Ok(Planned {
             magazines,
