@@ -93,7 +93,7 @@ impl Traces {
             Trace { age_mean, ..trace }
         };
         let mut traces: Vec<_> = traces.into_values().map(mean).collect();
-        traces.sort_by(|a, b| b.count.cmp(&a.count));
+        traces.sort_by_key(|trace| core::cmp::Reverse(trace.count));
         Self(traces)
     }
 }

@@ -238,13 +238,12 @@ impl Malloc {
         };
         match (self.cache(layout), self.cache(new)) {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
-            (Some(old), Some(new)) if core::ptr::eq(old, new) && !old.cache().is_zoned() => {
+            (Some(old), Some(new))
+                if core::ptr::eq(old, new)
+                    && (!old.cache().is_zoned()
+                        || old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO))) =>
+            {
                 return Ok(zero(memory, layout.size()));
-            }
-            (Some(old), Some(new)) if core::ptr::eq(old, new) => {
-                if old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) {
-                    return Ok(memory);
-                }
             }
             (None, None) => {
                 if let Some(resized) = self.core.resize_large(memory, layout, new) {
