@@ -53,7 +53,7 @@ typedef struct uslab_cache uslab_cache;
 enum {
     USLAB_HARDWARE_ALIGN = 1, /* aligns objects to the cache line, or to the part of it that they fill */
     USLAB_ZERO_ON_FREE = 2,   /* fills objects with zeros when they are freed; not with a constructor or a destructor */
-    USLAB_CHECK_FREES = 4,    /* each free looks whether it is of an object in use: some 4 ns an object */
+    USLAB_CHECK_FREES = 4,    /* each free looks whether it is of an object in use: some 5 ns an object */
     USLAB_MERGE = 8,          /* may share its slabs, numbers and reports with other caches of that size that ask for it */
     USLAB_RECLAIMABLE = 16,   /* its objects can be dropped when memory is short */
     USLAB_DMA = 32,           /* its pages are of zone DMA */

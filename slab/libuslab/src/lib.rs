@@ -18,7 +18,7 @@
 //! | a second `free` of a block above 32 KiB | yes | yes, unless the address was handed out again |
 //! | a second `free` of a smaller object | yes | when the object leaves the CPUs' magazines for its slab: up to then the next two allocations may get the same address |
 //! | `realloc` or `malloc_usable_size` of a small object that is free | no | no |
-//! | writing behind an object, or to one that is free | no | no |
+//! | writing behind an object, or to one that is free | with `slab_debug=FZP`, when it is noticed | no |
 //!
 //! The first line on standard error says what was called and with which address: see
 //! [`corruption`](uslab::corruption).
