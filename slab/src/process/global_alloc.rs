@@ -355,8 +355,9 @@ impl Uslab {
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
         let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
-        let knows =
-            |process: &&Process| process.core().check_frees || process.core().guard.pool_of(memory).is_some();
+        let knows = |process: &&'static Process| {
+            process.core().check_frees || process.core().guard.pool_of(memory).is_some()
+        };
         match (process.filter(knows), layout) {
             (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
                 process.malloc.has_size(memory, layout)
