@@ -183,4 +183,6 @@ mod book {
     struct Recipes;
     #[doc = include_str!("../book/src/operate.md")]
     struct Operate;
+    #[doc = include_str!("../book/src/harden.md")]
+    struct Hardened;
 }

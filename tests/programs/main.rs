@@ -3,4 +3,5 @@
 
 mod examples;
 mod preload;
+mod security;
 mod server;

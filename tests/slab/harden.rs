@@ -320,10 +320,12 @@ fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
                     };
                     for step in 0..4000 {
                         let fill = step as u8 | 1;
-                        let size = draw(if draw(50) == 0 { 100_000 } else { 1200 });
+                        let most = if draw(50) == 0 { 100_000 } else { 1200 };
+                        let size = draw(most);
                         match draw(5) {
                             0 | 1 if !held.is_empty() => {
-                                let object = held.swap_remove(draw(held.len()));
+                                let at = draw(held.len());
+                                let object = held.swap_remove(at);
                                 whole(object);
                                 // SAFETY: allocated below, freed once, with its size.
                                 unsafe {

@@ -12,13 +12,20 @@
 //!
 //! # What ends the program
 //!
-//! | call | with `USLAB_OPTIONS=check=1` | without |
-//! |---|---|---|
-//! | `free`, `realloc` or `malloc_usable_size` of an address that is nobody's, or inside an object | yes | yes |
-//! | a second `free` of a block above 32 KiB | yes | yes, unless the address was handed out again |
-//! | a second `free` of a smaller object | yes | when the object leaves the CPUs' magazines for its slab: up to then the next two allocations may get the same address |
-//! | `realloc` or `malloc_usable_size` of a small object that is free | no | no |
-//! | writing behind an object, or to one that is free | with `slab_debug=FZP`, when it is noticed | no |
+//! | call | with `USLAB_OPTIONS=harden=1` | with `check=1` | without |
+//! |---|---|---|---|
+//! | `free`, `realloc` or `malloc_usable_size` of an address that is nobody's, or inside an object | yes | yes | yes |
+//! | a second `free` of a block above 32 KiB | yes | yes | yes, unless the address was handed out again |
+//! | a second `free` of a smaller object | yes | yes | when the object leaves the CPUs' magazines for its slab: up to then the next two allocations may get the same address |
+//! | `free_sized` or a sized `delete` of another size | yes | yes | no |
+//! | `realloc` of a small object that is free | yes | at the free that follows from it | no |
+//! | `malloc_usable_size` of a small object that is free | yes | no | no |
+//! | writing behind an object | at its free | with `slab_debug=Z` | with `slab_debug=Z` |
+//! | writing to an object that is free | when it is handed out | with `slab_debug=P` | with `slab_debug=P` |
+//! | touching what `malloc(0)` gave | yes | no | no |
+//!
+//! One allocation in 500,000 is sampled: whatever is done wrong with that ends the program at once, and is told with the call stacks
+//! of its allocation and its free. `guard=N` says another number, and `guard=0` none.
 //!
 //! The first line on standard error says what was called and with which address: see
 //! [`corruption`](uslab::corruption).
