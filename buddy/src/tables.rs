@@ -29,7 +29,6 @@ impl StackMemory {
         let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // Of each class hardly more than its first page is ever used.
         region.advise(HugePages::Never);
-        region.hide_from_dumps();
         let whole = if at_once > 0 && region.commit(0..at_once) { at_once } else { 0 };
         Some(Self { region, faults: faults.clone(), whole })
     }

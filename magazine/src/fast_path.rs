@@ -62,6 +62,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
+    /// For debuggers: where it is written where the stack lies.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn stack_place(&self) -> usize {
+        (&raw const self.class.stack).addr()
+    }
 
     /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then
     /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).

@@ -391,6 +391,11 @@ impl<M: Memory> Table<M> {
         unsafe { self.inlined_words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
 
+    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn homes(&self) -> [usize; 3] {
+        [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
+    }
     /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {

@@ -8,6 +8,8 @@ use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
 use crate::debug::flags::DebugRules;
 #[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
+#[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
@@ -24,6 +26,8 @@ use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
 use crate::reclaim::reaper::Background;
 use crate::reclaim::shrinker::Shrinkers;
+#[cfg(not(any(loom, shuttle)))]
+use crate::registry::List;
 use crate::registry::Registry;
 use core::fmt;
 use core::ptr::NonNull;
@@ -79,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) background: Background,
     #[cfg(not(loom))]
     pub(crate) profiler: Profiler,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::Listed,
 }
 
 impl fmt::Debug for Core {
@@ -97,7 +103,7 @@ impl Core {
         let secret = Secret::new(&config.harden);
         let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
             .ok_or(StartError::SideTable)?;
-        Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
+        let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
             waited_for: AtomicU32::new(0),
@@ -127,7 +133,29 @@ impl Core {
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
             #[cfg(not(loom))]
             profiler: Profiler::new(cpus.count() as usize),
-        }))
+            #[cfg(not(any(loom, shuttle)))]
+            seen: gdb::Listed::new(),
+        });
+        #[cfg(not(any(loom, shuttle)))]
+        core.seen.list(core.seen());
+        Ok(core)
+    }
+    /// For debuggers.
+    #[cfg(not(any(loom, shuttle)))]
+    fn seen(&self) -> gdb::SubsystemSeen {
+        let (pages, frames) = (&self.memory.pages, self.memory.frames());
+        let first = uslab_buddy::Pfn::new(0);
+        gdb::SubsystemSeen {
+            pages: pages.address(first).addr().get(),
+            len: frames.len() as usize,
+            frames: core::ptr::from_ref(frames.frame(first)).addr(),
+            side: self.memory.side().addr(),
+            large: large().addr(),
+            caches: self.caches.list().place().addr(),
+            list: List::<Cache>::LAYOUT,
+            cache: Cache::SEEN,
+            bands: super::node::BANDS,
+        }
     }
 
     /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or

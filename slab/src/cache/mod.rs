@@ -68,6 +68,8 @@ pub use waiters::Acquiring;
 
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 #[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use crate::debug::harden::{Harden, Key};
@@ -182,6 +184,8 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::CacheSeen,
 }
 
 /// What each slab that is made or given back writes is the first line, of which allocations read nothing.
@@ -254,7 +258,16 @@ impl Cache {
         } else {
             None
         };
+        let nodes: Box<[Node]> =
+            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect();
+        #[cfg(not(any(loom, shuttle)))]
+        let seen = {
+            let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
+            gdb::CacheSeen::new(&config.name, &config.geometry, config.hooks.is_some(), nodes, stacks)
+        };
         Some(Arc::new_cyclic(|this| Self {
+            #[cfg(not(any(loom, shuttle)))]
+            seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
             // Among red zones no offset is said to begin an object: frames tell.
@@ -270,7 +283,7 @@ impl Cache {
             hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect(),
+            nodes,
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
@@ -381,6 +394,9 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
+    /// For debuggers: where in a cache that is what they see of it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }

@@ -16,6 +16,7 @@
 //! | `guard` | sampled allocations that have a page of their own |
 //! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
 //! | `quarantine` | freed objects that are used again late |
+//! | `gdb` | what a debugger finds of all that, in a process or in a core |
 //! | `check` | under loom: check your own code on top of this one |
 
 #[cfg(any(loom, shuttle))]
@@ -23,6 +24,9 @@ pub mod check;
 pub mod corruption;
 pub mod faults;
 pub mod flags;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod gdb;
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have slots of samples, and no pages"))]
 pub(crate) mod guard;
 pub mod harden;
 pub(crate) mod lines;
