@@ -5,14 +5,13 @@
 //! other, so that most of them replace a value of another size; then every key is deleted and all clients have gone.
 
 use anyhow::Context;
-use nix::unistd::{SysconfVar, sysconf};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_benches::preload::{Preload, peers};
-use uslab_benches::resident::resident_of;
+use uslab_benches::resident::{cpu_of, resident_of};
 use uslab_benches::{Bench, Column, Contender, Kind};
 
 /// Bytes of values: in size classes, and one of whole pages.
@@ -96,16 +95,6 @@ impl Server {
         let kib: f64 = line.and_then(|line| line.trim().strip_suffix(" kB")).context("VmHWM")?.parse()?;
         Ok(kib * 1024.0)
     }
-
-    /// Seconds of CPU that it has used, in the system's calls for it and in its own code.
-    fn cpu(&self) -> anyhow::Result<[f64; 2]> {
-        // Behind the name, which may have blanks: proc_pid_stat(5), fields 14 and 15.
-        let stat = self.proc("stat")?;
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = sysconf(SysconfVar::CLK_TCK)?.context("no clock")? as f64;
-        let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
-        Ok([seconds(12)?, seconds(11)?])
-    }
 }
 
 impl Drop for Server {
@@ -164,7 +153,7 @@ impl Load {
         let n = rows.len() as f64;
         let seconds: f64 = rows.iter().map(|[rate, _]| 1.0 / rate).sum();
         let p99 = rows.iter().map(|[_, p99]| p99).sum::<f64>() / n;
-        let cpu = server.cpu()?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
+        let cpu = cpu_of(server.process.id())?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
         let peak = server.peak()?;
         server.clear()?;
         std::thread::sleep(IDLE);

@@ -143,6 +143,8 @@ pub struct Geometry {
     align: u32,
     /// Bytes in front of the first object.
     lead: u32,
+    /// The most objects in a slab.
+    most: u32,
     order: Order,
     min_order: Order,
     /// `2^RECIPROCAL_SHIFT / stride`, rounded up past it: see [`Geometry::index`].
@@ -169,13 +171,31 @@ impl Geometry {
     /// # Errors
     /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
-        Self::with_zones(size, align, 0, rule)
+        Self::laid_out(size, align, 0, 0, rule)
     }
     /// The same with at least `zone` bytes on both sides of each object: what lies between two is half the first one's, half the second's.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
         zone: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, zone, zone, rule)
+    }
+    /// The same with at least `tail` bytes behind each object that are not its user's.
+    pub(crate) fn with_tail(
+        size: usize,
+        tail: usize,
+        align: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, 0, tail, rule)
+    }
+    fn laid_out(
+        size: usize,
+        align: usize,
+        before: usize,
+        behind: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
         if size == 0 {
@@ -186,21 +206,30 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let stride = match size.saturating_add(2 * zone).checked_next_multiple_of(align) {
+        let whole = size.checked_add(before + behind);
+        let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };
-        let lead = if zone == 0 { 0 } else { ((stride - size) / 2).next_multiple_of(align) };
+        let lead = if before == 0 { 0 } else { ((stride - size) / 2).next_multiple_of(align) };
         let too_large = GeometryError::TooLarge { stride: lead + stride };
         Ok(Self {
             object_size: size as u32,
             stride: stride as u32,
             align: align as u32,
             lead: lead as u32,
+            most: MAX_OBJECTS as u32,
             order: rule.order(lead, stride).ok_or(too_large)?,
             min_order: Order::for_bytes(lead + stride).ok_or(too_large)?,
             reciprocal: (1 << RECIPROCAL_SHIFT) / stride as u64 + 1,
         })
+    }
+
+    /// The same with at most so many objects in a slab, which is no larger than they need.
+    pub(crate) fn at_most(self, objects: usize) -> Self {
+        let most = objects.clamp(1, self.most as usize);
+        let order = Order::for_bytes(self.lead() + most * self.stride()).unwrap_or(self.order);
+        Self { most: most as u32, order: order.min(self.order), ..self }
     }
 
     /// The alignment that an object of `size` bytes has when it is aligned to the hardware: a cache line, halved
@@ -255,7 +284,8 @@ impl Geometry {
     /// Objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
         let n = order.bytes().saturating_sub(self.lead()) / self.stride();
-        if n < MAX_OBJECTS { n } else { MAX_OBJECTS }
+        let most = self.most as usize;
+        if n < most { n } else { most }
     }
     /// Bytes at the end of a slab of the usual order that no object uses.
     pub const fn waste(&self) -> usize {
@@ -389,6 +419,17 @@ mod tests {
             }
             prop_assert_eq!(geometry.index(0), None);
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
+        }
+
+        /// Of what is limited no more lie in a slab, and no slab is larger than they need.
+        #[test]
+        fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+            let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
+            let few = whole.at_most(most);
+            prop_assert_eq!(few.objects(), most.min(whole.objects()));
+            prop_assert!(few.order() <= whole.order() && few.order() >= few.min_order());
+            prop_assert!(few.order() == few.min_order() || few.objects() * few.stride() > few.order().bytes() / 2);
+            prop_assert!(!few.has(few.objects(), few.order()));
         }
 
         #[test]

@@ -120,7 +120,8 @@ pub use self::{
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
     debug::flags::{DebugRules, SlabDebug},
-    debug::{corruption, faults},
+    debug::harden::Harden,
+    debug::{corruption, faults, harden},
     error::{AllocError, Busy, CacheError},
     geometry::{Geometry, GeometryError, OrderRule},
     memory::huge,
@@ -148,6 +149,9 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;
@@ -179,4 +183,6 @@ mod book {
     struct Recipes;
     #[doc = include_str!("../book/src/operate.md")]
     struct Operate;
+    #[doc = include_str!("../book/src/harden.md")]
+    struct Hardened;
 }

@@ -57,7 +57,7 @@ impl Lists {
             )
             .unwrap(),
             min_partial,
-            node: Node::new(),
+            node: Node::new(None),
             shadow: BTreeMap::new(),
         }
     }
@@ -71,7 +71,7 @@ impl Lists {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
             assert!(self.memory.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
-            self.memory.slab(slab).alloc_bits(taken, |index| assert!(out.insert(index)));
+            self.memory.slab(slab).alloc_bits(taken, None, |index| assert!(out.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
         assert_eq!(out.len(), taken.min(self.geometry.objects()));
@@ -283,15 +283,15 @@ fn nodes_close_together_once_no_object_is_out() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
-    let other = Node::new();
+    let other = Node::new(None);
     let mut unlisted = Unlisted::default();
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(2));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
     lists.give(&lists.out());
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));

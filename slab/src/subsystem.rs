@@ -8,6 +8,10 @@ use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+#[cfg(all(doc, not(loom)))]
+use crate::debug::profile::DEFAULT_RATE;
+#[cfg(not(loom))]
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::CacheError;
 pub use crate::error::StartError;
 use crate::geometry::OrderRule;
@@ -205,6 +209,37 @@ impl Subsystem {
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
     ) -> Result<Observer, TooManyObservers> {
         self.pages().tracepoints().observe(observer)
+    }
+
+    /// Begins a [heap profile](crate::profile) with a sample every `rate` bytes on average, [`DEFAULT_RATE`] for instance.
+    ///
+    /// Cost: one fence; until it ends, each operation takes the path behind a miss.
+    ///
+    /// # Errors
+    /// One runs; there is no memory; or the kernel refuses the fence.
+    #[cfg(not(loom))]
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        self.core.start_profile(rate, None)
+    }
+    /// The same with draws that begin at `seed`: the same program on the same CPUs draws the same samples.
+    ///
+    /// # Errors
+    /// As [`start_profile`](Self::start_profile).
+    #[cfg(not(loom))]
+    pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
+        self.core.start_profile(rate, Some(seed))
+    }
+    /// Ends the profile; `false` if none runs. What it had noted stays for [`profile`](Self::profile) until the next one begins.
+    #[cfg(not(loom))]
+    pub fn stop_profile(&self) -> bool {
+        self.core.stop_profile()
+    }
+    /// Who allocated and who holds what, since the profile began and up to now, or up to its end.
+    ///
+    /// Cost: a copy of what was noted, under a lock that threads with a sample wait for.
+    #[cfg(not(loom))]
+    pub fn profile(&self) -> Profile {
+        self.core.profiler.profile()
     }
 
     /// The numbers of every cache, of large blocks, and of the pages.

@@ -11,15 +11,15 @@ use uslab_tests::server;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a free port, until it is dropped.
-struct Server {
-    process: Child,
+pub(crate) struct Server {
+    pub(crate) process: Child,
     address: SocketAddr,
     /// What it said before it listened.
     said: String,
 }
 
 impl Server {
-    fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         let mut command = Command::new(server());
         command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
@@ -32,7 +32,7 @@ impl Server {
         }
         Self { process, address: address.unwrap(), said }
     }
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
@@ -48,7 +48,7 @@ impl Drop for Server {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Reply {
+pub(crate) enum Reply {
     Status(String),
     Error(String),
     Integer(i64),
@@ -62,7 +62,7 @@ fn string(text: &str) -> Reply {
     Bulk(text.into())
 }
 
-struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
 }
@@ -110,7 +110,7 @@ impl Client {
         self.reply()
     }
     /// Sends the words of a text as arguments.
-    fn say(&mut self, words: &str) -> Reply {
+    pub(crate) fn say(&mut self, words: &str) -> Reply {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
     }

@@ -19,6 +19,7 @@ mod costs;
 mod errors;
 mod frugal;
 mod geometry;
+mod harden;
 mod info;
 mod kmalloc;
 mod linearizability;

@@ -52,19 +52,37 @@ unsafe impl Source for Mapped {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
+        if access != Access::ReadWrite {
+            // SAFETY: mapped above.
+            unsafe { in_dumps(base, bytes, false) };
+        }
         Some((base, Self))
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, by contract.
-        unsafe { mprotect(at.cast(), bytes, Access::ReadWrite.protection()) }.is_ok()
+        unsafe {
+            let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
+            if committed {
+                in_dumps(at, bytes, true);
+            }
+            committed
+        }
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
         // SAFETY: our own mapping, which nobody uses.
         let given = unsafe { self.discard(at, bytes) };
         // SAFETY: as above.
-        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok() && given
+        unsafe {
+            in_dumps(at, bytes, false);
+            mprotect(at.cast(), bytes, access.protection()).is_ok() && given
+        }
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        // SAFETY: our own mapping, which nobody uses.
+        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok()
     }
 
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -92,11 +110,6 @@ unsafe impl Source for Mapped {
         };
         // SAFETY: our own mapping, whose contents this does not change.
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
-    }
-
-    unsafe fn hide_from_dumps(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: our own mapping, whose contents this does not change.
-        unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTDUMP) }.is_ok()
     }
 
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
@@ -129,6 +142,17 @@ unsafe impl Source for Mapped {
         // SAFETY: our own mapping, by contract. A failure leaks it.
         let _ = unsafe { munmap(at.cast(), bytes) };
     }
+}
+
+/// Whether core dumps have this part of a mapping: what is committed. What is only reserved is most of the addresses, and some that
+/// write dumps write all of it. A failure changes what is in a dump, and nothing else.
+///
+/// # Safety
+/// The part is mapped by us.
+unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
+    let advice = if has { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
+    // SAFETY: our own mapping, by contract, whose contents this does not change.
+    let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
 /// Bytes that are looked at together when memory is cleared.
@@ -213,6 +237,17 @@ mod tests {
             assert_eq!(told(HugePages::Advise), (true, true, false));
             assert_eq!(told(HugePages::Never), (true, false, true));
         }
+    }
+
+    #[test]
+    fn core_dumps_have_what_is_committed() {
+        let region =
+            Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Backend::Os, &Faults::default()).unwrap();
+        let hidden = || flags(region.base().addr().get()).contains(" dd");
+        assert!(hidden());
+        assert!(region.commit(0..4096) && !hidden());
+        // SAFETY: this test is the only user.
+        assert!(unsafe { region.decommit(0..4096) } && hidden());
     }
 
     #[test]

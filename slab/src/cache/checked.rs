@@ -10,6 +10,7 @@ use crate::debug::flags::SlabDebug;
 use crate::debug::tags::Tags;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::watch::Watch;
+use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::StackMemory;
 use uslab_magazine::FastPath;
@@ -24,6 +25,13 @@ pub(crate) struct Checked {
     /// What is done beside.
     #[cfg(not(any(loom, shuttle)))]
     pub(super) debugged: Option<Debugged>,
+}
+
+impl Checked {
+    /// Whether an object is out.
+    pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
+        self.tags.is_out(object, self.tag)
+    }
 }
 
 /// What is done about the objects of a cache beside checking frees.

@@ -7,6 +7,13 @@ use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
 use crate::debug::flags::DebugRules;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::guard::Guard;
+use crate::debug::harden::{Harden, Secret};
+#[cfg(not(loom))]
+use crate::debug::profile::{NotStarted, Profiler};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -19,6 +26,8 @@ use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
 use crate::reclaim::reaper::Background;
 use crate::reclaim::shrinker::Shrinkers;
+#[cfg(not(any(loom, shuttle)))]
+use crate::registry::List;
 use crate::registry::Registry;
 use core::fmt;
 use core::ptr::NonNull;
@@ -48,6 +57,10 @@ pub(crate) struct Core {
     pub(crate) slab_debug: DebugRules,
     /// Whether any cache has red zones.
     zones: AtomicBool,
+    pub(crate) harden: Harden,
+    pub(crate) secret: Secret,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
@@ -68,6 +81,10 @@ pub(crate) struct Core {
     pub(crate) shrinkers: Arc<Shrinkers>,
     #[cfg(not(loom))]
     pub(crate) background: Background,
+    #[cfg(not(loom))]
+    pub(crate) profiler: Profiler,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::Listed,
 }
 
 impl fmt::Debug for Core {
@@ -82,8 +99,11 @@ impl Core {
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
-        let huge = Huge::new(backend, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
-        Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
+        let guarded = config.harden.guard_pages;
+        let secret = Secret::new(&config.harden);
+        let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
+            .ok_or(StartError::SideTable)?;
+        let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
             waited_for: AtomicU32::new(0),
@@ -95,6 +115,10 @@ impl Core {
             check_frees: config.check_frees,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
+            harden: config.harden,
+            #[cfg(not(any(loom, shuttle)))]
+            guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
+            secret,
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),
@@ -107,7 +131,31 @@ impl Core {
             shrinkers: Arc::new(Shrinkers::new()),
             #[cfg(not(loom))]
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
-        }))
+            #[cfg(not(loom))]
+            profiler: Profiler::new(cpus.count() as usize),
+            #[cfg(not(any(loom, shuttle)))]
+            seen: gdb::Listed::new(),
+        });
+        #[cfg(not(any(loom, shuttle)))]
+        core.seen.list(core.seen());
+        Ok(core)
+    }
+    /// For debuggers.
+    #[cfg(not(any(loom, shuttle)))]
+    fn seen(&self) -> gdb::SubsystemSeen {
+        let (pages, frames) = (&self.memory.pages, self.memory.frames());
+        let first = uslab_buddy::Pfn::new(0);
+        gdb::SubsystemSeen {
+            pages: pages.address(first).addr().get(),
+            len: frames.len() as usize,
+            frames: core::ptr::from_ref(frames.frame(first)).addr(),
+            side: self.memory.side().addr(),
+            large: large().addr(),
+            caches: self.caches.list().place().addr(),
+            list: List::<Cache>::LAYOUT,
+            cache: Cache::SEEN,
+            bands: super::node::BANDS,
+        }
     }
 
     /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
@@ -183,6 +231,28 @@ impl Core {
         kept.1 += 1;
         // Caches of one tag are told apart by their slabs, later.
         Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
+    }
+
+    /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
+    #[cfg(not(loom))]
+    pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
+        self.profiler.start(rate, seed, || self.memory.pages.tables().close_inlined(true))
+    }
+    /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
+    #[cfg(not(loom))]
+    pub(crate) fn stop_profile(&self) -> bool {
+        self.profiler.stop(|| _ = self.memory.pages.tables().close_inlined(false))
+    }
+    /// Memory that is no object is about to be handed out.
+    pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
+        #[cfg(not(loom))]
+        self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
+    }
+    /// Memory is given back, and nobody else can have it yet.
+    #[inline(always)]
+    pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
+        #[cfg(not(loom))]
+        self.profiler.freed(_memory);
     }
 
     /// The cache that `memory` is an object of.

@@ -51,7 +51,7 @@ impl Cache {
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use.
-        let frees = unsafe { cache.as_ref() }.frees;
+        let frees = unsafe { cache.as_ref() }.seen_free(object).frees;
         // SAFETY: as in `free_without_handle`; a drain waits for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
@@ -60,20 +60,45 @@ impl Cache {
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
-        let take_back = |_: &Self| CacheRef::new(cache.clone()).take_back_missed(object);
-        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(&cache) }
+        let take_back = |object| CacheRef::new(cache.clone()).take_back_missed(object);
+        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(object) }
     }
 
     /// The fast path's restartable sequence missed, or it is disabled because something is done with objects that come back.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
+        #[cfg(not(loom))]
+        if self.core.profiler.runs() {
+            return self.free_seen(object);
+        }
         // SAFETY: as in `free`.
         if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
-        let take_back = |cache: &Self| cache.take_back_missed(object);
-        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(self) }
+        let take_back = |object| self.take_back_missed(object);
+        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
+    }
+
+    /// The same while a profile runs, which has closed the fast path.
+    #[cfg(not(loom))]
+    fn free_seen(&self, object: NonNull<u8>) {
+        planted!("a sample is forgotten when its object has been taken back" => {
+            self.take_back_told(object);
+            self.seen_free(object);
+            return;
+        });
+        self.seen_free(object);
+        match self.has_free_hook {
+            true => self.on_free(object, |cache| cache.take_back(object)),
+            false => self.take_back_told(object),
+        }
+    }
+    /// Nobody else can have the object yet.
+    #[inline(always)]
+    fn seen_free(&self, object: NonNull<u8>) -> &Self {
+        self.core.note_free(object);
+        self
     }
 
     /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
@@ -84,18 +109,21 @@ impl Cache {
         }
     }
 
-    /// Does what is to be done with the object, and then what a free does otherwise: `missed` is for where there is no place on a stack.
-    fn free_with_hook(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
+    /// Does what is to be done with the object, and then what a free does otherwise, be it with objects that were freed before:
+    /// `missed` is for where there is no place on a stack.
+    fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
             #[cfg(loom)]
             let fast_path = &cache.allocs;
-            // SAFETY: as in `free`.
-            if !unsafe { fast_path.free(Object(object)) } {
-                missed(cache);
-            }
+            cache.config.per_cpu.delay(object, |object| {
+                // SAFETY: as in `free`.
+                if !unsafe { fast_path.free(Object(object)) } {
+                    missed(object);
+                }
+            });
         });
     }
 
@@ -110,6 +138,13 @@ impl Cache {
         });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
+        }
+        #[cfg(not(loom))]
+        if let Some(hardened) = &self.hardened
+            // SAFETY: its user gave it up, and it is nobody's yet.
+            && let Err(kind) = unsafe { hardened.on_free(object) }
+        {
+            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
         }
         if self.config.zero_on_free && !self.is_poisoned() {
             // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
@@ -147,6 +182,7 @@ impl Cache {
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
+        self.core.note_free(object);
         self.core.memory.obj_in(object);
         self.take_back_told(object);
     }
@@ -227,13 +263,39 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Bytes that may be used of the object at `memory`, in use or not.
+    /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let place = self.place(Object(memory))?;
+        let _place = self.place(Object(memory))?;
+        #[cfg(not(loom))]
+        if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
+            return Err(CorruptionKind::DoubleFree);
+        }
+        if self.config.no_access {
+            return Ok(0);
+        }
+        #[cfg(not(loom))]
+        if let Some(hardened) = &self.hardened
+            // SAFETY: an object of the cache; it is in use, by the caller's contract, or holds nothing of meaning.
+            && let Some(size) = unsafe { hardened.size(memory) }
+        {
+            return Ok(size);
+        }
+        if self.config.harden.canaries && self.geometry().stride() > self.geometry().object_size() {
+            return Ok(self.geometry().object_size());
+        }
         #[cfg(not(any(loom, shuttle)))]
-        return Ok(self.usable_bytes(place));
+        return Ok(self.usable_bytes(_place));
         #[cfg(any(loom, shuttle))]
-        Ok((place, self.geometry().stride()).1)
+        Ok(self.geometry().stride())
+    }
+    /// The caller of the object at `memory` wants `size` bytes of it. `false` if nobody takes notice.
+    ///
+    /// # Safety
+    /// It is an object of this cache, at least so large, and the caller's.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
+        // SAFETY: passed on.
+        self.hardened.as_ref().is_some_and(|hardened| unsafe { hardened.resize(memory, size) })
     }
 
     /// Takes an object back of which [`begins_object`](Self::begins_object) does not know: among red zones. What is none is refused.

@@ -8,6 +8,7 @@ use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::debug::flags::SlabDebug;
+use crate::debug::harden::{CANARY, Harden, quarantine};
 use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::{Geometry, OrderRule, WORD};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -61,7 +62,8 @@ pub struct KmemCache {
 pub enum Limit {
     /// So many slabs.
     Slabs(u32),
-    /// The slabs that hold so many objects.
+    /// So many objects. They are spread evenly over as few slabs as hold them: so it is exact where one slab does, and may be one more for
+    /// each slab where more are needed. With memory short a slab may hold fewer.
     Objects(u64),
     /// The slabs that so many bytes make.
     Bytes(u64),
@@ -110,6 +112,8 @@ pub struct KmemCacheBuilder {
     max_order: Option<u8>,
     account: Option<Account>,
     zero_on_free: bool,
+    harden: Option<Harden>,
+    no_access: bool,
 }
 
 impl KmemCacheBuilder {
@@ -231,6 +235,11 @@ impl KmemCacheBuilder {
         self.zero_on_free = true;
         self
     }
+    /// What is hardened of this cache; otherwise what the subsystem hardens.
+    pub fn harden(mut self, harden: Harden) -> Self {
+        self.harden = Some(harden);
+        self
+    }
     /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
@@ -257,6 +266,12 @@ impl KmemCacheBuilder {
         self.max_order = Some(order);
         self
     }
+    /// Its objects are addresses that nobody can touch, of no bytes.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn no_access(mut self) -> Self {
+        self.no_access = true;
+        self
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -274,7 +289,8 @@ impl KmemCacheBuilder {
             && let Some(owner) = core.mergeable(|cache| {
                 let config = cache.config();
                 config.merges == Some(magazines)
-                    && (config.page_flags, config.debug) == (planned.builder.page_flags, planned.debug)
+                    && (config.page_flags, config.debug, config.harden)
+                        == (planned.builder.page_flags, planned.debug, planned.harden)
                     && config.geometry.serves(&planned.geometry)
             })
         {
@@ -299,21 +315,38 @@ impl KmemCacheBuilder {
         if self.account.as_ref().is_some_and(|account| !account.is_of(core)) {
             return Err(CacheError::Account);
         }
+        let mut harden = self.harden.unwrap_or(core.harden);
         let asked = self.debug | core.slab_debug.of(&self.name);
-        let checks = self.check_frees.unwrap_or(core.check_frees);
+        let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
         let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
         #[cfg(any(loom, shuttle))]
         let align = self.align.max(crate::debug::check::SPACING);
         #[cfg(not(any(loom, shuttle)))]
         let align = self.align;
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
+        let rule = OrderRule { max_order, ..core.rule };
         let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
-        let geometry = Geometry::with_zones(self.size, align, zone, &OrderRule { max_order, ..core.rule })?;
+        let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
         core.zones_are(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
+        // Red zones see more than canaries.
+        harden.canaries &= zone == 0;
+        if harden.canaries
+            && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY, align, &rule)
+            && (self.page_class.is_some() || with_tail.stride() <= geometry.stride() * 5 / 4)
+        {
+            geometry = with_tail;
+        }
+        if let Some(Limit::Objects(objects @ 1..)) = self.limit {
+            let slabs = objects.div_ceil(geometry.objects() as u64);
+            geometry = geometry.at_most(objects.div_ceil(slabs) as usize);
+        }
         Ok(Planned {
             magazines,
             debug,
+            harden,
+            zero_on_free: self.zero_on_free
+                || harden.zero_on_free && self.hooks.is_none() && !self.type_stable,
             merges: (self.may_merge() && SlabDebug::CHECKS.contains(debug)).then_some(magazines),
             geometry,
             builder: self,
@@ -327,14 +360,18 @@ struct Planned {
     geometry: Geometry,
     magazines: Magazines,
     debug: SlabDebug,
+    harden: Harden,
+    zero_on_free: bool,
     merges: Option<Magazines>,
 }
 
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
-        let Self { builder, geometry, magazines, debug, merges } = self;
+        let Self { builder, geometry, magazines, debug, harden, zero_on_free, merges } = self;
+        let (key, stride) = (core.secret.next(), geometry.stride());
         let config = CacheConfig {
-            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, geometry.stride(), &builder.name),
+            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, stride, &builder.name)
+                .behind(quarantine(&harden, key, stride)),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             hooks: builder.hooks,
@@ -343,9 +380,12 @@ impl Planned {
             page_class: builder.page_class.filter(|_| geometry.lead() == 0),
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
-            zero_on_free: builder.zero_on_free,
+            zero_on_free,
+            no_access: builder.no_access,
             check_frees: !debug.is_empty(),
             debug,
+            harden,
+            key,
             geometry,
             merges,
         };
@@ -384,6 +424,8 @@ impl KmemCache {
             max_order: None,
             account: None,
             zero_on_free: false,
+            harden: None,
+            no_access: false,
         }
     }
 

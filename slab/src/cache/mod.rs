@@ -69,6 +69,11 @@ pub use waiters::Acquiring;
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
 #[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
+use crate::debug::harden::{Harden, Key};
+#[cfg(not(any(loom, shuttle)))]
 use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
@@ -133,6 +138,11 @@ pub(crate) struct CacheConfig {
     pub(crate) debug: SlabDebug,
     /// Whether objects are zeroed when they are taken back.
     pub(crate) zero_on_free: bool,
+    pub(crate) harden: Harden,
+    /// Whether nobody can touch its objects, which are addresses and no more.
+    pub(crate) no_access: bool,
+    /// What its random order and its canaries follow from.
+    pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
 }
@@ -167,11 +177,15 @@ pub(crate) struct Cache {
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
+    #[cfg(not(loom))]
+    hardened: Option<Hardened>,
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::CacheSeen,
 }
 
 /// What each slab that is made or given back writes is the first line, of which allocations read nothing.
@@ -207,6 +221,21 @@ struct Counts {
     late_corruptions: Counter,
 }
 
+impl CacheConfig {
+    #[cfg(not(loom))]
+    fn hardened(&self) -> Option<Hardened> {
+        let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
+        // What is poisoned is looked at as that.
+        #[cfg(not(shuttle))]
+        let zeroed = zeroed && !self.watch().poison;
+        Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
+    }
+    /// What the order of objects follows from, if it is random.
+    fn order_key(&self) -> Option<Key> {
+        self.harden.random_order.then_some(self.key)
+    }
+}
+
 impl Cache {
     /// A cache without slabs.
     ///
@@ -214,7 +243,8 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || config.zero_on_free || resets;
+        let has_free_hook =
+            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -228,7 +258,16 @@ impl Cache {
         } else {
             None
         };
+        let nodes: Box<[Node]> =
+            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect();
+        #[cfg(not(any(loom, shuttle)))]
+        let seen = {
+            let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
+            gdb::CacheSeen::new(&config.name, &config.geometry, config.hooks.is_some(), nodes, stacks)
+        };
         Some(Arc::new_cyclic(|this| Self {
+            #[cfg(not(any(loom, shuttle)))]
+            seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
             // Among red zones no offset is said to begin an object: frames tell.
@@ -240,9 +279,11 @@ impl Cache {
             has_free_hook,
             #[cfg(not(loom))]
             checked,
+            #[cfg(not(loom))]
+            hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
+            nodes,
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
@@ -268,6 +309,11 @@ impl Cache {
     }
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+    /// Allocations that one which misses its inlined path stands for, at most.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn allocs_of_a_miss(&self) -> u64 {
+        if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
@@ -348,6 +394,9 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
+    /// For debuggers: where in a cache that is what they see of it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }

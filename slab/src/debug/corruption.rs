@@ -8,9 +8,12 @@
 //! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway` |
 //! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
-//! | **double free** | at the free, two threads at the same moment included | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` |
+//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` `of_threads_that_free_an_object_at_one_moment_one_is_right` |
 //! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
 //! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
+//! | **wrong size**: a free with a size that is not the object's | at the free | never | `a_free_of_another_size_is_named` |
+//! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `a_write_behind_an_object_is_named_at_its_free` |
+//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `a_write_to_a_free_object_is_named_when_it_is_handed_out` |
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |
 //!
@@ -73,6 +76,12 @@ pub enum CorruptionKind {
     Poison,
     /// Somebody wrote to what no object of a slab uses.
     Padding,
+    /// The size that it was freed with is not its own.
+    WrongSize,
+    /// What lies behind the object was written to.
+    Overflow,
+    /// The object was written to while it was free.
+    WriteAfterFree,
 }
 
 impl fmt::Display for CorruptionKind {
@@ -86,6 +95,9 @@ impl fmt::Display for CorruptionKind {
             Self::RedZone => "red zone overwritten of object",
             Self::Poison => "use after free of object",
             Self::Padding => "padding overwritten of slab",
+            Self::WrongSize => "free with a size that is not the object's",
+            Self::Overflow => "write behind the end of an object",
+            Self::WriteAfterFree => "write to an object that was free",
         })
     }
 }

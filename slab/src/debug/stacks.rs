@@ -293,11 +293,11 @@ fn is_own(at: usize) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function<'a> {
     /// Where the call returns to.
-    at: usize,
+    pub(crate) at: usize,
     /// The function's name.
-    name: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
     /// The file and the line of the call.
-    file: Option<(&'a str, u32)>,
+    pub(crate) file: Option<(&'a str, u32)>,
 }
 
 impl fmt::Display for Function<'_> {

@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
 /// Bytes of the range for each byte here: the least object.
 const GRAIN: usize = crate::geometry::WORD;
@@ -108,11 +108,16 @@ impl Tags {
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
+        let Some(byte) = self.at(object) else { return false };
+        planted!("a tag is looked at and then cleared" => {
+            let out = byte.load(Relaxed) == tag;
+            byte.store(0, Relaxed);
+            return out;
+        });
         // Relaxed: only says whose it is. Who gets the object next gets it from this thread.
-        self.at(object).is_some_and(|byte| byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok())
+        byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
     /// Whether the object is out.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
         // Relaxed: nobody uses the cache meanwhile, or it is a guess.
         self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
