@@ -37,7 +37,11 @@ pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..minutes, 0.0..most)?;
         shade(&mut chart, minutes, 0.0, |load| most * load)?;
-        chart.configure_mesh().light_line_style(TRANSPARENT).y_label_formatter(&|y| format!("{y:.0}")).draw()?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .draw()?;
         for (day, colour) in days.iter().zip(COLOURS) {
             let line = day.memory.iter().map(|(second, resident, _)| (second / 60.0, resident / MIB));
             chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
@@ -75,7 +79,11 @@ pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
                 .label(&day.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
-        chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
         all.present()?;
     }
     Ok(svg)

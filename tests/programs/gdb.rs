@@ -91,11 +91,17 @@ fn a_core_of_the_server_is_read() {
     let next = entries.split_whitespace().nth(3).unwrap();
     let about = [format!("uslab whatis {next}+1"), format!("uslab slab {next}")];
     let said = gdb(&core, &[&about[0], &about[1]]).unwrap();
-    assert!(said.contains(&format!("byte 1 of object {next} ")) && said.contains("on the stack of CPU "), "{said}");
+    assert!(
+        said.contains(&format!("byte 1 of object {next} ")) && said.contains("on the stack of CPU "),
+        "{said}"
+    );
     assert_eq!(word(&said, "of cache "), "entry,");
     let slab = word(&said, "\nslab ");
     let letters = said.lines().skip_while(|line| !line.starts_with("slab ")).skip(1);
-    let letters: String = letters.take_while(|line| line.starts_with("0x")).map(|line| &line[line.find(' ').unwrap() + 1..]).collect();
+    let letters: String = letters
+        .take_while(|line| line.starts_with("0x"))
+        .map(|line| &line[line.find(' ').unwrap() + 1..])
+        .collect();
     let used = letters.find('U').expect("some of the slab are in use");
     let stride: usize = word(&said, "bytes each, ").parse().unwrap();
     let said = gdb(&core, &[&format!("uslab whatis {slab}+{}", used * stride)]).unwrap();
@@ -138,6 +144,9 @@ fn what_a_stripped_program_has_lost_is_named() {
 
 #[test]
 fn a_program_without_the_library_is_told_from_one_with_it() {
-    let said = gdb(&["--args", "true"], &["python\ntry: gdb.execute('uslab caches')\nexcept gdb.error as e: print(e)"]);
+    let said = gdb(
+        &["--args", "true"],
+        &["python\ntry: gdb.execute('uslab caches')\nexcept gdb.error as e: print(e)"],
+    );
     assert!(said.is_none_or(|said| said.contains("no section .uslab")));
 }
