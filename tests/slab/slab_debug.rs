@@ -594,3 +594,46 @@ fn foreign_and_interior_frees_are_told_where_there_are_red_zones() {
         [CorruptionKind::DoubleFree]
     );
 }
+
+/// Allocates so many, of which nothing is left on this thread's stack afterwards.
+#[inline(never)]
+fn lost(cache: &KmemCache, objects: usize) {
+    (0..objects).for_each(|_| _ = std::hint::black_box(cache.alloc(Gfp::KERNEL)));
+    std::hint::black_box([0_u8; 16 << 10]);
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn what_no_word_of_the_process_leads_to_is_unreachable() {
+    let (subsystem, _) = listening("FU");
+    let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
+    let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
+    lost(&leaked, 20);
+    // A list, by addresses inside of its objects.
+    let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
+    for _ in 0..5 {
+        let object = held.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: the object is so large, and aligned to a word.
+        unsafe { object.add(48).cast::<Option<NonNull<u8>>>().write(*first) };
+        *first = Some(object.map_addr(|address| address.saturating_add(56)));
+    }
+    drop(plain.alloc_block(Gfp::KERNEL).unwrap());
+    let holders = subsystem.leaks();
+    let of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
+    let found = of("leaked").unwrap();
+    // A word that is left of somebody else may look like the address of one.
+    assert_eq!((found.objects, found.bytes), (20, 20 * 64));
+    assert!((10..=20).contains(&found.unreachable), "{holders}");
+    assert!(found.stack.to_string().contains("lost"), "{holders}");
+    assert_eq!(of("held").map(|holder| (holder.objects, holder.unreachable)), Some((5, 0)), "{holders}");
+    assert_eq!((of("plain"), holders.unreachable()), (None, found.unreachable), "{holders}");
+    assert_eq!(holders.0[0].cache, "leaked");
+    let json = serde_json::to_value(&holders).unwrap();
+    assert_eq!(json[0]["unreachable"], found.unreachable);
+    std::hint::black_box(&first);
+    let all: Vec<_> = leaked.live().iter().chain(held.live().iter()).collect();
+    assert_eq!(all.len(), 25);
+    // SAFETY: allocated above, each freed once to its own cache.
+    all.into_iter().for_each(|object| unsafe { subsystem.kmalloc().free(object) });
+    assert_eq!(subsystem.leaks().0, vec![]);
+}
