@@ -182,7 +182,7 @@ impl Cache {
             free_in_slabs: count.objects - count.inuse,
             waiting: self.waiting() as u64,
             allocs: layer.allocs + counts.direct_allocs.get(),
-            frees: layer.frees + counts.direct_frees.get() + quarantined,
+            frees: layer.frees + counts.direct_frees.get() + self.config.per_cpu.delayed_frees(),
             paths: layer.paths + direct,
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,

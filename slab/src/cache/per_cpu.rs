@@ -200,6 +200,10 @@ impl PerCpu {
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
+    /// Frees that ended there.
+    pub(super) fn delayed_frees(&self) -> u64 {
+        self.quarantine.as_ref().map_or(0, Quarantine::frees)
+    }
     /// Gives those to the slabs.
     fn release(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         if let Some(quarantine) = &self.quarantine {

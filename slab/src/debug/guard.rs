@@ -14,8 +14,8 @@
 //!
 //! Allocations of [`Malloc`](crate::Malloc) up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
 //! counts for as many allocations as a magazine holds. A program that allocates and frees in turn never misses. So each interval of
-//! the [reaper](crate::reaper) that saw enough allocations and no sample takes the stacks of one class away from the CPUs, drawn by
-//! its share of them, and the next allocation of that class is sampled.
+//! the [reaper](crate::reaper) that saw fewer than half of the samples that its allocations ask for takes the stacks of one class away
+//! from the CPUs, drawn by its share of them, and the next allocation of that class is sampled.
 //!
 //! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there.
 //!
@@ -402,7 +402,7 @@ mod sampled {
         }
         /// One in `every`, in so many slots.
         pub(crate) fn set(&self, every: u32, slots: u32) {
-            self.slots.set(slots.into());
+            self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
         }
@@ -463,22 +463,25 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval at so many allocations. Whether there were enough for a sample, and none was taken: then the next miss is
-        /// sampled.
+        /// Ends an interval at so many allocations. Whether there were fewer than half of the samples that they ask for: then the next
+        /// miss is sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
-            let [allocated, sampled] = &self.seen;
-            let missed = self.is_on()
-                && self.samples.get() == sampled.get()
-                && allocations.wrapping_sub(allocated.get()) >= self.every.get();
+            let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
+            let asked = match self.every.get() {
+                0 => 0,
+                every => allocations.saturating_sub(allocated.get()) / every,
+            };
             // What is not enough is kept for the next interval.
-            if missed || self.samples.get() != sampled.get() {
-                allocated.set(allocations);
-                sampled.set(self.samples.get());
+            if asked == 0 {
+                return false;
             }
-            if missed {
+            let few = samples.wrapping_sub(sampled.get()) * 2 < asked;
+            allocated.set(allocations);
+            sampled.set(samples);
+            if few {
                 self.left.set(0);
             }
-            missed
+            few
         }
         /// One of so many.
         pub(crate) fn draw(&self, n: usize) -> usize {

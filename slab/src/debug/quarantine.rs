@@ -28,6 +28,8 @@ pub(crate) struct Quarantine {
     closed: AtomicBool,
     /// `came` at the last reap.
     reaped: Counter,
+    /// Objects that went back to their slabs from here.
+    taken: Counter,
     key: u64,
 }
 
@@ -40,6 +42,7 @@ impl Quarantine {
             came: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             reaped: Counter::new(0),
+            taken: Counter::new(0),
             key,
         }
     }
@@ -78,7 +81,8 @@ impl Quarantine {
     }
     /// All objects, for good if it is closed.
     pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
-        (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()))
+        let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
+        objects.inspect(|_| self.taken.add(1))
     }
     /// The same, if none came since the last reap.
     pub(crate) fn reap(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
@@ -91,6 +95,10 @@ impl Quarantine {
     pub(crate) fn close(&self, closed: bool) {
         // Relaxed: see `is_closed`.
         self.closed.store(closed, Relaxed);
+    }
+    /// Objects that came and are not freed by anybody else: those in it, and those that were [taken](Self::take).
+    pub(crate) fn frees(&self) -> u64 {
+        self.len() + self.taken.get()
     }
     /// Objects in it now.
     pub(crate) fn len(&self) -> u64 {

@@ -330,7 +330,7 @@ impl Malloc {
             None => {
                 let usable = self.core.size_to_move(memory)?;
                 // SAFETY: passed on.
-                if size <= usable && size > 0 && unsafe { self.core.resize_object(memory, size) } {
+                if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
                     return Ok(memory);
                 }
                 usable

@@ -91,18 +91,20 @@ mod handler {
         let Some(before) = (unsafe { BEFORE.get() }) else { return };
         match before.sa_sigaction {
             // The access is made again, or the signal sent, without this handler.
-            SIG_DFL => unsafe {
+            SIG_DFL => {
                 // SAFETY: what was there.
-                libc::sigaction(signal, &raw const *before, core::ptr::null_mut());
-                if fault.is_none() {
-                    libc::raise(signal);
+                unsafe {
+                    libc::sigaction(signal, &raw const *before, core::ptr::null_mut());
+                    if fault.is_none() {
+                        libc::raise(signal);
+                    }
                 }
-            },
+            }
             SIG_IGN if fault.is_none() => {}
-            SIG_IGN => unsafe {
+            SIG_IGN => {
                 // SAFETY: an ignored fault ends the process.
-                libc::signal(signal, SIG_DFL);
-            },
+                unsafe { libc::signal(signal, SIG_DFL) };
+            }
             handler if before.sa_flags & SA_SIGINFO != 0 => {
                 // SAFETY: what the flag says of it.
                 let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
