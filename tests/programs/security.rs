@@ -80,7 +80,7 @@ fn each_mistake_comes_to_what_the_table_says() {
     std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(work)));
     let mut wrong = String::new();
     let seen = seen.lock();
-    for (at, outcomes) in &seen {
+    for (at, outcomes) in seen.iter() {
         let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
         let cell = &table[row].1[at % 12];
         if !agrees(cell, outcomes) {
