@@ -13,7 +13,10 @@ use std::io::Read;
 
 /// A private mapping, described by its region.
 #[derive(Debug)]
-pub(super) struct Mapped;
+pub(super) struct Mapped {
+    /// Whether it may be read where it is only reserved.
+    is_readable: bool,
+}
 
 impl Access {
     fn protection(self) -> ProtFlags {
@@ -52,18 +55,19 @@ unsafe impl Source for Mapped {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
-        if access != Access::ReadWrite {
+        let is_readable = access == Access::Read;
+        if is_readable {
             // SAFETY: mapped above.
             unsafe { in_dumps(base, bytes, false) };
         }
-        Some((base, Self))
+        Some((base, Self { is_readable }))
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, by contract.
         unsafe {
             let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
-            if committed {
+            if committed && self.is_readable {
                 in_dumps(at, bytes, true);
             }
             committed
@@ -75,7 +79,9 @@ unsafe impl Source for Mapped {
         let given = unsafe { self.discard(at, bytes) };
         // SAFETY: as above.
         unsafe {
-            in_dumps(at, bytes, false);
+            if self.is_readable {
+                in_dumps(at, bytes, false);
+            }
             mprotect(at.cast(), bytes, access.protection()).is_ok() && given
         }
     }
@@ -130,7 +136,7 @@ unsafe impl Source for Mapped {
     }
 
     fn part(&self) -> Option<Self> {
-        Some(Self)
+        Some(Self { is_readable: self.is_readable })
     }
 
     unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -144,8 +150,8 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Whether core dumps have this part of a mapping: what is committed. What is only reserved is most of the addresses, and some that
-/// write dumps write all of it. A failure changes what is in a dump, and nothing else.
+/// Whether core dumps have this part of a mapping. What is reserved and may be read is zero, and a debugger writes all of it. (What may
+/// not be read no dump has.) A failure changes what is in a dump, and nothing else.
 ///
 /// # Safety
 /// The part is mapped by us.
