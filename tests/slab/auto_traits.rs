@@ -112,6 +112,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>,
             prometheus::Heaps<fn()>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
             info::Statistics<'static>, ReaperInfo, ReaperThread;
+        "what a heap profile says" => YES YES: profile::Profile, profile::Sample, profile::Amount, profile::Total, profile::NotStarted;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration, uslab::cache::Account, sync::Parker;

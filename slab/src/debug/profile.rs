@@ -53,7 +53,7 @@
 //! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
 //! nothing is live.
 
-#[cfg(feature = "profile")]
+#[cfg(all(feature = "profile", not(shuttle)))]
 mod pprof;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
