@@ -35,7 +35,8 @@ fn tables() -> Mappings {
             all.bytes += one.bytes;
             all.writable += if flags.contains(" wr") { one.bytes } else { 0 };
             all.resident += one.resident;
-            all.misdumped += usize::from(flags.contains(" rd") && flags.contains(" wr") == flags.contains(" dd"));
+            all.misdumped +=
+                usize::from(flags.contains(" rd") && flags.contains(" wr") == flags.contains(" dd"));
         }
     }
     all

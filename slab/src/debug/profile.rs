@@ -125,6 +125,19 @@ impl fmt::Display for NotStarted {
 impl core::error::Error for NotStarted {}
 
 /// An estimate, and how many samples stand behind it.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// let amount = profile.total().live;
+/// assert_eq!((amount.samples, amount.objects, amount.bytes), (1, 1, 600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -138,6 +151,19 @@ pub struct Amount {
 }
 
 /// What was allocated from one cache by one call stack.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// let sample = &profile.samples[0];
+/// assert_eq!((&*sample.cache, sample.live.bytes, sample.allocated.bytes), ("inode", 600, 600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
@@ -152,6 +178,18 @@ pub struct Sample {
 }
 
 /// A profile of one moment.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// assert_eq!((profile.rate, profile.samples.len(), profile.lost), (1, 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
@@ -164,6 +202,20 @@ pub struct Profile {
 }
 
 /// The sums over all stacks.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// drop(_block);
+/// let total = subsystem.profile().total();
+/// assert_eq!((total.allocated.objects, total.live.objects), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Total {
