@@ -9,12 +9,12 @@ use std::f64::consts::PI;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep_until};
+use uslab_magazine::sync::Counter;
 
 /// Clients of a server at the peak.
 const CLIENTS: usize = 200;
@@ -65,7 +65,7 @@ pub(crate) struct Served {
     intervals: Vec<Mutex<Histogram<u64>>>,
     /// Bytes of the values that were set, and until when in the day.
     values: Mutex<HashMap<u64, (usize, Duration)>>,
-    errors: AtomicU64,
+    errors: Counter,
 }
 
 impl Served {
@@ -73,7 +73,7 @@ impl Served {
         // Times of up to a minute, in microseconds.
         let empty = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds");
         let intervals = (0..intervals).map(|_| Mutex::new(empty())).collect();
-        Self { intervals, values: Mutex::default(), errors: AtomicU64::new(0) }
+        Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
     }
     /// Bytes of values that have not expired.
     pub(crate) fn live(&self, at: Duration) -> usize {
@@ -85,8 +85,7 @@ impl Served {
         self.intervals.iter().map(|interval| interval.lock().clone()).collect()
     }
     pub(crate) fn errors(&self) -> u64 {
-        // Relaxed: a count.
-        self.errors.load(Ordering::Relaxed)
+        self.errors.get()
     }
 }
 
@@ -140,7 +139,7 @@ impl Client {
             } else if let Err(error) = self.connection(&mut due).await {
                 eprintln!("{}: {error}", self.address);
                 // Relaxed: a count.
-                self.served.errors.fetch_add(1, Ordering::Relaxed);
+                self.served.errors.add(1);
                 due += Duration::from_millis(100);
             }
         }

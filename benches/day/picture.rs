@@ -79,9 +79,12 @@ pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
                 .label(&day.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
-        let mut labels = chart.configure_series_labels();
-        labels.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8));
-        labels.border_style(BLACK.mix(0.3)).draw()?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
         all.present()?;
     }
     Ok(svg)

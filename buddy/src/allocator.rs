@@ -654,6 +654,17 @@ impl PageAllocator {
         // SAFETY: inside the region, which has as many pages as the table has frames.
         unsafe { behind(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
     }
+    /// Whether a block may be read and written from now on: see [`Region::protect`](crate::Region::protect).
+    ///
+    /// # Safety
+    /// It is the caller's, `order` is its own, and nobody uses its bytes while they are inaccessible. It is accessible when it is
+    /// freed.
+    #[doc(hidden)]
+    pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
+        let start = pfn.index() << PAGE_SHIFT;
+        // SAFETY: passed on.
+        unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
+    }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {

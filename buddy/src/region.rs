@@ -237,6 +237,23 @@ impl Region {
         source!(&self.backing, source => unsafe { source.decommit(self.at(&range), range.len(), access) })
     }
 
+    /// Whether `range` (bytes from the base, whole pages that are committed) may be read and written from now on; else any access
+    /// is a fault. What it holds stays. `false`, with nothing changed, when it cannot be done: always on [`Backend::Heap`].
+    ///
+    /// Costs one system call, and up to two mappings of those that a process may have.
+    ///
+    /// # Safety
+    /// Nobody uses the bytes in `range` while they are inaccessible.
+    pub unsafe fn protect(&self, range: Range<usize>, accessible: bool) -> bool {
+        let access = if accessible { Access::ReadWrite } else { Access::Nothing };
+        if !self.holds(&range) {
+            return false;
+        }
+        let (at, bytes) = (self.at(&range), range.len());
+        // SAFETY: the range is this region's; by contract nobody uses it.
+        source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
+    }
+
     /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
     /// changed, when it cannot be done: always on [`Backend::Heap`].
     ///

@@ -47,6 +47,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         }
     }
 
+    /// The same for an owner who inlines it: it can be [closed](Table::close_inlined), and leaves the paths behind a miss as they are.
+    pub(crate) fn inlined(self, table: &Table<M>) -> Self {
+        Self { pcpu: PcpuPtr::inlined(table), ..self }
+    }
+
     /// Whether both are open, and of one table.
     fn is_beside(&self, other: &Self) -> bool {
         self.class != NO_CLASS && self.pcpu == other.pcpu && self.table == other.table

@@ -108,8 +108,8 @@ impl<'c> Block<'c> {
     /// Cost: as [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
-            Origin::Cache(cache) => cache.geometry().stride(),
-            Origin::Mempool(pool) => pool.cache().geometry().stride(),
+            Origin::Cache(cache) => cache.geometry().usable(),
+            Origin::Mempool(pool) => pool.cache().geometry().usable(),
             // SAFETY: allocated from there, and not freed before the block is dropped.
             Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
             #[cfg(not(any(loom, shuttle)))]

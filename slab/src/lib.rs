@@ -119,7 +119,9 @@ pub use self::{
     cache::{Live, Mempool, Prefilled, kmem_cache},
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
-    debug::{corruption, faults},
+    debug::flags::{DebugRules, SlabDebug},
+    debug::harden::Harden,
+    debug::{corruption, faults, harden},
     error::{AllocError, Busy, CacheError},
     geometry::{Geometry, GeometryError, OrderRule},
     memory::huge,
@@ -147,6 +149,9 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;
@@ -178,4 +183,6 @@ mod book {
     struct Recipes;
     #[doc = include_str!("../book/src/operate.md")]
     struct Operate;
+    #[doc = include_str!("../book/src/harden.md")]
+    struct Hardened;
 }

@@ -5,7 +5,7 @@ use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use crate::shadow::{Refuse, caches, memory, pages};
-use crate::{Gfp, Magazines};
+use crate::{Gfp, Magazines, SlabDebug};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +57,7 @@ impl Lists {
             )
             .unwrap(),
             min_partial,
-            node: Node::new(),
+            node: Node::new(None),
             shadow: BTreeMap::new(),
         }
     }
@@ -71,7 +71,7 @@ impl Lists {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
             assert!(self.memory.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
-            self.memory.slab(slab).alloc_bits(taken, |index| assert!(out.insert(index)));
+            self.memory.slab(slab).alloc_bits(taken, None, |index| assert!(out.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
         assert_eq!(out.len(), taken.min(self.geometry.objects()));
@@ -283,15 +283,15 @@ fn nodes_close_together_once_no_object_is_out() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
-    let other = Node::new();
+    let other = Node::new(None);
     let mut unlisted = Unlisted::default();
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(2));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
     lists.give(&lists.out());
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));
@@ -332,8 +332,15 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
         Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
         Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
     ]);
-    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32)
-        .prop_map(|(nodes, size, magazines, limit)| caches::Setup { nodes, size, magazines, limit })
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug()).prop_map(
+        |(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug },
+    )
+}
+
+/// Nothing in half of the cases. Traces would be lines on standard error.
+fn debug() -> impl Strategy<Value = SlabDebug> {
+    let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
+    prop_oneof![Just(SlabDebug::empty()), flags]
 }
 
 fn cache_step() -> impl Strategy<Value = caches::Step> {
@@ -410,8 +417,8 @@ proptest! {
 
     /// Memory of all sizes, most of it above the classes, against a map of what is out.
     #[test]
-    fn memory_against_a_shadow(steps in prop::collection::vec(memory_step(), 1..40)) {
-        memory::run(uslab_buddy::Backend::Os, &steps);
+    fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+        memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
-//! L2-L8 waiting at them and accounts, P1
-//! mappings, V1 the reaper, A1-A5 the whole subsystem. Each
+//! L2-L9 waiting at them and accounts, P1
+//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, O1 and O2 heap profiles, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
+mod hardened;
 #[cfg(loom)]
 mod models;
 #[cfg(all(loom, crossbeam_loom))]
@@ -66,6 +67,24 @@ uslab_magazine::sync::scenarios! {
         bug("a hive reads a value whose place is free", "W1", "Causality violation");
     }
 
+    q1 {
+        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 500).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
+        shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_beside_delayed_frees(3, 2));
+        bug("who puts an object into a quarantine does not look back", "Q1", "a cache that nobody owns is left");
+    }
+    g2 {
+        loom("G2 two free a sample", Model::new(Bound::None, 10), hardened::two_free_a_sample);
+        shuttle("G2: two free a sample", RUNS, hardened::two_free_a_sample);
+        #[cfg(loom)]
+        bug("a slot is looked at and then taken", "G2", "Causality violation");
+        #[cfg(shuttle)]
+        bug("a slot is looked at and then taken", "G2", "two frees of one sample were right");
+    }
+    g2_again {
+        loom("G2 a slot is used again", Model::new(THREE, 50), || hardened::a_slot_is_used_again(2));
+        shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
+    }
+
     l2 {
         loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::who_waits_is_woken(1));
         shuttle("L2: two wait, one frees", RUNS, || waiting::who_waits_is_woken(2));
@@ -110,6 +129,11 @@ uslab_magazine::sync::scenarios! {
         loom("L8 account: two make a slab each", Model::new(THREE, 70), waiting::two_caches_grow_at_the_account_s_limit);
         shuttle("L8: two make a slab each", RUNS, waiting::two_caches_grow_at_the_account_s_limit);
         bug("an account is charged by load and store", "L8", "more than the account may have");
+    }
+    l9 {
+        loom("L9 account: its limit is raised", Model::new(TWO, 900), waiting::who_waits_gets_what_a_raised_limit_allows);
+        shuttle("L9: its limit is raised", RUNS, waiting::who_waits_gets_what_a_raised_limit_allows);
+        bug("a limit is raised and nobody is told", "L9", "deadlock");
     }
 
     // For loom.
@@ -207,9 +231,21 @@ uslab_magazine::sync::scenarios! {
         shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
         bug("a region is used without its claim", "U1", "something is left");
     }
+    checked {
+        shuttle("T1: two free a checked object", RUNS, hardened::two_free_a_checked_object);
+        bug("a tag is looked at and then cleared", "T1", "object freed twice");
+    }
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
         bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+    }
+    profiled {
+        shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
+        bug("a sample is forgotten when its object has been taken back", "O1", "live by the profile");
+    }
+    profiled_anew {
+        shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
+        bug("a sample is noted in the profile behind its own", "O2", "in a profile that samples nothing");
     }
     simulated {
         shuttle("A1 A2 A3 A4 A5: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());

@@ -10,16 +10,18 @@ use uslab_tests::{libuslab, server, workspace};
 
 /// What gdb printed; `None` if it is not there, or not allowed to look.
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
-    let mut gdb = Command::new("gdb");
+    // 4 GiB of a file, in units of 512 bytes: a core that has what is only reserved would fill the disk.
+    let mut gdb = Command::new("sh");
+    gdb.args(["-c", "ulimit -f 8388608 && exec \"$0\" \"$@\"", "gdb"]);
     gdb.args(["-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-load no"]);
     gdb.args(arguments).args(["-ex", "source slab/gdb/uslab.py"]);
     gdb.args(commands.iter().flat_map(|command| ["-ex", command]));
     let output = match gdb.current_dir(workspace()).stdin(Stdio::null()).output() {
-        Ok(output) => output,
-        Err(error) => {
-            println!("SKIPPED: no gdb: {error}");
+        Ok(output) if output.status.code() == Some(127) => {
+            println!("SKIPPED: no gdb");
             return None;
         }
+        output => output.unwrap(),
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -4,4 +4,5 @@
 mod examples;
 mod gdb;
 mod preload;
+mod security;
 mod server;

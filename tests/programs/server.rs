@@ -201,15 +201,15 @@ fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
 /// More clients than connections may be: each is served when another one has gone.
 #[test]
 fn clients_beyond_the_limit_wait_for_their_turn() {
-    let server = Server::start(&["--max-clients", "1"]);
-    // More than a slab of connections, and fewer than a process may have files.
+    let server = Server::start(&["--max-clients", "100"]);
+    // More than are served at a time, and fewer than a process may have files.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| client.send(b"*1\r\n$4\r\nPING\r\n"));
     for (i, mut client) in clients.into_iter().enumerate() {
         assert_eq!(client.reply(), Status("PONG".into()), "client {i}");
         if i == 0 {
             assert_eq!(client.number("clients_connection", "slabs"), 1);
-            assert!(client.number("clients_connection", "used") < 400, "all were served at once");
+            assert!(client.number("clients_connection", "used") <= 100, "more were served at once");
         }
     }
 }

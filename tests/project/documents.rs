@@ -12,11 +12,19 @@ use uslab_tests::workspace;
 const BOOK: &str = "slab/book/src";
 
 /// The most lines of the allocator itself.
-const MOST: usize = 16_500;
+const MOST: usize = 17_500;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// What lies in one of these crates and is a product of its own.
-const APART: &str = "slab/src/handle";
+/// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row
+/// that its lines are counted in. Two files that find mistakes lie higher up, where they may import caches.
+const APART: [(&str, &str); 4] = [
+    ("slab/src/debug", "slab/src/debug"),
+    ("slab/src/cache/debugged.rs", "slab/src/debug"),
+    ("slab/src/report/leaks.rs", "slab/src/debug"),
+    ("slab/src/handle", "slab/src/handle"),
+];
+/// The most lines of what finds mistakes.
+const MOST_DEBUG: usize = 3_000;
 /// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
 const OFF: usize = 100;
 
@@ -298,9 +306,10 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
         let files: BTreeSet<&Path> = drawings.iter().flat_map(Imports::paths).filter(own).collect();
         for file in files {
             let lines = shipping_lines(&std::fs::read_to_string(file).unwrap()).unwrap();
-            let apart = file.starts_with(workspace().join(APART));
-            core += if CORE.contains(&&*directory) && !apart { lines } else { 0 };
-            *table.entry(if apart { APART.to_owned() } else { directory.clone() }).or_default() += lines;
+            let apart = APART.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
+            let apart = apart.map(|(_, row)| row);
+            core += if CORE.contains(&&*directory) && apart.is_none() { lines } else { 0 };
+            *table.entry(apart.map_or_else(|| directory.clone(), str::to_owned)).or_default() += lines;
         }
     }
     let all = table.values().sum();
@@ -324,6 +333,11 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
         wrong.clear();
     }
     assert!(core <= MOST, "the allocator has {core} shipping lines, at most {MOST}: take some away");
+    let debug = table["slab/src/debug"];
+    assert!(
+        debug <= MOST_DEBUG,
+        "what finds mistakes has {debug} shipping lines, at most {MOST_DEBUG}: take some away"
+    );
     assert!(
         wrong.is_empty(),
         "{wrong}`WRITE=1 cargo test -p uslab-tests --test project shipping` writes the table"

@@ -17,7 +17,7 @@ struct Mappings {
     /// Of these, bytes that may be written to.
     writable: usize,
     resident: usize,
-    /// Mappings that core dumps have, or have not, though they may not be written to, or may.
+    /// Readable mappings that core dumps have, or have not, though they may not be written to, or may.
     misdumped: usize,
 }
 
@@ -35,7 +35,8 @@ fn tables() -> Mappings {
             all.bytes += one.bytes;
             all.writable += if flags.contains(" wr") { one.bytes } else { 0 };
             all.resident += one.resident;
-            all.misdumped += usize::from(flags.contains(" wr") == flags.contains(" dd"));
+            all.misdumped +=
+                usize::from(flags.contains(" rd") && flags.contains(" wr") == flags.contains(" dd"));
         }
     }
     all

@@ -19,6 +19,7 @@ mod costs;
 mod errors;
 mod frugal;
 mod geometry;
+mod harden;
 mod info;
 mod kmalloc;
 mod linearizability;
@@ -29,6 +30,7 @@ mod prometheus;
 mod rcu;
 mod sandbox;
 mod shrinker;
+mod slab_debug;
 mod typed;
 mod waiting;
 

@@ -13,7 +13,10 @@ use std::io::Read;
 
 /// A private mapping, described by its region.
 #[derive(Debug)]
-pub(super) struct Mapped;
+pub(super) struct Mapped {
+    /// Whether core dumps have what is committed of it, and not what is only reserved.
+    is_told: bool,
+}
 
 impl Access {
     fn protection(self) -> ProtFlags {
@@ -52,18 +55,19 @@ unsafe impl Source for Mapped {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
-        if access != Access::ReadWrite {
+        let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
+        if is_told {
             // SAFETY: mapped above.
             unsafe { in_dumps(base, bytes, false) };
         }
-        Some((base, Self))
+        Some((base, Self { is_told }))
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, by contract.
         unsafe {
             let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
-            if committed {
+            if committed && self.is_told {
                 in_dumps(at, bytes, true);
             }
             committed
@@ -75,9 +79,16 @@ unsafe impl Source for Mapped {
         let given = unsafe { self.discard(at, bytes) };
         // SAFETY: as above.
         unsafe {
-            in_dumps(at, bytes, false);
+            if self.is_told {
+                in_dumps(at, bytes, false);
+            }
             mprotect(at.cast(), bytes, access.protection()).is_ok() && given
         }
+    }
+
+    unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        // SAFETY: our own mapping, which nobody uses.
+        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok()
     }
 
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -125,7 +136,7 @@ unsafe impl Source for Mapped {
     }
 
     fn part(&self) -> Option<Self> {
-        Some(Self)
+        Some(Self { is_told: self.is_told })
     }
 
     unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -139,8 +150,12 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Whether core dumps have this part of a mapping: what is committed. What is only reserved is most of the addresses, and some that
-/// write dumps write all of it. A failure changes what is in a dump, and nothing else.
+/// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.
+const LARGE: usize = 1 << 30;
+
+/// Whether core dumps have this part of a mapping. The kernel leaves out what was never written to; gdb's `gcore` writes all that is
+/// not excluded, also what may not be read: of the default range of pages 64 GiB of zeros. A failure changes what is in a dump, and
+/// nothing else.
 ///
 /// # Safety
 /// The part is mapped by us.
@@ -234,15 +249,18 @@ mod tests {
         }
     }
 
+    /// `gcore` wrote 88 GB of a small process, most of it what could not even be read, and filled a disk.
     #[test]
     fn core_dumps_have_what_is_committed() {
-        let region =
-            Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Backend::Os, &Faults::default()).unwrap();
-        let hidden = || flags(region.base().addr().get()).contains(" dd");
-        assert!(hidden());
-        assert!(region.commit(0..4096) && !hidden());
-        // SAFETY: this test is the only user.
-        assert!(unsafe { region.decommit(0..4096) } && hidden());
+        for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
+        {
+            let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
+            let hidden = || flags(region.base().addr().get()).contains(" dd");
+            assert!(hidden());
+            assert!(region.commit(0..4096) && !hidden());
+            // SAFETY: this test is the only user.
+            assert!(unsafe { region.decommit(0..4096) } && hidden());
+        }
     }
 
     #[test]

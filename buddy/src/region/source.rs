@@ -48,6 +48,14 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// The part is this memory's, and nobody uses it.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool;
 
+    /// As [`Region::protect`].
+    ///
+    /// # Safety
+    /// The part is this memory's, and nobody uses it.
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _access: Access) -> bool {
+        false
+    }
+
     /// As [`Region::discard`].
     ///
     /// # Safety

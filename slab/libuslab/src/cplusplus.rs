@@ -7,7 +7,7 @@
 //! The forms with `std::nothrow` stay C++'s library's, which lead here. So does what follows a failure: its `operator new` tries
 //! again, calls the handler, and throws.
 
-use crate::{allocate, free, malloc};
+use crate::{allocate, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
@@ -163,11 +163,31 @@ unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &Form) {
     // SAFETY: what the name says; passed on.
     unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found())(memory) };
 }
+/// The same with the size.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &Form) {
+    form.found();
+    if !form.is_ours() || has_size(memory, size, MAX_ALIGN) {
+        // SAFETY: passed on.
+        unsafe { delete_slow(memory, form) };
+    }
+}
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &Form) {
     // SAFETY: as above.
     unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found())(memory, align) };
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
+    DELETE_ALIGNED.found();
+    if !DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
+        // SAFETY: passed on.
+        unsafe { delete_aligned_slow(memory, align, &DELETE_ALIGNED) };
+    }
 }
 
 /// `operator delete(void*)`.
@@ -207,7 +227,7 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
     // SAFETY: passed on.
     unsafe {
         if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
-            delete_slow(memory, &DELETE)
+            delete_sized_slow(memory, size, &DELETE)
         }
     }
 }
@@ -265,7 +285,7 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
     // SAFETY: passed on.
     unsafe {
         if !(DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
-            delete_aligned_slow(memory, align, &DELETE_ALIGNED)
+            delete_aligned_sized_slow(memory, size, align)
         }
     }
 }

@@ -75,7 +75,7 @@ impl Cache {
 
     /// Memory is short: magazines hold less from now on.
     pub(crate) fn shrink_magazines(&self) {
-        self.config.per_cpu.shrink();
+        self.config.per_cpu.shrink(&self.operation(What::Reclaim), &DrainOnly(self));
     }
 
     /// Gives the objects that `cpus` hold to their slabs.

@@ -19,7 +19,7 @@ use uslab_magazine::Paths;
 /// let blocks = inodes.alloc_blocks(Gfp::KERNEL, 30)?;
 /// let info = inodes.info();
 /// assert_eq!((info.used, info.allocs - info.frees), (30, 30));
-/// // Each object is in one of four places.
+/// // Each object is in one of four places, or five where freed ones are kept from use.
 /// assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -79,8 +79,13 @@ pub struct CacheInfo {
     pub in_magazines: u64,
     /// Objects in the depots.
     pub in_depot: u64,
+    /// Freed objects that are kept from use: see [`Harden::quarantine`](crate::Harden::quarantine).
+    pub quarantined: u64,
     /// Objects free in slabs.
     pub free_in_slabs: u64,
+
+    /// Who waits for an object at the limit: futures and threads of [`acquire`](crate::KmemCache::acquire).
+    pub waiting: u64,
 
     /// Objects handed out.
     pub allocs: u64,
@@ -111,7 +116,7 @@ pub struct CacheInfo {
     pub destructed: u64,
     /// Allocations that failed.
     pub failures: u64,
-    /// Frees that were refused: double, foreign, interior, wrong cache.
+    /// Frees that were refused (double, foreign, interior, wrong cache), and damage that was found.
     pub corruptions: u64,
 }
 
@@ -127,8 +132,14 @@ impl Cache {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
-        let kept = layer.in_magazines + layer.in_depot;
+        let kept = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
         (count.objects, count.inuse.saturating_sub(kept))
+    }
+
+    /// Objects that were handed out. Allocates nothing.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn allocs(&self) -> u64 {
+        self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
     }
 
     pub(crate) fn info(&self) -> CacheInfo {
@@ -140,7 +151,7 @@ impl Cache {
         let dear = counts.direct_paths.now();
         let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
         let layer = self.config.per_cpu.stats();
-        let in_magazines = layer.in_magazines;
+        let (in_magazines, quarantined) = (layer.in_magazines, self.config.per_cpu.quarantined());
         CacheInfo {
             name: String::new(),
             object_size: geometry.object_size() as u64,
@@ -164,12 +175,14 @@ impl Cache {
             order_fallbacks: counts.order_fallbacks.get(),
             pages: counts.pages.get(),
             objects: count.objects,
-            used: count.inuse.saturating_sub(in_magazines + layer.in_depot),
+            used: count.inuse.saturating_sub(in_magazines + layer.in_depot + quarantined),
             in_magazines,
             in_depot: layer.in_depot,
+            quarantined,
             free_in_slabs: count.objects - count.inuse,
+            waiting: self.waiting() as u64,
             allocs: layer.allocs + counts.direct_allocs.get(),
-            frees: layer.frees + counts.direct_frees.get(),
+            frees: layer.frees + counts.direct_frees.get() + self.config.per_cpu.delayed_frees(),
             paths: layer.paths + direct,
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,

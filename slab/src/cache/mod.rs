@@ -36,6 +36,8 @@ mod charges;
 mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
+#[cfg(not(any(loom, shuttle)))]
+mod debugged;
 #[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;
 mod free;
@@ -57,19 +59,29 @@ pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
 pub use account::Account;
+#[cfg(not(any(loom, shuttle)))]
+pub use debugged::Validation;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
 pub use waiters::Acquiring;
 
 use self::core::Core;
+use crate::debug::flags::SlabDebug;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
+use crate::debug::harden::{Harden, Key};
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
+#[cfg(not(any(loom, shuttle)))]
+use checked::Debugged;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -121,12 +133,28 @@ pub(crate) struct CacheConfig {
     /// What its slabs are charged to as well.
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// Whether frees are checked at once.
+    /// Whether frees are checked at once, and what is done beside.
     pub(crate) check_frees: bool,
+    pub(crate) debug: SlabDebug,
     /// Whether objects are zeroed when they are taken back.
     pub(crate) zero_on_free: bool,
+    pub(crate) harden: Harden,
+    /// Whether nobody can touch its objects, which are addresses and no more.
+    pub(crate) no_access: bool,
+    /// What its random order and its canaries follow from.
+    pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl CacheConfig {
+    /// What is watched about its objects. Those that stay constructed, or that readers may see when they are free, are not poisoned.
+    fn watch(&self) -> Watch {
+        let (left, right) = self.geometry.zones();
+        let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
+        Watch { size: self.geometry.object_size(), left, right, poison }
+    }
 }
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
@@ -138,7 +166,7 @@ pub(crate) struct Cache {
     /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
     /// taken back.
     frees: FastPath<Object, StackMemory>,
-    /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
+    /// Tells multiples of the stride from other offsets, 0 where objects lie elsewhere: see [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
     /// Whether something is done with each object before it is taken back.
     has_free_hook: bool,
@@ -149,6 +177,8 @@ pub(crate) struct Cache {
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
+    #[cfg(not(loom))]
+    hardened: Option<Hardened>,
     config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
@@ -191,6 +221,21 @@ struct Counts {
     late_corruptions: Counter,
 }
 
+impl CacheConfig {
+    #[cfg(not(loom))]
+    fn hardened(&self) -> Option<Hardened> {
+        let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
+        // What is poisoned is looked at as that.
+        #[cfg(not(shuttle))]
+        let zeroed = zeroed && !self.watch().poison;
+        Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
+    }
+    /// What the order of objects follows from, if it is random.
+    fn order_key(&self) -> Option<Key> {
+        self.harden.random_order.then_some(self.key)
+    }
+}
+
 impl Cache {
     /// A cache without slabs.
     ///
@@ -198,15 +243,23 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees || config.zero_on_free || resets;
+        let has_free_hook =
+            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
-            Some(Checked { tags, tag, fast_path })
+            Some(Checked {
+                tags,
+                tag,
+                fast_path,
+                #[cfg(not(any(loom, shuttle)))]
+                debugged: Debugged::new(config.debug, config.watch()),
+            })
         } else {
             None
         };
-        let nodes: Box<[Node]> = (0..core.memory.pages.nodes()).map(|_| Node::new()).collect();
+        let nodes: Box<[Node]> =
+            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect();
         #[cfg(not(any(loom, shuttle)))]
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
@@ -217,10 +270,17 @@ impl Cache {
             seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            multiples: u64::MAX / config.geometry.stride() as u64 + 1,
+            // Among red zones no offset is said to begin an object: frames tell.
+            multiples: if config.geometry.lead() > 0 {
+                0
+            } else {
+                u64::MAX / config.geometry.stride() as u64 + 1
+            },
             has_free_hook,
             #[cfg(not(loom))]
             checked,
+            #[cfg(not(loom))]
+            hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
             nodes,
@@ -250,6 +310,11 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
+    /// Allocations that one which misses its inlined path stands for, at most.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn allocs_of_a_miss(&self) -> u64 {
+        if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
+    }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {
@@ -264,7 +329,7 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too.
+    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too. Never among red zones.
     ///
     /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
     /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019): a multiplication and a

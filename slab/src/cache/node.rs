@@ -23,12 +23,13 @@
 //! dropped: destructors and the page allocator never run under it.
 //!
 //! Allocation takes from the fullest band first, so that the sparse slabs drain, and within a band from the front;
-//! slabs come to the back. Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
+//! slabs come to the back, or to either end where the order is random (the objects of a slab are drawn then, too). Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
+use crate::debug::harden::{Draws, Key};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Pfn, frame::FrameList};
@@ -132,6 +133,9 @@ pub(crate) struct Lists {
     inuse: u64,
     /// The cache is destroyed: no slab may be listed any more.
     closed: bool,
+    /// What the order of objects and slabs follows from where it is random, and how many lock holds have drawn.
+    key: Option<Key>,
+    holds: u64,
 }
 
 impl Lists {
@@ -152,16 +156,32 @@ impl Lists {
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
+    /// What is drawn in this lock hold.
+    fn draws(&mut self) -> Option<Draws> {
+        self.holds += u64::from(self.key.is_some());
+        self.key.map(|key| Draws::of(key, self.holds))
+    }
     /// Puts a slab that changed from `before` on the list that its state now asks for.
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
-    unsafe fn moved(&mut self, memory: &SlabMemory, slab: Pfn, before: State, now: State) {
+    unsafe fn moved(
+        &mut self,
+        memory: &SlabMemory,
+        slab: Pfn,
+        before: State,
+        now: State,
+        draws: &mut Option<Draws>,
+    ) {
         if before != now {
+            let front = draws.as_mut().is_some_and(|draws| draws.below(2) == 0);
             // SAFETY: the lock is held, so the links of all listed frames are ours; the slab is on the first list.
             unsafe {
                 self.of(before).remove(memory.frames(), slab);
-                self.of(now).push_back(memory.frames(), slab);
+                match front {
+                    true => self.of(now).push_front(memory.frames(), slab),
+                    false => self.of(now).push_back(memory.frames(), slab),
+                }
             }
         }
     }
@@ -211,9 +231,9 @@ impl Node {
         let places = [offset_of!(Lists, full), offset_of!(Lists, partial), offset_of!(Lists, empty)];
         gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
     }
-    /// Without slabs.
-    pub(crate) fn new() -> Self {
-        Self { lists: ForkMutex::new(Rank::Node, Lists::default()) }
+    /// Without slabs; with a key objects come in a random order.
+    pub(crate) fn new(key: Option<Key>) -> Self {
+        Self { lists: ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() }) }
     }
     /// What a fork waits for.
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
@@ -237,6 +257,7 @@ impl Node {
     ) -> usize {
         let mut lists = self.lock(op);
         let mut taken = 0;
+        let mut draws = lists.draws();
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
@@ -247,9 +268,10 @@ impl Node {
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
-                let now = memory.slab(slab).alloc_bits(max - taken, |index| put(ObjectIndex { slab, index }));
+                let put = |index| put(ObjectIndex { slab, index });
+                let now = memory.slab(slab).alloc_bits(max - taken, draws.as_mut(), put);
                 taken += usize::from(now.inuse - was.inuse);
-                lists.moved(memory, slab, before, now.into());
+                lists.moved(memory, slab, before, now.into(), &mut draws);
                 tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects: now.inuse - was.inuse });
             }
         }
@@ -296,6 +318,7 @@ impl Node {
         mut refused: impl FnMut(ObjectIndex),
     ) {
         let mut lists = self.lock(op);
+        let mut draws = lists.draws();
         let mut places = places.peekable();
         while let Some(&ObjectIndex { slab: pfn, .. }) = places.peek() {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
@@ -313,7 +336,7 @@ impl Node {
                 lists.inuse -= u64::from(given);
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
-                lists.moved(memory, pfn, before, now);
+                lists.moved(memory, pfn, before, now, &mut draws);
                 // As the last object of it found the lists: a full slab, of that one object, is not one with room.
                 if now == State::Empty
                     && before != State::Empty

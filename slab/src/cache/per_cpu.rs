@@ -1,4 +1,5 @@
-//! What stands in front of a cache's slabs: magazines, or nothing.
+//! What stands in front of a cache's slabs: magazines, or nothing; and, where freed objects are used again late, a quarantine in front
+//! of these.
 //!
 //! The one seam between the two. A cache allocates, frees, gives back and counts through `PerCpu`, and nowhere else asks whether
 //! it has magazines; `bypass` is what it does with its slabs itself where it has none.
@@ -21,7 +22,9 @@
 use super::object::Object;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
+use crate::debug::quarantine::Quarantine;
 use core::fmt;
+use core::ptr::NonNull;
 use core::str::FromStr;
 use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
@@ -134,7 +137,13 @@ impl FromStr for Magazines {
 
 /// What stands there.
 #[derive(Debug)]
-pub(crate) enum PerCpu {
+pub(crate) struct PerCpu {
+    front: Front,
+    quarantine: Option<Quarantine>,
+}
+
+#[derive(Debug)]
+enum Front {
     Magazines(Layer<Object, StackMemory>),
     Nothing,
     /// Nothing, where there should be magazines: there was no number left for the class, or no memory.
@@ -144,11 +153,16 @@ pub(crate) enum PerCpu {
 impl PerCpu {
     /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart.
     pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize, name: &str) -> Self {
-        match wanted.config(stride).map(|config| tables.layer(config, false)) {
-            Some(Some(layer)) => Self::Magazines(layer.named(name)),
-            Some(None) => Self::Refused,
-            None => Self::Nothing,
-        }
+        let front = match wanted.config(stride).map(|config| tables.layer(config, false)) {
+            Some(Some(layer)) => Front::Magazines(layer.named(name)),
+            Some(None) => Front::Refused,
+            None => Front::Nothing,
+        };
+        Self { front, quarantine: None }
+    }
+    /// The same behind a quarantine.
+    pub(super) fn behind(self, quarantine: Option<Quarantine>) -> Self {
+        Self { quarantine, ..self }
     }
     /// For debuggers: the table and the stacks of its layer.
     #[cfg(not(any(loom, shuttle)))]
@@ -157,15 +171,53 @@ impl PerCpu {
         self.layer().map(seen).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
-        if let Self::Magazines(layer) = self { Some(layer) } else { None }
+        if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
     /// Whether it may hold objects.
     pub(super) fn holds(&self) -> bool {
-        self.layer().is_some()
+        self.layer().is_some() || self.has_quarantine()
     }
-    /// See [`Refused`](Self::Refused).
+    /// Objects in a magazine; 1 without.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(super) fn capacity(&self) -> u64 {
+        self.layer().map_or(1, |layer| layer.config().capacity.into())
+    }
+    /// See [`Front::Refused`].
     pub(super) fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused)
+        matches!(self.front, Front::Refused)
+    }
+    pub(super) fn has_quarantine(&self) -> bool {
+        self.quarantine.is_some()
+    }
+    /// Keeps a freed object from use, if there is a quarantine; `out` gets those that may be used again.
+    pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
+        match &self.quarantine {
+            Some(quarantine) => quarantine.push(object, out),
+            None => out(object),
+        }
+    }
+    /// Objects that are kept from use.
+    pub(super) fn quarantined(&self) -> u64 {
+        self.quarantine.as_ref().map_or(0, Quarantine::len)
+    }
+    /// Frees that ended there.
+    pub(super) fn delayed_frees(&self) -> u64 {
+        self.quarantine.as_ref().map_or(0, Quarantine::frees)
+    }
+    /// Gives those to the slabs.
+    fn release(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+        if let Some(quarantine) = &self.quarantine {
+            slabs.flush(op, quarantine.take().map(Object));
+        }
+    }
+    /// The same, if none came for an interval. How many.
+    fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
+        let mut objects = 0;
+        if let Some(quarantine) = &self.quarantine {
+            let idle = quarantine.reap().map(Object).inspect(|_| objects += 1);
+            slabs.flush(&Operation::new(), idle);
+        }
+        objects
     }
 
     /// The inlined path; it always misses where there is none.
@@ -173,6 +225,12 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
 
+    /// What the fast path does, where it is closed for a while.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(super) fn pop(&self) -> Option<Object> {
+        self.layer()?.pop()
+    }
     /// An object, after the fast path has missed.
     pub(super) fn alloc_missed(
         &self,
@@ -215,11 +273,12 @@ impl PerCpu {
     }
     /// The same with all that is held, depots included.
     pub(super) fn purge(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+        self.release(op, slabs);
         self.each(|layer| layer.purge_in(op, slabs));
     }
     /// Ends an interval of the working set. Objects given to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.layer().map_or(0, |layer| layer.reap(slabs))
+        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
     /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on: the cache is on the list whose caches collect what they
@@ -233,23 +292,27 @@ impl PerCpu {
     }
     /// What [`purge`](Self::purge) does, after a sweep.
     pub(super) fn purge_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+        self.release(op, slabs);
         self.each(|layer| layer.purge_swept(op, slabs));
     }
     /// What [`reap`](Self::reap) does, after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.layer().map_or(0, |layer| layer.reap_swept(slabs))
+        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
     /// Memory is short: less is held from now on.
-    pub(super) fn shrink(&self) {
+    pub(super) fn shrink(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+        self.release(op, slabs);
         self.each(Layer::shrink);
     }
     /// What is freed from now on goes to its slab.
     pub(super) fn close(&self) {
+        self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
         self.each(Layer::close);
     }
     /// Takes [`close`](Self::close) back.
     pub(super) fn reopen(&self) {
+        self.quarantine.iter().for_each(|quarantine| quarantine.close(false));
         self.each(Layer::reopen);
     }
 

@@ -2,6 +2,8 @@
 
 use super::Cache;
 use super::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use super::owner::CacheRef;
 use super::per_cpu::OBJECTS;
 #[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
@@ -96,9 +98,48 @@ impl Core {
     }
 }
 
+#[cfg(not(any(loom, shuttle)))]
+impl Core {
+    /// Allocations that were served by the caches that sample.
+    fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
+        let sampled = self.refs().filter(|cache| cache.config().page_class.is_some());
+        sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
+    }
+    /// What changes while there is something to sample.
+    fn sampled_from(&self) -> u64 {
+        if self.guard.is_on() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
+    }
+    /// Where an interval saw allocations enough for a sample, and none that missed: takes the stacks of one class away, drawn by
+    /// its part of all allocations.
+    fn let_one_miss(&self) {
+        if !self.guard.is_on() {
+            return;
+        }
+        let all = self.sampled_from();
+        if !self.guard.end_interval(all) {
+            return;
+        }
+        let mut drawn = self.guard.draw(all.max(1) as usize) as u64;
+        for (cache, allocs) in self.sampling() {
+            match drawn.checked_sub(allocs) {
+                Some(left) => drawn = left,
+                None => return cache.drain(0..self.cpus.count()),
+            }
+        }
+    }
+}
+#[cfg(shuttle)]
+impl Core {
+    fn sampled_from(&self) -> u64 {
+        0
+    }
+}
+
 #[cfg(not(loom))]
 impl Reap for Core {
     fn end_interval(&self) -> usize {
+        #[cfg(not(any(loom, shuttle)))]
+        self.let_one_miss();
         let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();
@@ -113,7 +154,11 @@ impl Reap for Core {
         self.memory.pages.release();
     }
     fn changes(&self) -> u64 {
-        self.memory.pages.changes() + self.huge.changes()
+        self.memory.pages.changes() + self.huge.changes() + self.sampled_from()
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    fn is_needed(&self, seen: u64) -> bool {
+        self.guard.is_on() && self.changes() != seen
     }
     fn background(&self) -> &Background {
         &self.background

@@ -1,10 +1,12 @@
 //! The slabs of a cache: made, constructed, charged, taken from, given to, released.
 
+use super::alloc::BULK;
 use super::{Cache, Object};
 use crate::cache::node::{ObjectIndex, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::debug::harden::Draws;
 use crate::error::AllocError;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
@@ -137,13 +139,20 @@ impl Cache {
         }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
+        let covered = self.cover_slab(op, slab, order, objects);
+        #[cfg(shuttle)]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
-        if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
+        if !set_up
+            || !self.tell_owner(slab, order)
+            || !self.tell_class(op, slab, order)
+            || !self.hide(slab, order)
+        {
+            self.uncover(covered, slab, order);
             // SAFETY: allocated just now with this order.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -151,6 +160,7 @@ impl Cache {
         }
         if let Err(refusal) = self.construct(slab, objects) {
             self.forget_class(slab, order);
+            self.uncover(true, slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -158,9 +168,14 @@ impl Cache {
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { memory.set_owner(slab, order, self.owner()) };
-        let mut taken = 0;
+        let (mut taken, mut indices) = (0, [0; BULK]);
+        let draws = &mut self.config.order_key().map(|key| Draws::of(key, slab.get().into()));
+        let take = |index: usize| {
+            indices[taken] = index as u16;
+            taken += 1;
+        };
         // SAFETY: nobody else knows the slab.
-        unsafe { memory.slab(slab).alloc_bits(max, |_| taken += 1) };
+        unsafe { memory.slab(slab).alloc_bits(max.min(BULK), draws.as_mut(), take) };
         let node = &self.nodes[memory.pages.node_of(slab) as usize];
         self.counts.made.add(1);
         self.counts.pages.add(u64::from(order.pages()));
@@ -170,17 +185,26 @@ impl Cache {
             self.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
         }
-        // The lowest ones of a new slab are 0, 1, 2 ...
-        (0..taken).for_each(|index| put(self.object(ObjectIndex { slab, index })));
+        indices[..taken]
+            .iter()
+            .for_each(|index| put(self.object(ObjectIndex { slab, index: (*index).into() })));
         Ok(taken)
+    }
+
+    /// A slab ends that was `covered`.
+    fn uncover(&self, _covered: bool, _slab: Pfn, _order: Order) {
+        #[cfg(not(any(loom, shuttle)))]
+        if _covered && self.checked.is_some() {
+            self.uncover_slab(_slab, _order);
+        }
     }
 
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
     fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
-        if self.has_hooks() {
-            // A constructor gets bytes that are initialised.
+        if self.has_hooks() || self.config.zero_on_free {
+            // A constructor gets bytes that are initialised, and what is free is zero.
             flags |= Gfp::ZERO;
         }
         let alloc = |order: Order, flags: Gfp| {
@@ -318,6 +342,11 @@ impl Cache {
         self.end_slab(op, slab);
     }
 
+    /// Makes a slab inaccessible whose objects are addresses only. `false` if the system refuses.
+    fn hide(&self, slab: Pfn, order: Order) -> bool {
+        // SAFETY: nobody uses the bytes of such a slab.
+        !self.config.no_access || unsafe { self.core.memory.pages.protect(slab, order, false) }
+    }
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
         #[cfg(not(any(loom, shuttle)))]
@@ -360,6 +389,12 @@ impl Cache {
         // SAFETY: the block is ours.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
+        self.uncover(true, slab, order);
+        // SAFETY: nobody uses the slab.
+        if self.config.no_access && !unsafe { self.core.memory.pages.protect(slab, order, true) } {
+            // Nobody could use the pages.
+            return;
+        }
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();

@@ -115,6 +115,8 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
+    /// Bytes at the end of each piece that nobody can touch.
+    guard: usize,
     faults: Faults,
     /// The most bytes of freed mappings.
     keep: usize,
@@ -134,6 +136,7 @@ pub(crate) struct Pieces {
     frees: u64,
     reused: u64,
     unmapped: u64,
+    resting: Resting,
 }
 
 fn pages_of(piece: &Region) -> u64 {
@@ -156,6 +159,24 @@ impl Pieces {
         let piece = self.used.remove(at);
         self.pages -= pages_of(&piece);
         piece
+    }
+}
+
+/// Freed pieces whose addresses nobody gets for a while: an access is a fault.
+#[derive(Debug)]
+struct Resting {
+    regions: [Option<Region>; RESTING],
+    next: usize,
+}
+
+/// The most of them.
+const RESTING: usize = 64;
+
+impl Resting {
+    /// One more; the oldest, if there is no place for so many.
+    fn put(&mut self, region: Region) -> Option<Region> {
+        self.next = (self.next + 1) % RESTING;
+        self.regions[self.next].replace(region)
     }
 }
 
@@ -237,8 +258,14 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused.
-    pub(crate) fn new(backend: Backend, huge_pages: HugePages, keep: usize, faults: &Faults) -> Option<Self> {
+    /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guarded` a page behind each piece cannot be touched, nor, for a while, what is freed.
+    pub(crate) fn new(
+        backend: Backend,
+        huge_pages: HugePages,
+        keep: usize,
+        guarded: bool,
+        faults: &Faults,
+    ) -> Option<Self> {
         let memory = Reserved::new(MOST * size_of::<Region>(), backend, faults, RESERVE)?;
         let pieces = Pieces {
             used: Table { memory, len: 0 },
@@ -248,10 +275,12 @@ impl Huge {
             frees: 0,
             reused: 0,
             unmapped: 0,
+            resting: Resting { regions: [const { None }; RESTING], next: 0 },
         };
         Some(Self {
             backend,
             huge_pages,
+            guard: if guarded { PAGE_SIZE } else { 0 },
             faults: faults.clone(),
             keep,
             pieces: ForkMutex::new(Rank::Huge, pieces),
@@ -316,8 +345,12 @@ impl Huge {
 
     /// A new mapping, zero.
     pub(crate) fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let piece = Region::committed(layout.size(), layout.align(), self.backend, &self.faults)?;
+        let bytes = layout.size().checked_add(self.guard)?;
+        let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
+        let end = piece.bytes();
+        // SAFETY: nobody knows it yet. Where it cannot be done, there is no guard.
+        unsafe { piece.protect(end - self.guard..end, false) };
         let memory = self.hand_out(piece, false)?;
         self.asked.add(1);
         Some(memory)
@@ -341,7 +374,7 @@ impl Huge {
     /// Bytes of the piece at `memory`.
     pub(crate) fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let pieces = self.pieces.lock();
-        pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes())
+        pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)
     }
 
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
@@ -354,6 +387,15 @@ impl Huge {
         });
         let piece = pieces.remove(at);
         pieces.frees += 1;
+        if self.guard > 0 && limit.is_none() {
+            drop(pieces);
+            // SAFETY: nobody uses it any more. What stays accessible is given back all the same.
+            unsafe { piece.decommit(0..piece.bytes()) };
+            let gone = self.pieces.lock().resting.put(piece);
+            self.asked.add(1);
+            drop(gone);
+            return Ok(());
+        }
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
         // What would be left of the addresses if nothing were kept.
         let left = |(limit, has): (usize, usize)| {
@@ -361,7 +403,7 @@ impl Huge {
         };
         let keep = limit.map_or(keep, |limit| keep.min(left(limit) / 4));
         let fits = piece.is_divisible() && piece.bytes() <= keep;
-        let back = if fits { pieces.freed.put(piece) } else { Some(piece) };
+        let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
         pieces.unmapped += u64::from(back.is_some());
         drop(pieces);
         let more = self.unmap_each(|freed| freed.pop_above(keep)) > 0;
@@ -396,7 +438,7 @@ impl Huge {
 
     pub(crate) fn resize(&self, memory: NonNull<u8>, size: usize, may_move: bool) -> Option<NonNull<u8>> {
         let mut pieces = self.pieces.lock();
-        let at = pieces.used.find(memory.addr().get()).ok()?;
+        let at = pieces.used.find(memory.addr().get()).ok().filter(|_| self.guard == 0)?;
         let before = pages_of(&pieces.used[at]);
         if !pieces.used[at].resize(size, may_move) {
             return None;

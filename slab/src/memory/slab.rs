@@ -23,6 +23,7 @@
 //! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
 
 use crate::debug::faults::{BITMAP, Faults};
+use crate::debug::harden::Draws;
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Backend, Reserved};
@@ -85,6 +86,25 @@ fn alloc_bits(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize
         }
     }
     max - left
+}
+
+/// The same at random: each is the first clear bit from a place on that is drawn.
+fn draw_bits(bits: &mut [u64], max: usize, draws: &mut Draws, mut put: impl FnMut(usize)) -> usize {
+    for taken in 0..max {
+        let start = draws.below(bits.len() * 64);
+        // The word that it begins in comes last once more, as a whole.
+        let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
+        let before = (1 << (start % 64)) - 1;
+        let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
+        let Some((word, free)) =
+            words.map(|word| (word, !(bits[word] | masks.next().unwrap_or(0)))).find(|(_, free)| *free != 0)
+        else {
+            return taken;
+        };
+        bits[word] |= 1 << free.trailing_zeros();
+        put(word * 64 + free.trailing_zeros() as usize);
+    }
+    max
 }
 
 /// Clears bit `index`.
@@ -190,15 +210,24 @@ impl<'a> Slab<'a> {
         unsafe { self.with(|fill, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first, and names the index of each. Cost: one pass over the bitmap.
+    /// Takes up to `max` free objects, lowest first or as `draws` says, and names the index of each. Cost: one pass over the
+    /// bitmap; one for each that is drawn.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
-    pub(crate) unsafe fn alloc_bits(&self, max: usize, put: impl FnMut(usize)) -> Fill {
+    pub(crate) unsafe fn alloc_bits(
+        &self,
+        max: usize,
+        draws: Option<&mut Draws>,
+        put: impl FnMut(usize),
+    ) -> Fill {
         // SAFETY: passed on.
         unsafe {
             self.with(|fill, bits| {
-                fill.inuse += alloc_bits(bits, max, put) as u16;
+                fill.inuse += match draws {
+                    None => alloc_bits(bits, max, put),
+                    Some(draws) => draw_bits(bits, max, draws, put),
+                } as u16;
                 *fill
             })
         }
@@ -263,6 +292,7 @@ impl<'a> Slab<'a> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::debug::harden::{Harden, Secret};
     use proptest::prelude::*;
 
     proptest! {
@@ -271,18 +301,27 @@ mod tests {
         fn bitmap_against_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
+            seed in any::<Option<u64>>(),
         ) {
             let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
             clear(&mut bits, objects);
             let mut out = vec![false; objects];
+            let secret = |seed| Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
+            let mut draws = seed.map(|seed| Draws::of(secret(seed), 0));
             for (taking, n) in steps {
                 if taking {
                     let max = n % 70;
                     let mut got = Vec::new();
-                    let taken = alloc_bits(&mut bits, max, |i| got.push(i));
                     let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
-                    prop_assert_eq!(taken, got.len());
-                    prop_assert_eq!(&got, &expected, "the lowest free ones");
+                    let taken = match &mut draws {
+                        None => alloc_bits(&mut bits, max, |i| got.push(i)),
+                        Some(draws) => draw_bits(&mut bits, max, draws, |i| got.push(i)),
+                    };
+                    prop_assert_eq!((taken, expected.len()), (got.len(), got.len()));
+                    match draws {
+                        None => prop_assert_eq!(&got, &expected, "the lowest free ones"),
+                        Some(_) => prop_assert!(got.iter().all(|&i| !out[i]) && got.iter().all(|i| got.iter().filter(|j| i == *j).count() == 1)),
+                    }
                     got.iter().for_each(|&i| out[i] = true);
                 } else {
                     let index = n % objects;

@@ -64,6 +64,8 @@ impl Fork for Core {
             Rank::Mergeable => visit(self.mergeable.list()),
             Rank::Shrinkers => visit(self.shrinkers.list()),
             Rank::Caches => visit(self.caches.list()),
+            #[cfg(not(loom))]
+            Rank::Profile => visit(self.profiler.lock()),
             Rank::Huge => visit(self.huge.pieces()),
             #[cfg(not(loom))]
             Rank::Tags => visit(&self.tags),
@@ -91,6 +93,11 @@ impl Fork for Core {
             self.memory.pages.forget_other_threads();
         }
         self.forks.add(1);
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool() {
+            // SAFETY: passed on.
+            unsafe { pool.forget_other_threads() };
+        }
         #[cfg(not(loom))]
         self.background.in_child();
     }

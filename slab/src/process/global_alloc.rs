@@ -22,6 +22,8 @@ use crate::cache::config::Config;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::debug::flags::DebugRules;
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
@@ -31,6 +33,7 @@ use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
 use crate::report::census::{Census, Violation};
 use crate::report::info::{HeapUsage, Info, SlabInfo};
+use crate::report::leaks::Holders;
 use crate::size::large::ZERO_SIZE;
 use crate::size::malloc::{FastPaths, Malloc};
 use core::alloc::Layout;
@@ -76,8 +79,14 @@ struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
-    /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
+    /// What is told when the process ends.
+    stats: bool,
+    leaks: bool,
+    profile: Option<usize>,
+    /// Whether `USLAB_OPTIONS` says how often to reap, and to sample, and not the program.
     reap_is_said: bool,
+    guard_is_said: bool,
+    guard_slots: u32,
 }
 
 static PROCESS: Published<Process> = Published::new();
@@ -96,6 +105,8 @@ const NEVER: u32 = u32::MAX;
 
 /// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
 static REAP_WANTED: Fixed = Fixed::new(0);
+/// Allocations a sample, as the program wants; 0 if it did not say.
+static GUARD_WANTED: Fixed = Fixed::new(0);
 
 impl Process {
     fn core(&'static self) -> &'static Core {
@@ -108,6 +119,16 @@ impl Process {
         {
             self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
         }
+    }
+    /// The same of samples.
+    fn guard_as_wanted(&self) {
+        let guard = &self.malloc.core().guard;
+        if let wanted @ 1.. = GUARD_WANTED.get()
+            && !self.guard_is_said
+        {
+            guard.set(wanted, self.guard_slots);
+        }
+        guard.tell_faults();
     }
 }
 
@@ -152,25 +173,32 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.pages.keep_free = Some(KEEP_FREE);
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
-    config.check_frees = options.check.unwrap_or(config.check_frees);
+    config.harden = options.harden;
+    config.guard_every = options.guard.unwrap_or(GUARD_WANTED.get());
+    config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
+    config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
+    // Who leaked is who allocated.
+    let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
+    config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
     }
+    let guard_slots = config.guard_slots;
     let Ok(core) = Core::start_with_fewer_pages(config, Malloc::on) else {
         STARTING.store(NEVER, Relaxed);
         return None;
     };
     #[cfg(unix)]
     at_fork::register();
-    if options.stats {
+    if options.stats || options.leaks {
         // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
         if let Ok(to) = own_stderr() {
             // SAFETY: only the thread that starts is here; the handler is as above.
             unsafe {
                 STATS.put(to);
                 #[cfg(any(unix, windows))]
-                libc::atexit(print_stats);
+                libc::atexit(at_exit);
             }
         }
     }
@@ -178,7 +206,12 @@ fn start_here() -> Option<&'static Process> {
         malloc: core,
         dump: options.dump(),
         record: options.record(),
+        stats: options.stats,
+        leaks: options.leaks,
+        profile: options.profile,
         reap_is_said: options.reap.is_some(),
+        guard_is_said: options.guard.is_some(),
+        guard_slots,
     }));
     // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
     // where each call is recorded.
@@ -189,6 +222,7 @@ fn start_here() -> Option<&'static Process> {
     // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
+    process.guard_as_wanted();
     Some(process)
 }
 
@@ -212,13 +246,24 @@ fn own_stderr() -> io::Result<File> {
 }
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
-extern "C" fn print_stats() {
+extern "C" fn at_exit() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };
-    if let (Some(mut to), Some(info)) = (to, Uslab.info()) {
-        // There is nobody to tell that it is closed.
-        let _ = to.write_all(info.statistics().to_string().as_bytes());
+    let (Some(mut to), Some(process)) = (to, PROCESS.get()) else { return };
+    let mut text = String::new();
+    if process.leaks {
+        let holders = process.core().leaks();
+        if holders.unreachable() > 0 {
+            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
+            leaked.for_each(|holder| text += &holder.to_string());
+        }
     }
+    if process.stats {
+        text += &process.core().info().statistics().to_string();
+    }
+    // There is nobody to tell that it is closed.
+    let _ = to.write_all(text.as_bytes());
 }
 
 /// What is in no page of the subsystem: huge, from the start, or not ours.
@@ -239,7 +284,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
-    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None, report: None });
 }
 
 impl Uslab {
@@ -268,6 +313,15 @@ impl Uslab {
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        // An address of its own for each that is to have nothing.
+        let layout = match process() {
+            _ if layout.size() > 0 => layout,
+            Some(process) if process.core().harden.zero_size => layout,
+            _ => match Layout::from_size_align(1, layout.align()) {
+                Ok(layout) => layout,
+                Err(_) => return core::ptr::null_mut(),
+            },
+        };
         let memory = match process() {
             // Nothing was tried.
             Some(process) if process.record.is_some() => process.malloc.alloc(layout, gfp).ok(),
@@ -316,6 +370,23 @@ impl Uslab {
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
             _ => unsafe { free_other(process, memory) },
+        }
+    }
+
+    /// Whether memory was allocated for this size and alignment, as far as anybody knows, where frees are checked and of samples; if
+    /// not, that is [corruption].
+    #[doc(hidden)]
+    #[cold]
+    pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
+        let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
+        let knows = |process: &&'static Process| {
+            process.core().check_frees || process.core().guard.pool_of(memory).is_some()
+        };
+        match (process.filter(knows), layout) {
+            (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
+                process.malloc.has_size(memory, layout)
+            }
+            _ => true,
         }
     }
 
@@ -471,6 +542,27 @@ impl Uslab {
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
+    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` asks for. As [`dump`](Self::dump), for a library's constructor,
+    /// which begins the profile.
+    pub fn profile_wanted(&self) -> Option<usize> {
+        PROCESS.get()?.profile
+    }
+    /// Begins a [heap profile](crate::profile) of the program: as
+    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
+    ///
+    /// # Errors
+    /// As there; [`NotStarted::Memory`] if the allocator cannot start.
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
+    }
+    /// Ends it; `false` if none runs.
+    pub fn stop_profile(&self) -> bool {
+        PROCESS.get().is_some_and(|process| process.core().stop_profile())
+    }
+    /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    pub fn profile(&self) -> Profile {
+        PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
+    }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
@@ -487,6 +579,10 @@ impl Uslab {
     /// no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
+    }
+    /// As [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before it has started.
+    pub fn leaks(&self) -> Option<Holders> {
+        PROCESS.get().map(|process| process.core().leaks())
     }
     /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
     /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
@@ -516,6 +612,32 @@ impl Uslab {
     /// back to the system.
     pub fn reap(&self) -> usize {
         PROCESS.get().map_or(0, |process| process.core().end_interval())
+    }
+    /// One in `allocations` up to a page is sampled from now on: it has a page of its own between pages that cannot be touched, and its
+    /// mistakes end the process and are named, with call stacks where the cargo feature `stacks` is on. What `USLAB_OPTIONS` says (`guard=N`, or
+    /// `guard=0` for none) is stronger. It may be called before the first allocation, and starts nothing.
+    ///
+    /// Accesses that are faults are told by a handler of `SIGSEGV`. It is installed at the first sample, passes all other faults on to the
+    /// one that was there, and stays.
+    ///
+    /// A program that never misses the inlined paths is sampled once an interval of the reaper at most: see
+    /// [`reap_every`](Self::reap_every).
+    ///
+    /// Cost: none on the inlined paths. Some 20 us a sample, most of it for two call stacks and four system calls.
+    pub fn guard_every(&self, allocations: u32) {
+        GUARD_WANTED.set(allocations);
+        // AcqRel: as in `reap_every`.
+        STARTING.fetch_add(0, AcqRel);
+        if let Some(process) = PROCESS.get() {
+            process.guard_as_wanted();
+        }
+    }
+    /// How many allocations were sampled, and how many of these are in use.
+    pub fn samples(&self) -> (u64, usize) {
+        PROCESS.get().map_or((0, 0), |process| {
+            let guard = &process.core().guard;
+            (guard.samples(), guard.pool().map_or(0, |pool| pool.used()))
+        })
     }
     /// What the thread of [`reap_every`](Self::reap_every) is doing; `None` before the allocator has started. Allocates nothing.
     pub fn reaper(&self) -> Option<ReaperInfo> {

@@ -10,7 +10,7 @@ use uslab_buddy::Pfn;
 /// What a [`check`](crate::Subsystem::check) has counted: everything is somewhere, and where its state says.
 ///
 /// ```text
-/// objects = used + in_magazines + in_depot + free_in_slabs        for each cache
+/// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
 ///    used = allocations - frees
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
@@ -37,7 +37,7 @@ pub struct Census {
     pub caches: u64,
     /// Slabs on lists.
     pub slabs: u64,
-    /// Objects in slabs, and where they are: these five add up.
+    /// Objects in slabs, and where they are: these six add up.
     pub objects: u64,
     /// In callers' hands.
     pub used: u64,
@@ -45,6 +45,8 @@ pub struct Census {
     pub in_magazines: u64,
     /// In depots.
     pub in_depot: u64,
+    /// Kept from use.
+    pub quarantined: u64,
     /// Free in slabs.
     pub free_in_slabs: u64,
     /// Pages in all, and where they are: these six and `lost_pages` add up.
@@ -185,7 +187,7 @@ impl Census {
         }
         // Not with its name: that may lie in a slab of this very cache, which is made for it just now.
         let info = cache.numbers();
-        let cached = info.in_magazines + info.in_depot;
+        let cached = info.in_magazines + info.in_depot + info.quarantined;
         let mut given = info.allocs + cache.late_corruptions();
         let (mut charged, mut booked) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
@@ -224,6 +226,7 @@ impl Census {
         self.used += used;
         self.in_magazines += info.in_magazines;
         self.in_depot += info.in_depot;
+        self.quarantined += info.quarantined;
         self.free_in_slabs += objects - inuse;
         self.slab_pages += pages;
         self.grace_pages += cache.grace_pages();
@@ -298,8 +301,10 @@ mod tests {
 
     #[test]
     fn a_slab_on_the_wrong_list_is_seen() {
-        // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
-        let text = violation(|core, _, slab| _ = unsafe { core.memory.slab(slab).alloc_bits(6, |_| ()) });
+        let text = violation(|core, _, slab| {
+            // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
+            unsafe { core.memory.slab(slab).alloc_bits(6, None, |_| ()) };
+        });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 

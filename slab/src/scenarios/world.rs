@@ -160,7 +160,7 @@ pub(crate) fn reuse_beside_a_late_free() {
 }
 
 /// Does `what` while each of `others` is done on a thread of its own.
-fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
+pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
     let threads: Vec<_> = (0..)
         .zip(others)
         .map(|(cpu, other)| {
@@ -175,7 +175,7 @@ fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
 }
 
 /// All caches have gone, with all that they had.
-fn all_gone(core: std::sync::Arc<Core>) {
+pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
     core.memory.pages.release();

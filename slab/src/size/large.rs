@@ -3,13 +3,19 @@
 //! What no block holds, above 4 MiB, is a mapping of its own: see [`huge`](crate::huge). Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
 //! block is marked as such in its frame and counted.
 
+#[cfg(not(any(loom, shuttle)))]
+use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::debug::corruption::CorruptionKind;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::guard::{Pool, faults::Stderr};
 use crate::error::AllocError;
 use crate::memory::huge::{ADDRESSES, is_huge};
 pub use crate::memory::large_blocks::LargeInfo;
 use crate::memory::large_blocks::large;
 use core::alloc::Layout;
+#[cfg(not(any(loom, shuttle)))]
+use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
@@ -30,6 +36,7 @@ impl Core {
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
+        let gfp = self.zeroed(gfp);
         let (memory, op) = (&self.memory, &self.operation(What::Alloc));
         // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
@@ -56,6 +63,7 @@ impl Core {
             // SAFETY: the block is ours until it is returned, and at least so large.
             unsafe { memory.write_bytes(0, size) };
         }
+        self.note_large(memory, order.bytes(), "large");
         Ok(memory)
     }
 
@@ -66,7 +74,9 @@ impl Core {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
             return Err(AllocError::TooLarge);
         }
-        if let Some(memory) = self.huge.reuse(layout, gfp.contains(Gfp::ZERO)) {
+        let pages = layout.size().next_multiple_of(PAGE_SIZE);
+        if let Some(memory) = self.huge.reuse(layout, self.zeroed(gfp).contains(Gfp::ZERO)) {
+            self.note_large(memory, pages, "huge");
             return Ok(memory);
         }
         let map = || self.huge.map(layout);
@@ -84,27 +94,68 @@ impl Core {
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
+        self.note_large(memory, pages, "huge");
         Ok(memory)
+    }
+
+    /// Flags of memory that nobody may find used.
+    fn zeroed(&self, gfp: Gfp) -> Gfp {
+        if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
+    }
+
+    /// The object at `memory` is to have `size` bytes, no more than it has. `false` if nobody takes notice of sizes.
+    ///
+    /// # Safety
+    /// What lies at `memory` is the caller's.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
+        let cache = self.cache_at(memory);
+        // SAFETY: it is an object of this cache, whose size is known.
+        cache.is_some_and(|cache| unsafe {
+            cache.place(Object::new(memory)).is_ok() && cache.resize(memory, size)
+        })
     }
 
     /// Makes the piece at `memory` `size` bytes long; it may move if an alignment to pages is enough. `None`, with nothing
     /// changed, if that cannot be done.
     #[cold]
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.huge.resize(memory, size, align <= PAGE_SIZE)
+        // Where it cannot be resized, its user moves it.
+        self.note_free(memory);
+        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE)?;
+        self.note_large(resized, size.next_multiple_of(PAGE_SIZE), "huge");
+        Some(resized)
     }
 
     /// Takes back what lies in no page of this subsystem.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool_of(memory) {
+            return self.free_guarded(pool, memory);
+        }
+        self.note_free(memory);
         match self.huge.free(memory) {
             Ok(()) => self.shed(),
             Err(kind) => self.refuse(kind, memory),
         }
     }
 
+    /// Takes a sample back.
+    #[cfg(not(any(loom, shuttle)))]
+    fn free_guarded(&self, pool: &Pool, memory: NonNull<u8>) {
+        if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
+            let _ = write!(Stderr, "uslab: guard: {mistake}");
+            self.refuse(kind, memory);
+        }
+    }
+
     #[cold]
     pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(pool) = self.guard.pool_of(memory) {
+            return pool.size_of(memory.addr().get());
+        }
         self.huge.bytes(memory)
     }
 
@@ -140,7 +191,8 @@ impl Core {
     unsafe fn free_other(&self, memory: NonNull<u8>) {
         match self.memory.pages.pfn_of(memory.as_ptr()) {
             Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
-                Some(cache) => cache.refuse_interior(memory),
+                // SAFETY: passed on.
+                Some(cache) => unsafe { cache.free_at_frame(memory) },
                 // SAFETY: passed on.
                 None => unsafe { self.free_large(memory, pfn) },
             },
@@ -178,6 +230,16 @@ impl Core {
         })
     }
 
+    /// Whether the memory is an object that is watched, and has `size` bytes now; see
+    /// `Cache::resize_watched`.
+    pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.has_zones() {
+            return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
+        }
+        false
+    }
+
     /// The order of the large block at `address`, in page `pfn` that no cache owns.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
@@ -202,6 +264,7 @@ impl Core {
             Ok(order) => order,
             Err(kind) => return self.refuse(kind, memory),
         };
+        self.note_free(memory);
         self.large.freed(order);
         let op = self.operation(What::Free);
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with

@@ -11,6 +11,8 @@ mod fast_paths;
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
+use crate::debug::corruption::CorruptionKind;
+use crate::debug::harden::{CANARY, Harden};
 use crate::error::{AllocError, CacheError};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
@@ -82,6 +84,10 @@ const fn align_of_class(class: usize) -> usize {
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
+    /// Bytes of an object that are a canary's.
+    tail: usize,
+    /// Serves what has no bytes, where that is an address of its own.
+    nothing: Option<KmemCache>,
     core: Arc<Core>,
 }
 
@@ -92,15 +98,23 @@ impl Malloc {
     }
 
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
+        let harden = core.harden;
+        let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
-            let name = format!("malloc-{}", size_of_class(class));
-            let cache = KmemCache::builder(name, size_of_class(class)).align(align_of_class(class));
+            let (name, size) = (format!("malloc-{}", size_of_class(class)), size_of_class(class));
+            // The smallest class has no room for a canary, and serves nobody then.
+            let size = if size > tail { size - tail } else { size };
+            let cache = KmemCache::builder(name, size).align(align_of_class(class));
             let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
         let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
-        let malloc = Self { fast: FastPaths::new(), caches, core: core.clone() };
+        let only_addresses = Harden { canaries: false, zero_on_free: false, zero_on_alloc: false, ..harden };
+        let nothing =
+            KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
+        let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
+        let malloc = Self { fast: FastPaths::new(), caches, tail, nothing, core: core.clone() };
         // SAFETY: once. The malloc keeps its caches, and they the pages.
         unsafe { malloc.publish(&malloc.fast) };
         Ok(malloc)
@@ -114,7 +128,11 @@ impl Malloc {
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
             let geometry = cache.geometry();
-            *stride = Stride::new(geometry.stride(), geometry.order().bytes()).unwrap_or_default();
+            let slab = geometry.order().bytes();
+            // A size is asked of the object, which may have a canary, or be free, or lies among red zones.
+            let plain = geometry.lead() == 0 && !self.core.harden.is_on();
+            let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
+            *stride = known.unwrap_or_default();
         }
         let known = Known {
             page_classes: self.core.memory.classes.first(),
@@ -154,11 +172,13 @@ impl Malloc {
     /// size is a class itself.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
-        self.caches.get(Self::class(layout)?)
+        self.caches.get(self.class(layout)?)
     }
     #[inline(always)]
-    fn class(layout: Layout) -> Option<usize> {
-        let size = layout.pad_to_align().size();
+    fn class(&self, layout: Layout) -> Option<usize> {
+        // With a canary; nothing stays nothing. No size is near the end of the numbers.
+        let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
+        let size = (size + layout.align() - 1) & !(layout.align() - 1);
         // 0 wraps round.
         (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
     }
@@ -190,20 +210,43 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the caches live.
-        if let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) } {
+        if !self.core.profiler.runs()
+            // SAFETY: the caches live.
+            && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
+        {
             if gfp.contains(Gfp::ZERO) {
                 // SAFETY: so many bytes are the caller's from now on.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return Ok(memory);
         }
-        match Self::class(layout) {
-            Some(class) => self.caches[class].cache().alloc_missed(gfp),
-            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
-            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
+        match self.class(layout) {
+            Some(class) => {
+                if let Some(memory) = self.sample(class, layout) {
+                    return Ok(memory);
+                }
+                let memory = self.caches[class].cache().alloc_missed_of(gfp, layout.size())?;
+                if self.tail > 0 {
+                    // SAFETY: the object is the caller's from now on, and larger.
+                    unsafe { self.caches[class].cache().resize(memory, layout.size()) };
+                }
+                Ok(memory)
+            }
+            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => match &self.nothing {
+                Some(nothing) => nothing.alloc(Gfp::KERNEL),
+                None => Ok(ZERO_SIZE),
+            },
+            _ if self.is_mapped(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
+    }
+
+    /// One in many allocations has a page of its own: see [`guard`](crate::debug::guard).
+    #[inline]
+    fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
+        let guard = &self.core.guard;
+        let due = guard.is_on() && guard.is_due(self.caches[class].cache().allocs_of_a_miss());
+        if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
     /// Memory for `size` bytes instead of `layout`, at the same alignment, with what fits of the bytes of `layout`; the others
@@ -236,7 +279,22 @@ impl Malloc {
         };
         match (self.cache(layout), self.cache(new)) {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
-            (Some(old), Some(new)) if core::ptr::eq(old, new) => return Ok(zero(memory, layout.size())),
+            (Some(old), Some(new))
+                if core::ptr::eq(old, new)
+                    && old.cache().is_zoned()
+                    && old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) =>
+            {
+                return Ok(memory);
+            }
+            (Some(old), Some(new))
+                if core::ptr::eq(old, new)
+                    && !old.cache().is_zoned()
+                    && (self.tail == 0 && self.holds(memory)
+                        // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
+                        || unsafe { self.core.resize_object(memory, size) }) =>
+            {
+                return Ok(zero(memory, layout.size()));
+            }
             (None, None) => {
                 if let Some(resized) = self.core.resize_large(memory, layout, new) {
                     return Ok(zero(resized, layout.size()));
@@ -269,9 +327,16 @@ impl Malloc {
         // SAFETY: by contract.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
-            None => self.core.size_to_move(memory)?,
+            None => {
+                let usable = self.core.size_to_move(memory)?;
+                // SAFETY: passed on.
+                if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
+                    return Ok(memory);
+                }
+                usable
+            }
         };
-        if fits_in_place(usable, size) {
+        if self.core.resize_watched(memory, size, false) || fits_in_place(usable, size) {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
@@ -308,14 +373,17 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
-        match Self::class(layout) {
-            // The same layout leads to the same cache.
-            Some(class) => self.caches[class].cache().free_missed(memory),
+        if self.core.check_frees && !self.has_size(memory, layout) {
+            return;
+        }
+        match self.class(layout) {
+            // The same layout leads to the same cache, unless it was sampled.
+            Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
-            None => unsafe { self.core.free(memory) },
+            _ => unsafe { self.core.free(memory) },
         }
     }
 
@@ -340,7 +408,7 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
         // SAFETY: passed on.
@@ -350,6 +418,31 @@ impl Malloc {
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }
+    }
+
+    /// Whether memory above the classes is a mapping of its own.
+    fn is_mapped(&self, layout: Layout) -> bool {
+        is_huge(layout) || self.core.harden.guard_pages && layout.size() > 0
+    }
+    /// Whether memory was allocated, or resized, for this layout, as far as anybody knows; if not, that is reported. What is no
+    /// object is for the free to name.
+    #[cold]
+    pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
+        let Ok(usable) = self.core.size_of(memory) else { return true };
+        let size = layout.size();
+        let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
+        // What a realloc leaves where it is has up to twice the bytes; a mapping has whole pages.
+        let close =
+            || fits_in_place(usable, size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
+        let right = if self.tail > 0 && self.holds(memory) {
+            size == usable || size.max(1) == usable
+        } else {
+            same_class || size == usable || size == 0 || close()
+        };
+        if !right {
+            self.core.refuse(CorruptionKind::WrongSize, memory);
+        }
+        right
     }
 
     /// Bytes that may be used at `memory`, at least what was asked for. What is no object is

@@ -12,6 +12,7 @@ mod python;
 mod record;
 mod redis;
 mod server;
+mod slab_debug;
 mod top;
 
 use std::io::Write;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use uslab_tests::{libuslab, workspace};
 
-fn preloaded(command: &mut Command, options: &str) -> Output {
+pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
     command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
 }
 
@@ -31,16 +32,16 @@ fn run(command: &mut Command, with: bool) -> Output {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Past libtest's capture.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
-fn full() -> bool {
+pub(crate) fn full() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
@@ -77,9 +78,13 @@ fn command(program: &Path, args: &[&str]) -> Command {
 
 /// A C program of `tests/programs/preload`, compiled.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
-    let (source, out) = (workspace().join("tests/programs/preload").join(name), dir.join("program"));
+    compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], dir)
+}
+/// Any other one, of a file of the workspace.
+pub(crate) fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
+    let (source, out) = (workspace().join(source), dir.join("program"));
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
+    cc.args(flags).args(["-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
     assert!(cc.status().expect("a C compiler").success());
     out
 }

@@ -19,7 +19,7 @@
 //! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When this is the last one, it ends,
 //!   and the process with it.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::thread::{Thread, current, park_timeout};
@@ -99,6 +99,10 @@ pub(crate) trait Reap: Send + Sync {
     fn relieve(&self);
     /// As long as this stays, another interval finds nothing new.
     fn changes(&self) -> u64;
+    /// Whether it [changed](Self::changes) although nobody wakes the thread for that.
+    fn is_needed(&self, _seen: u64) -> bool {
+        false
+    }
     /// The thread of its own.
     fn background(&self) -> &Background;
 }
@@ -250,8 +254,13 @@ fn run(weak: &Weak<dyn Reap>) {
             }
             drop(core);
             // Until somebody frees pages, or drops the subsystem.
-            while !is_last_thread() && weak.upgrade().is_some_and(|core| core.background().is(Asleep)) {
+            let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
+            while !is_last_thread() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LOOK);
+            }
+            if let Some(core) = weak.upgrade() {
+                // Relaxed: as above. Who woke it has done so already.
+                _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
         if is_last_thread() {

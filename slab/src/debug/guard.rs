@@ -1,0 +1,593 @@
+//! Sampled guard: one allocation in many gets a page of its own between pages that nobody can touch, as Linux's KFENCE does it and
+//! GWP-ASan.
+//!
+//! ```text
+//! pool   [ guard ][ slot 0 ][ guard ][ slot 1 ][ guard ] ...
+//!                  ^ object at either end, by a draw; the rest of the page is filled, and looked at when it is freed
+//! ```
+//!
+//! A write or a read beside the object, or after its free, is a fault, and [`faults`] says what it was; what stays in the page is seen at
+//! the free. A double free and one of an interior address are named at the free. All are told with the call stacks of the allocation
+//! and of the free, where the feature `stacks` has any.
+//!
+//! # What is sampled
+//!
+//! Allocations of [`Malloc`](crate::Malloc) up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
+//! counts for as many allocations as a magazine holds. A program that allocates and frees in turn never misses. So each interval of
+//! the [reaper](crate::reaper) that saw fewer than half of the samples that its allocations ask for takes the stacks of one class away
+//! from the CPUs, drawn by its share of them, and the next allocation of that class is sampled.
+//!
+//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there.
+//!
+//! # Invariants
+//!
+//! * A slot is [`BUSY`] in one thread's hands. Only that thread changes its page and what is known about it.
+//! * There is no lock: a fault may be told while any other thread does anything, and the child of a fork finds each slot in one state.
+//!   Those that another thread had in hand are taken over.
+//! * All slots are tried in turn, so a freed one rests while the others are used. When all are in use nothing is sampled.
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod faults;
+
+use crate::debug::corruption::CorruptionKind;
+use crate::debug::harden::{Draws, Key};
+use core::fmt;
+use core::ptr::NonNull;
+use uslab_buddy::region::{Region, Uncommitted};
+use uslab_buddy::{Backend, Faults, PAGE_SIZE};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+#[cfg(any(loom, shuttle))]
+use uslab_magazine::sync::UnsafeCell;
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
+
+/// Nobody's yet.
+const FREE: u32 = 0;
+/// In a thread's hands.
+const BUSY: u32 = 1;
+/// An object lies in it.
+const USED: u32 = 2;
+/// An object lay in it.
+const FREED: u32 = 3;
+
+/// Slots that are looked at for one sample.
+const TRIED: usize = 8;
+/// What the rest of a page is filled with.
+const FILL: u8 = 0xA7;
+
+/// Who did something, and where.
+#[derive(Debug, Default)]
+struct Trace {
+    thread: Counter,
+    stack: Counter,
+}
+
+impl Trace {
+    fn take(&self) {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            self.thread.set(thread());
+            self.stack.set(crate::debug::stacks::CallStack::save().number().into());
+        }
+    }
+}
+
+/// The number of this thread, as the system has it.
+#[cfg(not(any(loom, shuttle)))]
+fn thread() -> u64 {
+    #[cfg(target_os = "linux")]
+    // SAFETY: it only asks.
+    return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+    #[cfg(not(target_os = "linux"))]
+    return 0;
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: AtomicU32,
+    /// Where in the pool its object begins, and its bytes.
+    at: Counter,
+    size: Counter,
+    allocated: Trace,
+    freed: Trace,
+    /// A checker sees whether two have it in hand.
+    #[cfg(any(loom, shuttle))]
+    hands: UnsafeCell<()>,
+}
+
+// SAFETY: the cell of models is the only thing that is not of any thread; it holds nothing, and is there to be watched.
+#[cfg(any(loom, shuttle))]
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            at: Counter::new(0),
+            size: Counter::new(0),
+            allocated: Trace::default(),
+            freed: Trace::default(),
+            #[cfg(any(loom, shuttle))]
+            hands: UnsafeCell::new(()),
+        }
+    }
+    /// From a state into this thread's hands; `false` if it is not in it.
+    fn take(&self, from: u32) -> bool {
+        planted!("a slot is looked at and then taken" => {
+            let found = self.state.load(Acquire) == from;
+            self.state.store(BUSY, Relaxed);
+            return found;
+        });
+        // Acquire: pairs with the Release of `give`. Relaxed: who fails looks at nothing.
+        let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
+        #[cfg(any(loom, shuttle))]
+        if taken {
+            self.hands.with_mut(|_| ());
+        }
+        taken
+    }
+    fn give(&self, to: u32) {
+        #[cfg(any(loom, shuttle))]
+        self.hands.with_mut(|_| ());
+        // Release: pairs with the Acquire of `take`, and of whoever looks.
+        self.state.store(to, Release);
+    }
+}
+
+/// The slots, and their pages.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    region: Region,
+    slots: Box<[Slot]>,
+    turn: AtomicUsize,
+    key: Key,
+}
+
+/// What is wrong with an address of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mistake {
+    what: &'static str,
+    address: usize,
+    object: Option<Known>,
+}
+
+/// What is known about the object of a slot: copied, because whoever shows it may allocate, and use the slot.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    begin: usize,
+    size: usize,
+    /// Thread and stack of its allocation, and of its free.
+    traces: [Option<(u64, u64)>; 2],
+}
+
+impl Pool {
+    /// So many slots; `None` if the addresses are refused.
+    pub(crate) fn new(slots: usize, backend: Backend, key: Key) -> Option<Self> {
+        let pages = 2 * slots + 1;
+        let none = &Faults::default();
+        let region = Region::reserve(pages * PAGE_SIZE, PAGE_SIZE, Uncommitted::NoAccess, backend, none)?;
+        let slots = (0..slots).map(|_| Slot::new()).collect();
+        Some(Self { region, slots, turn: AtomicUsize::new(0), key })
+    }
+    fn base(&self) -> usize {
+        self.region.base().addr().get()
+    }
+    /// Whether an address is one of the pool.
+    pub(crate) fn holds(&self, address: usize) -> bool {
+        address.wrapping_sub(self.base()) < self.region.bytes()
+    }
+    /// The slot in whose page an address lies; `None` in a guard.
+    fn slot_at(&self, address: usize) -> Option<usize> {
+        let page = (address - self.base()) / PAGE_SIZE;
+        (page % 2 == 1).then_some(page / 2)
+    }
+    fn page(slot: usize) -> core::ops::Range<usize> {
+        let start = (2 * slot + 1) * PAGE_SIZE;
+        start..start + PAGE_SIZE
+    }
+
+    /// An object of a page of its own, zero; `None` if there is none, or it is too large.
+    pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
+            return None;
+        }
+        let taken = (0..TRIED.min(self.slots.len())).find_map(|_| {
+            // Relaxed: a turn.
+            let turn = self.turn.fetch_add(1, Relaxed);
+            let slot = turn % self.slots.len();
+            (self.slots[slot].take(FREED) || self.slots[slot].take(FREE)).then_some((turn, slot))
+        });
+        let (turn, at) = taken?;
+        let (slot, page) = (&self.slots[at], Self::page(at));
+        if !self.region.commit(page.clone()) {
+            slot.give(FREE);
+            return None;
+        }
+        let last = (PAGE_SIZE - size) & !(align - 1);
+        let offset = if Draws::of(self.key, turn as u64).below(2) == 0 { last } else { 0 };
+        // SAFETY: the page is this thread's, and accessible.
+        unsafe {
+            let start = self.region.base().add(page.start);
+            start.write_bytes(FILL, offset);
+            start.add(offset).write_bytes(0, size);
+            start.add(offset + size).write_bytes(FILL, PAGE_SIZE - offset - size);
+        }
+        slot.at.set((page.start + offset) as u64);
+        slot.size.set(size as u64);
+        slot.allocated.take();
+        slot.give(USED);
+        // SAFETY: in the region.
+        Some(unsafe { self.region.base().add(page.start + offset) })
+    }
+
+    /// Bytes of the object at an address of the pool.
+    ///
+    /// # Errors
+    /// There is none in use.
+    pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
+        let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
+        // Acquire: pairs with the Release of `give`.
+        match slot.state.load(Acquire) {
+            USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
+            USED => Err(CorruptionKind::Interior),
+            _ => Err(CorruptionKind::DoubleFree),
+        }
+    }
+
+    /// Takes an object back; from then on its page is a fault.
+    ///
+    /// # Errors
+    /// What is wrong, with [`CorruptionKind::Overflow`] behind it: the object is taken back all the same.
+    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake)> {
+        let at = self.slot_at(address);
+        let mistake = |what| Mistake { what, address, object: at.map(|slot| self.known(slot)) };
+        let wrong = |kind: CorruptionKind| {
+            (
+                kind,
+                mistake(if kind == CorruptionKind::DoubleFree {
+                    "double free"
+                } else {
+                    "free of no object's beginning"
+                }),
+            )
+        };
+        let found = self.size_of(address);
+        let (Ok(size), Some(at)) = (found, at) else {
+            return Err(wrong(found.err().unwrap_or(CorruptionKind::Foreign)));
+        };
+        let (slot, page) = (&self.slots[at], Self::page(at));
+        if !slot.take(USED) {
+            return Err(wrong(CorruptionKind::DoubleFree));
+        }
+        // SAFETY: the page is this thread's, and accessible.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(self.region.base().as_ptr().add(page.start), PAGE_SIZE) };
+        let offset = address - self.base() - page.start;
+        let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL);
+        let what = match (is_fill(&bytes[..offset]), is_fill(&bytes[offset + size..])) {
+            (true, true) => None,
+            (true, false) => Some("write behind the end"),
+            (false, _) => Some("write before the beginning"),
+        };
+        slot.freed.take();
+        // SAFETY: nobody uses it any more, by the caller's contract. Where it stays accessible, it is at least zero.
+        unsafe { self.region.decommit(page) };
+        slot.give(FREED);
+        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, mistake(what))))
+    }
+
+    fn known(&self, slot: usize) -> Known {
+        let slot = &self.slots[slot];
+        // Acquire: pairs with the Release of `give`.
+        let freed = slot.state.load(Acquire) == FREED;
+        let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
+        Known {
+            begin: self.base() + slot.at.get() as usize,
+            size: slot.size.get() as usize,
+            traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
+        }
+    }
+    /// What an access to an address of the pool was that is a fault.
+    pub(crate) fn fault(&self, address: usize) -> Mistake {
+        let state = |slot: usize| self.slots[slot].state.load(Acquire);
+        if let Some(slot) = self.slot_at(address) {
+            let what =
+                if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
+            return Mistake { what, address, object: Some(self.known(slot)) };
+        }
+        // Of the objects on both sides of a guard, the nearer one.
+        let page = (address - self.base()) / PAGE_SIZE / 2;
+        let below = page.checked_sub(1);
+        let distance = |slot: &usize| {
+            let object = &self.slots[*slot];
+            let begin = self.base() + object.at.get() as usize;
+            address.abs_diff(begin).min(address.abs_diff(begin + object.size.get() as usize))
+        };
+        let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
+        let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
+        let what = if slot.is_some() && slot == below { "overflow" } else { "underflow" };
+        let what = if slot.is_some() { what } else { "access to what was never allocated" };
+        Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
+    }
+
+    /// Takes over what other threads had in hand.
+    ///
+    /// # Safety
+    /// There are none any more: it is the child of a fork.
+    pub(crate) unsafe fn forget_other_threads(&self) {
+        for slot in &self.slots {
+            // Relaxed: there is one thread.
+            if slot.state.load(Relaxed) == BUSY {
+                slot.give(FREE);
+            }
+        }
+    }
+    /// Slots with an object in use.
+    pub(crate) fn used(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state.load(Relaxed) == USED).count()
+    }
+}
+
+impl fmt::Display for Mistake {
+    /// What, where, and who: the first line, then a stack each, a function a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, address, object } = *self;
+        let Some(Known { begin, size, traces }) = object else { return writeln!(f, "{what}: {address:#x}") };
+        let (distance, side) = match address {
+            at if at < begin => (begin - at, "before the beginning"),
+            at if at >= begin + size => (at - begin - size, "behind the end"),
+            at => (at - begin, "behind the beginning"),
+        };
+        writeln!(
+            f,
+            "{what}: {address:#x}, {distance} bytes {side} of an object of {size} bytes at {begin:#x}"
+        )?;
+        for (what, trace) in ["allocated", "freed"].into_iter().zip(traces) {
+            let Some((thread, _stack)) = trace else { continue };
+            writeln!(f, "{what} by thread {thread}:")?;
+            #[cfg(not(any(loom, shuttle)))]
+            write!(f, "{}", crate::debug::stacks::CallStack::of_number(_stack as u32))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use sampled::Guard;
+
+#[cfg(not(any(loom, shuttle)))]
+mod sampled {
+    use super::{Backend, Key, Pool, faults};
+    use crate::debug::harden::Draws;
+    use crate::published::Published;
+    use core::ptr::NonNull;
+    use uslab_magazine::sync::Ordering::Relaxed;
+    use uslab_magazine::sync::{AtomicBool, Counter};
+
+    /// When to sample, and the pool, which is made for the first sample.
+    #[derive(Debug)]
+    pub(crate) struct Guard {
+        /// Allocations a sample; 0 is none.
+        every: Counter,
+        slots: Counter,
+        /// Allocations up to the next one; below 0 there is one to take.
+        left: Counter,
+        samples: Counter,
+        /// Whether faults are to be told.
+        tells_faults: Counter,
+        /// Allocations and samples at the end of the last interval.
+        seen: [Counter; 2],
+        key: Key,
+        backend: Backend,
+        /// Whether somebody makes, or has made, the pool.
+        is_made: AtomicBool,
+        pool: Published<Pool>,
+    }
+
+    impl Guard {
+        pub(crate) fn new(every: u32, slots: u32, backend: Backend, key: Key) -> Self {
+            let guard = Self {
+                every: Counter::new(0),
+                slots: Counter::new(0),
+                left: Counter::new(0),
+                samples: Counter::new(0),
+                tells_faults: Counter::new(0),
+                seen: [const { Counter::new(0) }; 2],
+                key,
+                backend,
+                is_made: AtomicBool::new(false),
+                pool: Published::new(),
+            };
+            guard.set(every, slots);
+            guard
+        }
+        /// One in `every`, in so many slots.
+        pub(crate) fn set(&self, every: u32, slots: u32) {
+            self.slots.set(slots.max(1).into());
+            self.left.set(self.distance(every.into()));
+            self.every.set(every.into());
+        }
+        /// Names faults from the first sample on.
+        pub(crate) fn tell_faults(&self) {
+            self.tells_faults.set(1);
+        }
+        /// Allocations up to the next sample: `every` on average, and nobody knows how many.
+        fn distance(&self, every: u64) -> u64 {
+            1 + Draws::of(self.key, self.samples.get()).below(2 * every as usize + 1) as u64
+        }
+
+        /// Whether one of so many allocations is to be sampled.
+        #[inline]
+        pub(crate) fn is_due(&self, allocations: u64) -> bool {
+            let every = self.every.get();
+            if every == 0 {
+                return false;
+            }
+            self.left.sub(allocations);
+            // Two that find it at once take two samples, or one takes the other's count along.
+            let due = self.left.get().cast_signed() <= 0;
+            if due {
+                self.left.set(self.distance(every));
+            }
+            due
+        }
+        /// A sample.
+        #[cold]
+        pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+            let pool = match self.pool.get() {
+                Some(pool) => pool,
+                // What this allocates is not sampled, nor anything else meanwhile. A pool that was refused is not asked for again.
+                // Relaxed: only says who makes it.
+                None if self.is_made.swap(true, Relaxed) => return None,
+                None => {
+                    let slots = self.slots.get() as usize;
+                    self.pool.publish(Box::new(Pool::new(slots, self.backend, self.key)?))
+                }
+            };
+            if self.tells_faults.get() > 0 {
+                faults::tell(pool);
+            }
+            let memory = pool.alloc(size, align)?;
+            self.samples.add(1);
+            Some(memory)
+        }
+        pub(crate) fn pool(&self) -> Option<&Pool> {
+            self.pool.get()
+        }
+        /// The pool that an address lies in.
+        pub(crate) fn pool_of(&self, address: NonNull<u8>) -> Option<&Pool> {
+            self.pool.get().filter(|pool| pool.holds(address.addr().get()))
+        }
+        pub(crate) fn samples(&self) -> u64 {
+            self.samples.get()
+        }
+        pub(crate) fn is_on(&self) -> bool {
+            self.every.get() > 0
+        }
+        /// Ends an interval at so many allocations. Whether there were fewer than half of the samples that they ask for: then the next
+        /// miss is sampled.
+        pub(crate) fn end_interval(&self, allocations: u64) -> bool {
+            let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
+            let asked = match self.every.get() {
+                0 => 0,
+                every => allocations.saturating_sub(allocated.get()) / every,
+            };
+            // What is not enough is kept for the next interval.
+            if asked == 0 {
+                return false;
+            }
+            let few = samples.wrapping_sub(sampled.get()) * 2 < asked;
+            allocated.set(allocations);
+            sampled.set(samples);
+            if few {
+                self.left.set(0);
+            }
+            few
+        }
+        /// One of so many.
+        pub(crate) fn draw(&self, n: usize) -> usize {
+            Draws::of(self.key, self.seen[0].get()).below(n)
+        }
+    }
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            if let Some(pool) = self.pool.get() {
+                faults::forget(pool);
+                // SAFETY: published from a box; who drops the subsystem is the last to use it, but for a handler of faults that has it.
+                drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
+mod tests {
+    use super::*;
+    use crate::debug::harden::{Harden, Secret};
+
+    fn pool(slots: usize) -> Pool {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        Pool::new(slots, Backend::Os, key).unwrap()
+    }
+
+    #[test]
+    fn objects_lie_at_either_end_of_pages_of_their_own_and_are_known_to_the_byte() {
+        let pool = pool(8);
+        let mut ends = [0; 2];
+        for round in 0..64 {
+            let object = pool.alloc(48, 16).unwrap();
+            let at = object.addr().get();
+            ends[usize::from(at.is_multiple_of(PAGE_SIZE))] += 1;
+            assert_eq!(pool.size_of(at).ok(), Some(48));
+            assert_eq!(pool.size_of(at + 1).err(), Some(CorruptionKind::Interior));
+            // SAFETY: the object is the test's.
+            let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), 48) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            // SAFETY: the same.
+            unsafe { object.write_bytes(round, 48) };
+            assert!(pool.free(at).is_ok());
+            assert_eq!(pool.size_of(at).err(), Some(CorruptionKind::DoubleFree));
+            assert_eq!(pool.free(at).unwrap_err().0, CorruptionKind::DoubleFree);
+        }
+        assert!(ends.iter().all(|n| *n > 8), "{ends:?}");
+    }
+
+    #[test]
+    fn what_stays_in_the_page_is_seen_at_the_free_on_both_sides() {
+        let pool = pool(4);
+        let mut seen = [false; 2];
+        for _ in 0..32 {
+            let object = pool.alloc(40, 16).unwrap();
+            let at = object.addr().get();
+            let left = at.is_multiple_of(PAGE_SIZE);
+            // SAFETY: in the page of the object.
+            unsafe { if left { object.add(40).write(1) } else { object.sub(1).write(1) } };
+            let (kind, mistake) = pool.free(at).unwrap_err();
+            let side = if left { "write behind the end" } else { "write before the beginning" };
+            assert!(kind == CorruptionKind::Overflow && mistake.to_string().starts_with(side), "{mistake}");
+            seen[usize::from(left)] = true;
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+
+    #[test]
+    fn a_pool_that_is_full_gives_nothing_and_freed_slots_rest_longest() {
+        let pool = pool(4);
+        let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
+        assert!(pool.alloc(8, 8).is_none());
+        assert_eq!(pool.used(), 4);
+        for object in &objects {
+            assert!(pool.free(object.addr().get()).is_ok());
+        }
+        let slots = |object: &NonNull<u8>| pool.slot_at(object.addr().get()).unwrap();
+        let again: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
+        assert!(again.iter().zip(&objects).all(|(again, first)| *again == slots(first)), "in turn");
+        assert!(pool.alloc(0, 8).is_none() && pool.alloc(PAGE_SIZE + 1, 8).is_none());
+    }
+
+    #[test]
+    fn faults_are_told_by_the_nearer_object() {
+        let pool = pool(2);
+        let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
+        let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
+        let text = |at| pool.fault(at).to_string();
+        assert!(text(low + PAGE_SIZE).starts_with("overflow: "), "{}", text(low + PAGE_SIZE));
+        assert!(text(low + PAGE_SIZE).contains(", 0 bytes behind the end of an object of 4096 bytes"));
+        assert!(text(high - 1).starts_with("underflow: ") && text(high - 1).contains(", 1 bytes before"));
+        assert!(text(low - 8).starts_with("underflow: "));
+        assert!(text(high + PAGE_SIZE + 7).starts_with("overflow: "));
+        assert!(pool.free(low).is_ok());
+        assert!(
+            text(low + 12).starts_with("use after free: ") && text(low + 12).contains("\nfreed by thread")
+        );
+    }
+
+    #[test]
+    fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
+        let pool = pool(1);
+        assert!(pool.slots[0].take(FREE) && pool.alloc(8, 8).is_none());
+        // SAFETY: there is one thread.
+        unsafe { pool.forget_other_threads() };
+        assert!(pool.alloc(8, 8).is_some());
+    }
+}

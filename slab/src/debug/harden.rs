@@ -1,0 +1,320 @@
+//! Hardening: what makes a mistake of a program hard to build on for who means harm, at a price that is paid on purpose.
+//!
+//! | part | what it does | what it is against |
+//! |---|---|---|
+//! | [`random_order`](Harden::random_order) | a slab gives a random one of its free objects, and takes a random end of its list | to know what lies beside what |
+//! | [`quarantine`](Harden::quarantine) | a freed object is used again late, and nobody knows when | to be given what somebody else still uses |
+//! | [`zero_on_free`](Harden::zero_on_free) | a freed object is zero; where frees are checked, that is looked at when it is handed out | to read what was, and writes after the free |
+//! | [`zero_on_alloc`](Harden::zero_on_alloc) | what is handed out is zero | to read what was |
+//! | [`canaries`](Harden::canaries) | a secret word lies behind each object, and what was not asked for is filled; both are looked at when it is freed | to write behind an object |
+//! | [`zero_size`](Harden::zero_size) | memory of no bytes is an address of its own that nobody can touch | to use it |
+//! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a mapping of its own in front of a page that nobody can touch, and its addresses rest when it is freed | to write behind it, to use it after its free |
+//!
+//! [`Harden::ALL`] has all of them but `zero_on_alloc`, which is of no use beside `zero_on_free`. Whatever is hardened has
+//! [checked frees](crate::Config::check_frees): a double free, one of an interior or foreign address, one of a wrong size are
+//! noticed at once, by exactly one of two threads that free at the same moment.
+//!
+//! What is random follows from a secret of the process. A [seed](Harden::seed) in its place makes the order the same in each run. The
+//! secret is stretched by `std`'s keyed hash: who knows many addresses of one fill may compute the others of this fill, and
+//! nothing about the next one.
+
+use super::quarantine::Quarantine;
+use crate::debug::corruption::CorruptionKind;
+use core::hash::{BuildHasher, Hasher};
+use core::ptr::NonNull;
+use std::hash::{DefaultHasher, RandomState};
+use uslab_magazine::sync::Counter;
+
+/// What is hardened. See the [module](self).
+///
+/// ```
+/// use uslab::{Config, Gfp, Harden, KmemCache, Subsystem};
+///
+/// let harden = Harden { quarantine: 64 << 10, ..Harden::OFF };
+/// let subsystem = Subsystem::new(Config { harden, ..Config::default() })?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let first = inodes.alloc(Gfp::KERNEL)?;
+/// // SAFETY: allocated above from this cache, freed once.
+/// unsafe { inodes.free(first) };
+/// assert_ne!(inodes.alloc(Gfp::KERNEL)?, first); // which is used again late
+/// assert_eq!(inodes.info().quarantined, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Harden {
+    /// Objects come in a random order. Costs some nanoseconds for each object that a slab gives, and the neighbourhood of objects
+    /// that are allocated together.
+    pub random_order: bool,
+    /// Bytes of freed objects of each cache that are kept from use: half of them in the order of their frees, half in places that
+    /// are drawn. 0 is none; [1,024 objects](MOST_QUARANTINED) at most. Costs two exchanges for each free, and the memory.
+    pub quarantine: usize,
+    /// See [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free), for all caches without a constructor,
+    /// destructor or grace periods; and blocks of pages are zero.
+    pub zero_on_free: bool,
+    /// All memory is as with [`Gfp::ZERO`](crate::Gfp::ZERO).
+    pub zero_on_alloc: bool,
+    /// Eight bytes more an object, for malloc out of the bytes of its class. Objects are left without where that would make
+    /// them more than a quarter larger: small ones, and those of a size that is a large alignment.
+    pub canaries: bool,
+    /// For malloc, up to an alignment of 16.
+    pub zero_size: bool,
+    /// For malloc. Costs two system calls an allocation above 32 KiB.
+    pub guard_pages: bool,
+    /// What the order follows from, for tests; else nobody knows.
+    pub seed: Option<u64>,
+}
+
+/// Bytes of freed objects of a cache that [`Harden::ALL`] keeps.
+const QUARANTINE: usize = 128 << 10;
+/// The most objects of a cache that are kept from use.
+pub const MOST_QUARANTINED: usize = 1024;
+
+impl Harden {
+    /// Nothing.
+    pub const OFF: Self = Self {
+        random_order: false,
+        quarantine: 0,
+        zero_on_free: false,
+        zero_on_alloc: false,
+        canaries: false,
+        zero_size: false,
+        guard_pages: false,
+        seed: None,
+    };
+    /// All that is of use beside the others: `USLAB_OPTIONS=harden=1`.
+    pub const ALL: Self = Self {
+        random_order: true,
+        quarantine: QUARANTINE,
+        zero_on_free: true,
+        canaries: true,
+        zero_size: true,
+        guard_pages: true,
+        ..Self::OFF
+    };
+
+    /// Whether anything is.
+    pub fn is_on(&self) -> bool {
+        Self { seed: None, ..*self } != Self::OFF
+    }
+}
+
+/// What nobody outside of the process knows.
+#[derive(Debug)]
+pub(crate) struct Secret {
+    key: [u64; 2],
+    drawn: Counter,
+}
+
+impl Secret {
+    pub(crate) fn new(harden: &Harden) -> Self {
+        let key = match harden.seed {
+            Some(seed) => [seed, 0],
+            None => [0_u8, 1].map(|word| RandomState::new().hash_one(word)),
+        };
+        Self { key, drawn: Counter::new(0) }
+    }
+    /// A key of its own for whoever is made.
+    pub(crate) fn next(&self) -> Key {
+        self.drawn.add(1);
+        let [first, second] = self.key;
+        Key([first, second.wrapping_add(self.drawn.get())])
+    }
+}
+
+/// What somebody's random numbers follow from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key([u64; 2]);
+
+impl Key {
+    pub(crate) fn hash(self, of: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.into_iter().chain([of]).for_each(|word| hasher.write_u64(word));
+        hasher.finish()
+    }
+}
+
+/// Random numbers of one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret beginning.
+#[derive(Debug)]
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    pub(crate) fn of(key: Key, hold: u64) -> Self {
+        Self(key.hash(hold))
+    }
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+    /// One of `0..n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+}
+
+pub(crate) fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
+}
+
+/// What a cache does to its objects on their way.
+#[derive(Debug)]
+pub(crate) struct Hardened {
+    canary: Option<Canary>,
+    /// Bytes of each object that are zero while it is free.
+    zeroed: usize,
+}
+
+impl Hardened {
+    /// For objects of `size` bytes with so many behind them; `zeroed` if they are zero while they are free.
+    pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
+        let canary = (harden.canaries && tail >= CANARY)
+            .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
+        let zeroed = if zeroed { size } else { 0 };
+        (canary.is_some() || zeroed > 0).then_some(Self { canary, zeroed })
+    }
+    /// An object leaves for a caller, who has all of its bytes.
+    ///
+    /// # Errors
+    /// It was written to while it was free.
+    ///
+    /// # Safety
+    /// It is an object of the cache and the caller's alone.
+    pub(crate) unsafe fn on_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
+        // SAFETY: so many bytes of it are the caller's.
+        let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
+        let clean = bytes.iter().fold(0, |all, byte| all | byte) == 0;
+        // SAFETY: passed on.
+        unsafe { self.resize(object, usize::MAX) };
+        if clean { Ok(()) } else { Err(CorruptionKind::WriteAfterFree) }
+    }
+    /// It comes back.
+    ///
+    /// # Errors
+    /// It was written to behind its end.
+    ///
+    /// # Safety
+    /// As [`on_alloc`](Self::on_alloc), which was called for it.
+    pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
+        // SAFETY: passed on.
+        match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
+            Some(None) => Err(CorruptionKind::Overflow),
+            _ => Ok(()),
+        }
+    }
+    /// Its caller asked for `size` bytes, no more than it has. `false` if nobody takes notice.
+    ///
+    /// # Safety
+    /// As [`on_alloc`](Self::on_alloc); it is not used meanwhile.
+    pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
+        // SAFETY: passed on.
+        self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
+    }
+    /// Bytes that its caller asked for, if that is known, and nobody wrote over it.
+    ///
+    /// # Safety
+    /// As [`on_free`](Self::on_free).
+    pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
+        // SAFETY: passed on.
+        self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
+    }
+}
+
+/// Bytes of a canary.
+pub(crate) const CANARY: usize = 8;
+
+/// What lies behind an object: up to its end bytes that follow from its address and the secret; then a word of the length of these in
+/// 16 bits, and a check of it and the address in 48. So a write behind what was asked for is noticed from the first byte on, but
+/// for one in 256 that writes the byte that is there.
+#[derive(Debug)]
+struct Canary {
+    keys: [u64; 2],
+    /// Bytes of the object.
+    size: usize,
+}
+
+impl Canary {
+    fn word(&self, object: NonNull<u8>, slack: u16) -> u64 {
+        let [first, second] = self.keys;
+        let place = mix(object.addr().get() as u64 ^ first);
+        mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
+            | u64::from(slack ^ place as u16)
+    }
+    /// The byte that what was not asked for is filled with. Not 0, which programs write behind their texts.
+    fn fill(&self, object: NonNull<u8>) -> u8 {
+        (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
+    }
+    /// # Safety
+    /// The object and the word behind it are the caller's.
+    unsafe fn set(&self, object: NonNull<u8>, size: usize) {
+        let slack = (self.size - size) as u16;
+        // SAFETY: by contract.
+        unsafe {
+            object.add(size).write_bytes(self.fill(object), usize::from(slack));
+            object.add(self.size).cast::<u64>().write_unaligned(self.word(object, slack));
+        }
+    }
+    /// Bytes that were asked for; `None` if anything behind them was written to.
+    ///
+    /// # Safety
+    /// As [`set`](Self::set).
+    unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
+        // SAFETY: by contract.
+        let found = unsafe { object.add(self.size).cast::<u64>().read_unaligned() };
+        let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
+        let size = self.size.checked_sub(usize::from(slack)).filter(|_| found == self.word(object, slack))?;
+        // SAFETY: by contract.
+        let fill = unsafe { core::slice::from_raw_parts(object.add(size).as_ptr(), usize::from(slack)) };
+        fill.iter().all(|byte| *byte == self.fill(object)).then_some(size)
+    }
+}
+
+/// The quarantine that a cache is to have.
+pub(crate) fn quarantine(harden: &Harden, key: Key, stride: usize) -> Option<Quarantine> {
+    let objects = (harden.quarantine / stride).min(MOST_QUARANTINED);
+    (objects > 0).then(|| Quarantine::new(objects, key.hash(2)))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_canary_knows_what_was_asked_for_and_each_byte_behind_it() {
+        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
+        let mut memory = [0_u8; 112];
+        let object = NonNull::from(&mut memory).cast::<u8>();
+        for size in 0..=104 {
+            // SAFETY: so many bytes are the test's.
+            unsafe {
+                assert!(hardened.resize(object, size));
+                assert_eq!(hardened.size(object), Some(size));
+                for at in size..112 {
+                    let byte = object.add(at);
+                    byte.write(byte.read() ^ 0x40);
+                    assert_eq!(
+                        hardened.on_free(object),
+                        Err(CorruptionKind::Overflow),
+                        "{size} bytes, +{at}"
+                    );
+                    byte.write(byte.read() ^ 0x40);
+                }
+                assert_eq!(hardened.on_free(object), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn draws_follow_from_the_seed_and_reach_everything() {
+        let draws = |seed| {
+            let mut draws = Draws::of(Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
+            (0..200).map(|_| draws.below(10)).collect::<Vec<_>>()
+        };
+        assert_eq!(draws(1), draws(1));
+        assert_ne!(draws(1), draws(2));
+        assert!((0..10).all(|n| draws(3).contains(&n)));
+        let unknown = || Secret::new(&Harden::ALL).next().hash(0);
+        assert_ne!(unknown(), unknown());
+    }
+}

@@ -1,0 +1,158 @@
+//! Freed objects that are used again late.
+//!
+//! ```text
+//! a free ──> a place that is drawn ──> what lay there: the next place of a ring ──> what lay there: free
+//! ```
+//!
+//! The ring lets as many frees pass as it has places; the drawn places let nobody know how many more. Each step is one exchange:
+//! there is no lock, and a fork finds every object in one place or in one thread's hands.
+//!
+//! # Closing
+//!
+//! When its cache is left, or somebody waits for an object, nothing may stay here. Who closes it says so and then exchanges
+//! each place; who puts an object into a place exchanges it and then looks. The later of two exchanges of one place reads the
+//! earlier one: so either the object is found by who closes, or the close is seen by who put it there, and takes it out again.
+
+use super::harden::mix;
+use core::ptr::{NonNull, null_mut};
+use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
+use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter, planted};
+
+#[derive(Debug)]
+pub(crate) struct Quarantine {
+    /// The drawn ones first, then the ring.
+    places: Box<[AtomicPtr<u8>]>,
+    drawn: usize,
+    /// Objects that came.
+    came: AtomicUsize,
+    closed: AtomicBool,
+    /// `came` at the last reap.
+    reaped: Counter,
+    /// Objects that went back to their slabs from here.
+    taken: Counter,
+    key: u64,
+}
+
+impl Quarantine {
+    /// For so many objects, at least one.
+    pub(crate) fn new(objects: usize, key: u64) -> Self {
+        Self {
+            places: (0..objects).map(|_| AtomicPtr::new(null_mut())).collect(),
+            drawn: objects.div_ceil(2),
+            came: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            reaped: Counter::new(0),
+            taken: Counter::new(0),
+            key,
+        }
+    }
+    fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
+        // AcqRel: pairs with itself. Who takes an object finds it as its last user left it, and `closed` as who closed it.
+        NonNull::new(self.places[place].swap(object, AcqRel))
+    }
+    fn is_closed(&self) -> bool {
+        // Relaxed: the exchanges order it.
+        self.closed.load(Relaxed)
+    }
+
+    /// Takes a freed object; `out` gets those that may be used again, this one where it is closed.
+    pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
+        if self.is_closed() {
+            return out(object);
+        }
+        // Relaxed: a turn.
+        let turn = self.came.fetch_add(1, Relaxed);
+        let drawn = mix(turn as u64 ^ self.key) as usize % self.drawn;
+        let ring = self.drawn + turn % (self.places.len() - self.drawn).max(1);
+        let mut used = [Some(drawn), None];
+        let mut leaves = self.exchange(drawn, object.as_ptr());
+        if let Some(object) = leaves
+            && ring < self.places.len()
+        {
+            used[1] = Some(ring);
+            leaves = self.exchange(ring, object.as_ptr());
+        }
+        let closed = self.is_closed();
+        planted!("who puts an object into a quarantine does not look back" => let closed = false);
+        if closed {
+            used.into_iter().flatten().filter_map(|place| self.exchange(place, null_mut())).for_each(&out);
+        }
+        leaves.into_iter().for_each(out);
+    }
+    /// All objects, for good if it is closed.
+    pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
+        let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
+        objects.inspect(|_| self.taken.add(1))
+    }
+    /// The same, if none came since the last reap.
+    pub(crate) fn reap(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
+        let came = self.came.load(Relaxed) as u64;
+        let idle = self.reaped.get() == came;
+        self.reaped.set(came);
+        idle.then(|| self.take()).into_iter().flatten()
+    }
+    /// Keeps nothing from now on. What it has is [taken](Self::take) behind that.
+    pub(crate) fn close(&self, closed: bool) {
+        // Relaxed: see `is_closed`.
+        self.closed.store(closed, Relaxed);
+    }
+    /// Objects that came and are not freed by anybody else: those in it, and those that were [taken](Self::take).
+    pub(crate) fn frees(&self) -> u64 {
+        self.len() + self.taken.get()
+    }
+    /// Objects in it now.
+    pub(crate) fn len(&self) -> u64 {
+        self.places.iter().filter(|place| !place.load(Relaxed).is_null()).count() as u64
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn each_object_comes_out_once_late_and_not_in_order() {
+        let quarantine = Quarantine::new(64, 7);
+        let mut memory = [0_u8; 4096];
+        let base = NonNull::from(&mut memory).cast::<u8>();
+        let out = RefCell::new(vec![]);
+        for at in 0..4096 {
+            // SAFETY: within the array.
+            let object = unsafe { base.add(at) };
+            let had = out.borrow().len();
+            quarantine.push(object, |object| out.borrow_mut().push(object));
+            let out = out.borrow();
+            assert!(out.len() - had <= 1);
+            assert!(!out.contains(&object), "a ring of 32 frees lies behind it");
+        }
+        assert_eq!(quarantine.len() as usize + out.borrow().len(), 4096);
+        assert_eq!(quarantine.len(), 64);
+        assert!(!out.borrow().is_sorted());
+        out.borrow_mut().extend(quarantine.take());
+        let mut all = out.into_inner();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!((all.len(), quarantine.len()), (4096, 0));
+    }
+
+    #[test]
+    fn a_reap_takes_what_lay_there_for_an_interval_and_a_closed_one_keeps_nothing() {
+        let quarantine = Quarantine::new(4, 7);
+        let mut memory = [0_u8; 3];
+        let object =
+            |at| NonNull::from(&mut memory).cast::<u8>().map_addr(|addr| addr.checked_add(at).unwrap());
+        let mut object = object;
+        let none = |_| panic!("there is room");
+        quarantine.push(object(0), none);
+        assert_eq!(quarantine.reap().count(), 0);
+        assert_eq!(quarantine.reap().count(), 1);
+        quarantine.close(true);
+        let out = RefCell::new(0);
+        quarantine.push(object(1), |_| *out.borrow_mut() += 1);
+        assert_eq!((out.into_inner(), quarantine.len()), (1, 0));
+        quarantine.close(false);
+        quarantine.push(object(2), none);
+        assert_eq!(quarantine.len(), 1);
+    }
+}

@@ -1,0 +1,409 @@
+//! Call stacks, kept once each: what reports say of who allocated and who freed.
+//!
+//! A stack that is saved is a number of 32 bits ([`CallStack`]). Equal stacks are one record, found by a hash; records are never taken
+//! back. They lie in memory of the table's own, which is mapped a mebibyte at a time, up to 64: the table is used inside a malloc, so
+//! it allocates nothing from one, and takes no lock. When it is full, or where the stack is taken while one is being taken, the answer
+//! is [`CallStack::NONE`].
+//!
+//! Frames are found by the crate `backtrace`, with the cargo feature `stacks`; without it every stack is none. Names are looked up
+//! when a stack is shown, and not before: that reads the program's debug information, and allocates.
+
+use core::fmt;
+use core::hash::Hasher;
+use core::ptr::null_mut;
+use std::cell::Cell;
+use std::hash::DefaultHasher;
+use uslab_buddy::region::Region;
+use uslab_buddy::{Backend, Faults, PAGE_SIZE};
+use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, thread_local};
+
+/// The most frames of a stack; those farthest out are left off.
+const MOST: usize = 24;
+/// Lists of records, found by hash.
+const LISTS: usize = 1 << 14;
+/// Words of a piece of memory, and how many pieces there may be.
+const PIECE: u32 = 1 << 17;
+const PIECES: usize = 64;
+/// Words of a record in front of its frames: hash; next record and how many frames.
+const HEAD: u32 = 2;
+
+/// A call stack that was saved: a number, the same one for the same stack.
+///
+/// ```
+/// use uslab::debug::stacks::CallStack;
+///
+/// assert!(CallStack::NONE.frames().is_empty());
+/// assert_eq!(CallStack::NONE.to_string(), "  (no stack)\n");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallStack(u32);
+
+/// The records of a process.
+struct Depot {
+    lists: [AtomicU32; LISTS],
+    pieces: [AtomicPtr<u64>; PIECES],
+    /// Words that are given away; those before the first record are none's, so that no record has number 0.
+    used: AtomicU32,
+}
+
+static DEPOT: Depot = Depot {
+    lists: [const { AtomicU32::new(0) }; LISTS],
+    pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+    used: AtomicU32::new(HEAD),
+};
+
+thread_local! {
+    /// Whether the thread takes a stack, or looks for names: what it allocates meanwhile has no stack, and what it shows no names.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, unless the thread does so already.
+fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            BUSY.set(false);
+        }
+    }
+    // A thread that is at its end has no such word any more.
+    if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
+        return None;
+    }
+    let _done = Done;
+    Some(f())
+}
+
+impl Depot {
+    /// Where record `at` lies, which was had from [`take`](Self::take).
+    fn record(&self, at: u32) -> *mut u64 {
+        // Acquire: pairs with the Release of `piece`, so that the memory is found mapped.
+        self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
+    }
+    /// So many words that are nobody's, in one piece.
+    fn take(&self, words: u32) -> Option<u32> {
+        // Relaxed: the one word says whose the others are.
+        let mut used = self.used.load(Relaxed);
+        let at = loop {
+            let left = PIECE - used % PIECE;
+            let at = if words <= left { used } else { used + left };
+            if (at + words) as usize > PIECE as usize * PIECES {
+                return None;
+            }
+            match self.used.compare_exchange_weak(used, at + words, Relaxed, Relaxed) {
+                Ok(_) => break at,
+                Err(now) => used = now,
+            }
+        };
+        self.map(&self.pieces[(at / PIECE) as usize]).then_some(at)
+    }
+    /// Maps a piece, if nobody has.
+    fn map(&self, piece: &AtomicPtr<u64>) -> bool {
+        // Relaxed: `record` acquires.
+        if !piece.load(Relaxed).is_null() {
+            return true;
+        }
+        let bytes = PIECE as usize * size_of::<u64>();
+        let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
+            return false;
+        };
+        // Release: pairs with the Acquire of `record`. A failure says that somebody else was first; nothing is read behind it.
+        if piece.compare_exchange(null_mut(), region.base().as_ptr().cast(), AcqRel, Relaxed).is_ok() {
+            core::mem::forget(region);
+        }
+        true
+    }
+
+    /// The frames of record `at`.
+    fn frames(&self, at: u32) -> &'static [usize] {
+        let record = self.record(at);
+        // SAFETY: a record that was found in a list or as a `CallStack` is written, and stays as it is.
+        unsafe {
+            let frames = (record.add(1).read() >> 32) as usize;
+            core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
+        }
+    }
+    /// The record of these frames among those from `at` up to `end`.
+    fn find(&self, mut at: u32, end: u32, hash: u64, frames: &[usize]) -> Option<u32> {
+        while at != end {
+            let record = self.record(at);
+            // SAFETY: as in `frames`.
+            let (known, next) = unsafe { (record.read(), record.add(1).read() as u32) };
+            if known == hash && self.frames(at) == frames {
+                return Some(at);
+            }
+            at = next;
+        }
+        None
+    }
+    /// The record of these frames, which may be new.
+    fn save(&self, frames: &[usize]) -> Option<u32> {
+        let mut hasher = DefaultHasher::new();
+        frames.iter().for_each(|frame| hasher.write_usize(*frame));
+        let hash = hasher.finish();
+        let list = &self.lists[hash as usize % LISTS];
+        // Acquire: pairs with the Release below, so that records are found written.
+        let mut first = list.load(Acquire);
+        if let Some(known) = self.find(first, 0, hash, frames) {
+            return Some(known);
+        }
+        let at = self.take(HEAD + frames.len() as u32)?;
+        let record = self.record(at);
+        loop {
+            // SAFETY: the words are this thread's until the record is on its list.
+            unsafe {
+                record.write(hash);
+                record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
+                record
+                    .add(HEAD as usize)
+                    .cast::<usize>()
+                    .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
+            }
+            // Release: pairs with the Acquire above, and with that of the failure.
+            match list.compare_exchange(first, at, Release, Acquire) {
+                Ok(_) => return Some(at),
+                // Somebody's record may be this one. Then these words stay unused.
+                Err(now) => match self.find(now, first, hash, frames) {
+                    Some(known) => return Some(known),
+                    None => first = now,
+                },
+            }
+        }
+    }
+}
+
+impl CallStack {
+    /// No stack.
+    pub const NONE: Self = Self(0);
+
+    /// The stack of who calls this, without the frame of this function.
+    ///
+    /// Cost: a step of the unwinder for each frame, some 100 ns, and a look-up.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn save() -> Self {
+        let (mut frames, mut len) = ([0; MOST], 0);
+        let _here = core::hint::black_box(&frames);
+        #[cfg(feature = "stacks")]
+        {
+            // Frames of what is called from here lie below.
+            let here = core::ptr::from_ref(_here).addr();
+            alone(|| {
+                // SAFETY: it is the crate's lock that is not taken, which protects what looks for names.
+                unsafe {
+                    backtrace::trace_unsynchronized(|frame| {
+                        // The outermost return address of a thread is null.
+                        if frame.sp().addr() > here && !frame.ip().is_null() {
+                            frames[len] = frame.ip().addr();
+                            len += 1;
+                        }
+                        len < MOST
+                    });
+                }
+            });
+        }
+        if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
+    }
+
+    /// The stack with these frames.
+    #[cfg(test)]
+    pub(crate) fn of_frames(frames: &[usize]) -> Self {
+        Self(DEPOT.save(frames).unwrap())
+    }
+    /// The number, for whoever keeps it among other bits.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+    /// The stack of a number that [`number`](Self::number) gave.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Where each call returns to, the innermost first.
+    pub fn frames(self) -> &'static [usize] {
+        if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
+    }
+
+    /// The stack from outside of the allocator, whose own frames differ with the way that an object went; this one where names are not to
+    /// be had.
+    ///
+    /// Allocates.
+    pub(crate) fn outer(self) -> Self {
+        #[cfg(feature = "stacks")]
+        if let Some(outer) = alone(|| outer(self.frames())) {
+            return DEPOT.save(outer).map_or(self, Self);
+        }
+        self
+    }
+
+    /// Tells `see` of each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function of
+    /// its own.
+    ///
+    /// Allocates, where names are to be had.
+    pub(crate) fn each_function(self, mut see: impl FnMut(Function<'_>)) {
+        let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
+        if !named {
+            self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
+        }
+    }
+    #[cfg(not(feature = "stacks"))]
+    fn each_named(self, _see: &mut impl FnMut(Function<'_>)) {}
+    #[cfg(feature = "stacks")]
+    fn each_named(self, see: &mut impl FnMut(Function<'_>)) {
+        for &at in outer(self.frames()) {
+            let mut found = false;
+            backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
+                found = true;
+                let name = symbol.name().map(|name| format!("{name:#}"));
+                let file = symbol.filename().map(|file| file.to_string_lossy());
+                see(Function { at, name: name.as_deref(), file: file.as_deref().zip(symbol.lineno()) });
+            });
+            if !found {
+                see(Function { at, name: None, file: None });
+            }
+        }
+    }
+}
+
+/// The frames without the allocator's own; of nothing else, all.
+#[cfg(feature = "stacks")]
+fn outer(frames: &'static [usize]) -> &'static [usize] {
+    let own = frames.iter().take_while(|&&at| is_own(at)).count();
+    if own < frames.len() { &frames[own..] } else { frames }
+}
+
+/// Whether the innermost function at `at` is the allocator's.
+#[cfg(feature = "stacks")]
+fn is_own(at: usize) -> bool {
+    let mut own = false;
+    let mut first = true;
+    backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
+        if core::mem::take(&mut first) {
+            let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
+            let path = name.trim_start_matches(['<', '&']);
+            let ours = ["uslab::", "uslab_magazine::", "uslab_buddy::"].iter().any(|of| path.starts_with(of));
+            own = ours && !path.contains("::tests::");
+        }
+    });
+    own
+}
+
+/// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
+/// looks up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Function<'a> {
+    /// Where the call returns to.
+    pub(crate) at: usize,
+    /// The function's name.
+    pub(crate) name: Option<&'a str>,
+    /// The file and the line of the call.
+    pub(crate) file: Option<(&'a str, u32)>,
+}
+
+impl fmt::Display for Function<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.name, self.file) {
+            (Some(name), Some((file, line))) => write!(f, "{name} ({file}:{line})"),
+            (Some(name), None) => f.write_str(name),
+            (None, _) => match module(self.at) {
+                Some((file, offset)) => write!(f, "{file}+{offset:#x}"),
+                None => write!(f, "{:#x}", self.at),
+            },
+        }
+    }
+}
+
+/// The file whose code `at` is, and where in it. Allocates nothing.
+#[cfg(all(unix, not(target_family = "wasm")))]
+fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: it writes the description of an address, or nothing; zeros are one, too.
+    let (found, info) = unsafe {
+        let found = libc::dladdr(core::ptr::with_exposed_provenance(at), info.as_mut_ptr());
+        (found, info.assume_init())
+    };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the name is the loader's, and lives as long as the file is loaded: its code is on a stack.
+    let name = unsafe { core::ffi::CStr::from_ptr(info.dli_fname) };
+    Some((name.to_string_lossy(), at.wrapping_sub(info.dli_fbase.addr())))
+}
+#[cfg(not(all(unix, not(target_family = "wasm"))))]
+fn module(_at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
+    None
+}
+
+impl fmt::Display for CallStack {
+    /// A function a line, two blanks in front.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NONE {
+            return f.write_str("  (no stack)\n");
+        }
+        let mut outcome = Ok(());
+        self.each_function(|function| outcome = outcome.and_then(|()| writeln!(f, "  {function}")));
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stacks_are_one_record_and_others_are_others() {
+        let frames: Vec<Vec<usize>> =
+            (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
+        let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
+        let threads: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(save)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(threads.iter().all(|saved| *saved == threads[0]), "one number for all threads");
+        for (record, frames) in threads[0].iter().zip(&frames) {
+            assert_eq!(DEPOT.frames(*record), frames);
+        }
+        let mut numbers = threads[0].clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), frames.len());
+    }
+
+    /// A record does not cross pieces, and the end is told.
+    #[test]
+    fn a_full_table_says_so() {
+        let depot = Depot {
+            lists: [const { AtomicU32::new(0) }; LISTS],
+            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+            used: AtomicU32::new(PIECE - 3),
+        };
+        let at = depot.save(&[1, 2]).unwrap();
+        assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
+        depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);
+        let last = depot.save(&[3, 4]).unwrap();
+        assert_eq!(
+            (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),
+            (None, Some(last), Some(at))
+        );
+    }
+
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn a_stack_names_who_called() {
+        #[inline(never)]
+        fn the_one_who_called() -> CallStack {
+            core::hint::black_box(CallStack::save())
+        }
+        // One place in the code, which no unrolling makes several.
+        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| the_one_who_called()).collect();
+        assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
+        assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
+        let text = stacks[0].to_string();
+        assert!(text.lines().next().is_some_and(|line| line.contains("the_one_who_called")), "{text}");
+        assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
+        // Inside of what may have come from a malloc there are none, and names neither.
+        let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
+        assert_eq!(inner, CallStack::NONE);
+        assert!(places.contains("+0x") && !places.contains("the_one_who_called"), "{places}");
+    }
+}

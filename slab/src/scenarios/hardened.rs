@@ -1,0 +1,93 @@
+//! What makes mistakes hard to build on, in the hands of several threads: freed objects that are kept from use, slots of samples, tags.
+
+use super::world::{SMALL, all_gone, beside};
+use crate::cache::core::Core;
+use crate::debug::check::on_cpu;
+use crate::debug::guard::Pool;
+use crate::debug::harden::{Harden, Secret};
+use crate::{Config, ObjectCache, OwnedBox};
+#[cfg(shuttle)]
+use crate::{CorruptionKind, Gfp, KmemCache, debug::check::SPACING};
+use uslab_buddy::Backend;
+use uslab_magazine::sync::{Arc, Counter, thread};
+
+/// Q1: a cache is dropped while its objects are freed, each by a thread of its own, into a quarantine of `places`.
+pub(super) fn drop_beside_delayed_frees(objects: u32, places: usize) {
+    on_cpu(0);
+    // What a quarantine has is told in bytes.
+    let harden = Harden { quarantine: places * crate::debug::check::SPACING, ..Harden::OFF };
+    let core = Core::new(Config { magazines: SMALL, harden, ..Config::for_models(2) }).unwrap();
+    let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
+    let free = |object: OwnedBox<u64>| move || drop(object);
+    beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
+    all_gone(core);
+}
+
+fn pool(slots: usize) -> Arc<Pool> {
+    let secret = Secret::new(&Harden { seed: Some(7), ..Harden::OFF });
+    Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
+}
+
+/// G2: two free the same sample; exactly one of them is right.
+pub(super) fn two_free_a_sample() {
+    let pool = pool(1);
+    let object = pool.alloc(8, 8).unwrap().addr().get();
+    let right = Arc::new(Counter::new(0));
+    let free = || {
+        let (pool, right) = (pool.clone(), right.clone());
+        move || right.add(u64::from(pool.free(object).is_ok()))
+    };
+    let other = thread::spawn(free());
+    free()();
+    other.join().unwrap();
+    assert_eq!(right.get(), 1, "two frees of one sample were right");
+    assert!(pool.alloc(8, 8).is_some());
+}
+
+/// G2: one frees a sample while others ask for its slot: nobody has it in hand beside another one.
+pub(super) fn a_slot_is_used_again(others: u32) {
+    let pool = pool(1);
+    let object = pool.alloc(8, 8).unwrap().addr().get();
+    let ask = || {
+        let pool = pool.clone();
+        move || {
+            if let Some(object) = pool.alloc(8, 8) {
+                assert!(pool.free(object.addr().get()).is_ok(), "a sample of two");
+            }
+        }
+    };
+    let threads: Vec<_> = (0..others).map(|_| thread::spawn(ask())).collect();
+    assert!(pool.free(object).is_ok());
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(pool.used(), 0);
+}
+
+/// T1: two free the same object of a cache whose frees are checked; exactly one of them is right.
+#[cfg(shuttle)]
+pub(super) fn two_free_a_checked_object() {
+    on_cpu(0);
+    let refused = Arc::new(Counter::new(0));
+    let heard = refused.clone();
+    let corruption = std::sync::Arc::new(move |corruption: &crate::Corruption<'_>| {
+        assert_eq!(corruption.kind, CorruptionKind::DoubleFree);
+        heard.add(1);
+    });
+    let config = Config { magazines: SMALL, check_frees: true, corruption, ..Config::for_models(2) };
+    let core = Core::new(config).unwrap();
+    let cache = std::sync::Arc::new(KmemCache::builder("model", SPACING).build_on(&core).unwrap());
+    let object = cache.alloc(Gfp::KERNEL).unwrap().addr();
+    let free = |cpu| {
+        let cache = cache.clone();
+        move || {
+            on_cpu(cpu);
+            let base = cache.cache().core().memory.pages.address(uslab_buddy::Pfn::new(0));
+            let object = base.map_addr(|_| object);
+            // SAFETY: one of the two is the error that is tested; nobody uses the object.
+            unsafe { cache.free(object) };
+        }
+    };
+    beside(vec![free(0)], free(1));
+    assert_eq!(refused.get(), 1, "two frees of one object were right");
+    drop(cache);
+    all_gone(core);
+}

@@ -1,0 +1,188 @@
+//! Programs that make mistakes, and what comes of each: `security/expected.txt` says it, for four ways to run the library.
+//!
+//! A run has a seed, which its outcome follows from as far as the order of objects goes. `USLAB_PRELOAD=full` makes 20 runs of each and
+//! looks at how many of them ended; otherwise it is 3, of which each must end as one of those that may be.
+
+use crate::preload::{compiled_from, full, preloaded, say, text};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
+use uslab_tests::workspace;
+
+/// Columns of the table.
+const MODES: [(&str, &str); 4] = [
+    ("default", "check=0,guard=0"),
+    ("check", "check=1,guard=0"),
+    ("guard", "check=0,guard=1,guard_slots=512"),
+    ("harden", "harden=1,guard=0"),
+];
+const SIZES: [usize; 3] = [24, 1000, 100_000];
+
+/// What a run came to: it was ended, the mistake had an effect, or it had none.
+fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
+    let mut command = Command::new(program);
+    let output = preloaded(command.args([kind, &size.to_string()]), options);
+    match (output.status.signal(), text(&output.stdout).trim()) {
+        (Some(6 | 11), _) => 'x',
+        (None, "effect") => '!',
+        (None, "no effect") => '.',
+        (_, said) => panic!("{kind} {size} {options}: {:?} {said} {}", output.status, text(&output.stderr)),
+    }
+}
+
+/// `x` for ended, each time; `x5!.` for ended at least 5 times in 20, with an effect or without it at other times.
+fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
+    let least: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    let runs: usize = seen.values().sum();
+    let ended = seen.get(&'x').copied().unwrap_or(0);
+    seen.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || ended >= least)
+}
+
+/// Rows: a kind, and a cell for each mode and size.
+fn table() -> Vec<(String, Vec<String>)> {
+    let file = workspace().join("tests/programs/security/expected.txt");
+    let text = std::fs::read_to_string(file).unwrap();
+    let rows = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    rows.map(|row| {
+        let mut words = row.split_whitespace().filter(|word| *word != "|").map(str::to_owned);
+        (words.next().unwrap(), words.collect())
+    })
+    .collect()
+}
+
+#[test]
+fn each_mistake_comes_to_what_the_table_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
+    let kinds = text(&Command::new(&program).output().unwrap().stdout);
+    let table = table();
+    let named: Vec<&str> = table.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds.lines().collect::<Vec<_>>(), named, "a row for each kind");
+    let runs = if full() { 20 } else { 3 };
+    let cells = table.len() * MODES.len() * SIZES.len();
+    let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let at = next.fetch_add(1, Relaxed)
+            && at < cells
+        {
+            let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
+            let mut outcomes = BTreeMap::new();
+            for seed in 1..=runs {
+                let options = format!("{},harden_seed={seed}", MODES[mode].1);
+                *outcomes.entry(outcome(&program, named[row], SIZES[size], &options)).or_insert(0) += 1;
+            }
+            seen.lock().insert(at, outcomes);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(work)));
+    let mut wrong = String::new();
+    let seen = seen.lock();
+    for (at, outcomes) in seen.iter() {
+        let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
+        let cell = &table[row].1[at % 12];
+        if !agrees(cell, outcomes) {
+            let options = format!("{},harden_seed=1..{runs}", MODES[mode].1);
+            writeln!(wrong, "{} of {} bytes, {options}: {outcomes:?}, not {cell}", named[row], SIZES[size])
+                .unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let ended = |mode: usize| {
+        let of = seen.iter().filter(|(at, _)| *at / 3 % 4 == mode);
+        of.filter(|(_, outcomes)| outcomes.keys().eq(&['x'])).count()
+    };
+    for (mode, (name, _)) in MODES.iter().enumerate() {
+        let of = table.len() * SIZES.len();
+        say(&format!(
+            "security: {name}: {} of {of} mistakes ended the program in each of {runs} runs, seeds 1 to {runs}",
+            ended(mode)
+        ));
+    }
+}
+
+/// What a report must have: what it was, and who allocated and freed.
+#[test]
+fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_with_stacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
+    let said = |kind: &str, size: &str| {
+        let mut command = Command::new(&program);
+        let output = preloaded(command.args([kind, size]), "check=0,guard=1,guard_slots=512");
+        assert!(output.status.signal().is_some(), "{kind}: {:?}", output.status);
+        text(&output.stderr)
+    };
+    let has = |kind: &str, size: &str, wanted: &[&str]| {
+        // Which end of its page an object lies at is drawn.
+        let all: Vec<String> = (0..20).map(|_| said(kind, size)).collect();
+        let good = all.iter().any(|said| wanted.iter().all(|part| said.contains(part)));
+        assert!(good, "{kind}: {wanted:?} in none of\n{}", all.join("\n"));
+    };
+    let (allocated, freed) = ("allocated by thread", "freed by thread");
+    has(
+        "double_free",
+        "24",
+        &["uslab: guard: double free: 0x", allocated, freed, "\n  double_free\n", "object of 24 bytes"],
+    );
+    has(
+        "write_after_free",
+        "1000",
+        &["uslab: guard: use after free: 0x", allocated, freed, "\n  write_after_free\n"],
+    );
+    has(
+        "overflow_by_one",
+        "1008",
+        &[
+            "uslab: guard: overflow: 0x",
+            " 0 bytes behind the end of an object of 1008 bytes",
+            "\n  overflow_by_one\n",
+        ],
+    );
+    has("overflow_by_one", "1000", &["uslab: guard: write behind the end: 0x", allocated, freed]);
+    has(
+        "underflow",
+        "1000",
+        &[
+            "uslab: guard: underflow: 0x",
+            " 8 bytes before the beginning of an object of 1000 bytes",
+            "\n  underflow\n",
+        ],
+    );
+}
+
+/// A handler of the program's own hears of faults elsewhere as before.
+#[test]
+fn faults_elsewhere_reach_the_handler_that_the_program_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("handler.c");
+    let code = r#"
+        #include <signal.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        static void on_fault(int s, siginfo_t *i, void *c) {
+            if (i->si_addr == (void *)8) { write(1, "mine\n", 5); _exit(0); }
+            _exit(3);
+        }
+        int main(int argc, char **argv) {
+            struct sigaction a;
+            memset(&a, 0, sizeof a);
+            a.sa_sigaction = on_fault;
+            a.sa_flags = SA_SIGINFO;
+            if (argc > 1) sigaction(SIGSEGV, &a, NULL);
+            for (int i = 0; i < 100; i++) free(malloc(100 + i));
+            *(volatile char *)8 = 1;
+            return 2;
+        }
+    "#;
+    std::fs::write(&source, code).unwrap();
+    let program = compiled_from(source.to_str().unwrap(), &["-O0"], dir.path());
+    let run = |args: &[&str]| preloaded(Command::new(&program).args(args), "guard=1");
+    let handled = run(&["handle"]);
+    assert_eq!((handled.status.code(), text(&handled.stdout).as_str()), (Some(0), "mine\n"));
+    let unhandled = run(&[]);
+    assert_eq!((unhandled.status.signal(), text(&unhandled.stderr).as_str()), (Some(11), ""));
+}

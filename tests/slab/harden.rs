@@ -1,0 +1,502 @@
+//! Hardened caches and mallocs: what each part does, that nothing is lost by it, and what sampled allocations name.
+
+use crate::common::{Heard, config};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::collections::BTreeSet;
+use uslab::{Config, CorruptionKind, Fork, Gfp, Harden, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
+use uslab_magazine::on_cpu;
+
+fn hardened(harden: Harden) -> (Subsystem, Heard) {
+    let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    on_cpu(0);
+    (Subsystem::new(config).unwrap(), heard)
+}
+fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
+    heard.take().into_iter().map(|(kind, _)| kind).collect()
+}
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 16).unwrap()
+}
+/// Bytes of an object of the test's.
+fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
+    // SAFETY: so many bytes are the test's.
+    unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
+}
+
+/// A word that says where an object lies, as what a thread may have.
+struct Freed(NonNull<u8>);
+// SAFETY: the test's objects, which no thread uses.
+unsafe impl Send for Freed {}
+
+#[test]
+fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
+    let (subsystem, heard) = hardened(Harden::OFF);
+    let cache = KmemCache::builder("twice", 64).check_frees(true).build_in(&subsystem).unwrap();
+    let (threads, rounds) = (4, 2000);
+    let barrier = std::sync::Barrier::new(threads);
+    let objects: Vec<_> = (0..rounds).map(|_| Freed(cache.alloc(Gfp::KERNEL).unwrap())).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let objects: Vec<_> = objects.iter().map(|object| Freed(object.0)).collect();
+            let (cache, barrier) = (&cache, &barrier);
+            scope.spawn(move || {
+                on_cpu(thread as u32 % 2);
+                for Freed(object) in objects {
+                    barrier.wait();
+                    // SAFETY: all but one are the error that is tested; nobody uses the object.
+                    unsafe { cache.free(object) };
+                }
+            });
+        }
+    });
+    assert_eq!(kinds(&heard), vec![CorruptionKind::DoubleFree; (threads - 1) * rounds]);
+    assert_eq!((cache.info().used, cache.info().frees), (0, rounds as u64));
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn a_free_of_another_size_is_named() {
+    for harden in [Harden::OFF, Harden::ALL] {
+        let (subsystem, heard) = hardened(harden);
+        let malloc = Malloc::new(&subsystem).unwrap();
+        for size in [1, 20, 40, 1000, 5000, 40_000, 100_000, 5 << 20] {
+            let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+            for wrong in [size * 3, size / 3].into_iter().filter(|wrong| *wrong > 0) {
+                // SAFETY: allocated above.
+                let usable = unsafe { malloc.usable_size(memory) };
+                // Without canaries a size is known by its class and by what a realloc leaves.
+                let is_seen =
+                    harden.canaries && size <= 30_000 || wrong > usable || wrong < usable / 2 && usable > 8;
+                if !is_seen {
+                    continue;
+                }
+                // SAFETY: the error that is tested.
+                unsafe { malloc.free_sized(memory, layout(wrong)) };
+                assert_eq!(kinds(&heard), [CorruptionKind::WrongSize], "{size} as {wrong}");
+            }
+            // SAFETY: allocated above for this layout.
+            unsafe { malloc.free_sized(memory, layout(size)) };
+            assert_eq!(kinds(&heard), [], "{size}");
+        }
+        // What was resized has the new size.
+        for (size, new) in [(100, 60), (60, 100), (1000, 1020), (40_000, 33_000), (100, 40_000), (40_000, 10)]
+        {
+            let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+            // SAFETY: allocated above.
+            let memory = unsafe { malloc.realloc(memory, new).unwrap() };
+            let sized = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+            // SAFETY: the same, for these layouts.
+            unsafe {
+                malloc.free(memory);
+                let sized = malloc.realloc_sized(sized, layout(size), new, Gfp::KERNEL).unwrap();
+                malloc.free_sized(sized, layout(new));
+            }
+            assert_eq!(kinds(&heard), [], "{size} to {new}");
+        }
+        subsystem.shrink();
+        assert_eq!(subsystem.check().unwrap().used, 0);
+    }
+}
+
+#[test]
+fn a_write_behind_an_object_is_named_at_its_free() {
+    let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for size in [1, 16, 24, 100, 1000, 4096, 32_000] {
+        let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above.
+        assert_eq!(unsafe { malloc.usable_size(memory) }, size);
+        bytes(memory, size).fill(1);
+        // SAFETY: the error that is tested: still in the object.
+        unsafe { memory.add(size).write(!memory.add(size).read()) };
+        // SAFETY: allocated above, freed once.
+        unsafe { malloc.free(memory) };
+        assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
+    }
+    // Objects of a cache have a canary, too, where it is a small part of them.
+    let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
+    assert_eq!((cache.geometry().object_size(), cache.geometry().stride()), (600, 608));
+    let inode = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, freed once; the write is the error that is tested.
+    unsafe {
+        inode.add(600).write(!inode.add(600).read());
+        cache.free(inode);
+    }
+    let said = heard.take();
+    assert!(
+        said.len() == 1 && said[0].1.starts_with("cache inode: write behind the end of an object 0x"),
+        "{said:?}"
+    );
+    assert_eq!(KmemCache::builder("small", 16).build_in(&subsystem).unwrap().geometry().stride(), 16);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn a_write_to_a_free_object_is_named_when_it_is_handed_out() {
+    let (subsystem, heard) = hardened(Harden { zero_on_free: true, ..Harden::OFF });
+    let cache = KmemCache::builder("zeroed", 256).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    assert!(bytes(object, 256).iter().all(|byte| *byte == 0));
+    bytes(object, 256).fill(7);
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(object) };
+    assert!(bytes(object, 256).iter().all(|byte| *byte == 0));
+    bytes(object, 256)[200] = 1;
+    assert_eq!(kinds(&heard), []);
+    let again = cache.alloc(Gfp::KERNEL).unwrap();
+    assert_eq!((again, kinds(&heard)), (object, vec![CorruptionKind::WriteAfterFree]));
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(again) };
+    // What has a constructor stays constructed.
+    let built = ObjectCache::builder("built").ctor(|| 7_u64).build_in(&subsystem).unwrap();
+    (0..3).for_each(|_| assert_eq!(*built.alloc().unwrap(), 7));
+    assert_eq!(kinds(&heard), []);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn all_that_is_handed_out_is_zero_where_that_is_asked_for() {
+    let (subsystem, heard) = hardened(Harden { zero_on_alloc: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for size in [24, 1000, 40_000, 5 << 20] {
+        for _ in 0..3 {
+            let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+            assert!(bytes(memory, size).iter().all(|byte| *byte == 0), "{size}");
+            bytes(memory, size).fill(9);
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(memory) };
+        }
+    }
+    assert_eq!(kinds(&heard), []);
+}
+
+/// In which order the objects of a slab come, and which slab is next.
+fn order(harden: Harden) -> Vec<usize> {
+    let (subsystem, _) = hardened(harden);
+    let cache =
+        KmemCache::builder("drawn", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
+    let objects: Vec<_> = (0..256).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    let base = objects.iter().min().unwrap().addr().get();
+    // SAFETY: allocated above, freed once.
+    objects.iter().for_each(|object| unsafe { cache.free(*object) });
+    subsystem.check().unwrap();
+    objects.iter().map(|object| object.addr().get() - base).collect()
+}
+
+#[test]
+fn the_order_of_objects_is_drawn_follows_from_the_seed_and_leaves_none_out() {
+    let seeded = |seed| order(Harden { random_order: true, seed: Some(seed), ..Harden::OFF });
+    assert!(order(Harden::OFF)[..64].is_sorted(), "of a slab");
+    for seed in 1..=20 {
+        let drawn = seeded(seed);
+        assert_eq!(drawn, seeded(seed), "seed {seed}");
+        assert_ne!(drawn, seeded(seed + 1), "seed {seed}");
+        let all: BTreeSet<_> = drawn.iter().collect();
+        assert_eq!(all.len(), 256);
+        let neighbours = drawn.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 64).count();
+        assert!(neighbours < 40, "seed {seed}: {neighbours} of 255 objects lie beside the one before");
+    }
+    let unknown = || order(Harden { random_order: true, ..Harden::OFF });
+    assert_ne!(unknown(), unknown());
+}
+
+#[test]
+fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
+    let (subsystem, heard) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
+    let cache = KmemCache::builder("kept", 256).build_in(&subsystem).unwrap();
+    let mut last = BTreeSet::new();
+    for round in 0..4000 {
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        assert!(!last.contains(&object), "round {round}: of the last 100");
+        last.insert(object);
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(object) };
+        if last.len() == 100 {
+            last.clear();
+        }
+    }
+    let info = cache.info();
+    assert_eq!((info.quarantined, info.used, info.allocs, info.frees), (256, 0, 4000, 4000));
+    assert_eq!(info.objects, info.in_magazines + info.in_depot + info.quarantined + info.free_in_slabs);
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.quarantined, census.used), (256, 0));
+    // It goes when it is not of use, and when memory is to go.
+    subsystem.reap();
+    assert_eq!(cache.info().quarantined, 256, "of this interval");
+    subsystem.reap();
+    assert_eq!(cache.info().quarantined, 0);
+    // SAFETY: allocated just now, freed once.
+    unsafe { cache.free(cache.alloc(Gfp::KERNEL).unwrap()) };
+    assert_eq!(cache.info().quarantined, 1);
+    subsystem.shrink();
+    assert_eq!((cache.info().quarantined, cache.info().slabs), (0, 0));
+    // A second free of what is kept is one.
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the second one is the error that is tested.
+    unsafe {
+        cache.free(object);
+        cache.free(object);
+    }
+    assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
+    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    unsafe {
+        subsystem.before_fork();
+        subsystem.after_fork_in_child();
+    }
+    assert_eq!(subsystem.check().unwrap().quarantined, 1);
+    // A cache that goes takes all along, also what is freed behind it.
+    let late = cache.alloc(Gfp::KERNEL).unwrap();
+    drop(cache);
+    assert_eq!(subsystem.info().caches.iter().filter(|cache| cache.name == "kept").count(), 1);
+    // SAFETY: allocated above, freed once.
+    unsafe { subsystem.kmalloc().free(late) };
+    assert_eq!(subsystem.info().caches.iter().filter(|cache| cache.name == "kept").count(), 0);
+    assert_eq!(subsystem.check().unwrap().quarantined, 0);
+}
+
+#[test]
+fn a_cache_at_its_limit_gets_what_is_kept_from_use() {
+    let (subsystem, _) = hardened(Harden { quarantine: 1 << 20, ..Harden::OFF });
+    let cache = KmemCache::builder("limited", 1024).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let all = cache.geometry().objects();
+    for _ in 0..10 {
+        let objects: Vec<_> = (0..all).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        assert!(cache.alloc(Gfp::KERNEL).is_err());
+        // SAFETY: allocated above, freed once.
+        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    }
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
+    let (subsystem, heard) = hardened(Harden { zero_size: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let nothing: Vec<_> = (0..1000).map(|_| malloc.alloc(layout(0), Gfp::ZERO).unwrap()).collect();
+    assert_eq!(nothing.iter().collect::<BTreeSet<_>>().len(), 1000);
+    for memory in &nothing {
+        // SAFETY: allocated above.
+        assert_eq!((unsafe { malloc.usable_size(*memory) }, memory.addr().get() % 16), (0, 0));
+    }
+    #[cfg(target_os = "linux")]
+    {
+        // The kernel cannot read it either.
+        let (_read, mut write) = std::io::pipe().unwrap();
+        let text = bytes(nothing[500], 1);
+        let error = std::io::Write::write(&mut write, text).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(14), "{error}");
+    }
+    // SAFETY: allocated above; the last free is the error that is tested.
+    unsafe {
+        let grown = malloc.realloc(nothing[0], 100).unwrap();
+        bytes(grown, 100).fill(1);
+        malloc.free(grown);
+        nothing[1..].iter().for_each(|memory| malloc.free(*memory));
+        malloc.free(nothing[1]);
+    }
+    assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
+    subsystem.shrink();
+    assert_eq!(subsystem.check().unwrap().slabs, 0);
+    // Its pages are pages like others.
+    let pages: Vec<_> = (0..200).map(|_| malloc.alloc(layout(32 << 10), Gfp::KERNEL).unwrap()).collect();
+    pages.iter().for_each(|memory| bytes(*memory, 32 << 10).fill(1));
+}
+
+/// Random work of four threads under all of it: nothing is lost, nothing is shared, nothing is reported.
+#[test]
+fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
+    for seed in 1..=3 {
+        let (subsystem, heard) = hardened(Harden { seed: Some(seed), ..Harden::ALL });
+        let malloc = Malloc::new(&subsystem).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let malloc = &malloc;
+                scope.spawn(move || {
+                    on_cpu(thread as u32 % 2);
+                    let mut state = seed * 1000 + thread;
+                    let mut draw = |n: usize| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
+                        (state >> 33) as usize % n
+                    };
+                    // Whether it was resized, and may be freed without its size only.
+                    let mut held: Vec<(NonNull<u8>, usize, u8, bool)> = vec![];
+                    let whole = |(memory, size, fill, _): (NonNull<u8>, usize, u8, bool)| {
+                        assert!(bytes(memory, size).iter().all(|byte| *byte == fill));
+                    };
+                    for step in 0..4000 {
+                        let fill = step as u8 | 1;
+                        let most = if draw(50) == 0 { 100_000 } else { 1200 };
+                        let size = draw(most);
+                        match draw(5) {
+                            0 | 1 if !held.is_empty() => {
+                                let at = draw(held.len());
+                                let object = held.swap_remove(at);
+                                whole(object);
+                                // SAFETY: allocated below, freed once, with its size.
+                                unsafe {
+                                    if object.3 || draw(2) == 0 {
+                                        malloc.free(object.0);
+                                    } else {
+                                        malloc.free_sized(object.0, layout(object.1));
+                                    }
+                                }
+                            }
+                            2 if !held.is_empty() => {
+                                let at = draw(held.len());
+                                let (memory, old, fill, _) = held[at];
+                                // SAFETY: allocated below.
+                                let memory = unsafe { malloc.realloc(memory, size.max(1)).unwrap() };
+                                let kept = old.min(size.max(1));
+                                assert!(bytes(memory, kept).iter().all(|byte| *byte == fill));
+                                bytes(memory, size.max(1)).fill(fill);
+                                held[at] = (memory, size.max(1), fill, true);
+                            }
+                            _ => {
+                                let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+                                bytes(memory, size).fill(fill);
+                                held.push((memory, size, fill, false));
+                            }
+                        }
+                    }
+                    for object in held {
+                        whole(object);
+                        // SAFETY: as above.
+                        unsafe { malloc.free(object.0) };
+                    }
+                });
+            }
+        });
+        assert_eq!(heard.take(), [], "seed {seed}");
+        subsystem.check().unwrap();
+        subsystem.shrink();
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.used, census.slabs, census.huge_pages), (0, 0, 0), "seed {seed}");
+    }
+}
+
+/// A malloc that samples one in `guard_every`.
+fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, Heard) {
+    let (mut config, heard) =
+        (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    on_cpu(0);
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    (subsystem, malloc, heard)
+}
+
+fn is_sampled(subsystem: &Subsystem, memory: NonNull<u8>) -> bool {
+    subsystem.pages().pfn_of(memory.as_ptr()).is_none()
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn one_in_many_allocations_is_sampled_and_serves_as_any_other() {
+    for every in [50, 500] {
+        let (subsystem, malloc, heard) = guarded(every, true);
+        let mut sampled = 0;
+        let rounds = every * 200;
+        for round in 0..rounds {
+            let size = 1 + round as usize % 3000;
+            let memory = malloc.alloc(layout(size), Gfp::ZERO).unwrap();
+            assert!(bytes(memory, size).iter().all(|byte| *byte == 0));
+            bytes(memory, size).fill(3);
+            sampled += u32::from(is_sampled(&subsystem, memory));
+            // SAFETY: allocated above.
+            unsafe {
+                assert!(malloc.usable_size(memory) >= size);
+                let memory = malloc.realloc_sized(memory, layout(size), size + 5, Gfp::KERNEL).unwrap();
+                assert!(bytes(memory, size).iter().all(|byte| *byte == 3));
+                bytes(memory, size + 5).fill(4);
+                if round % 2 == 0 {
+                    malloc.free(memory)
+                } else {
+                    malloc.free_sized(memory, layout(size + 5))
+                };
+            }
+        }
+        // Where each free is checked each allocation counts for itself.
+        assert!((100..400).contains(&sampled), "{sampled} of {rounds}, one in {every}");
+        assert_eq!(heard.take(), []);
+        assert_eq!(subsystem.check().unwrap().used, 0);
+    }
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn what_is_wrong_with_a_sample_is_named_at_its_free() {
+    let (subsystem, malloc, heard) = guarded(1, false);
+    let sample = |size| {
+        let memory = (0..1000).map(|_| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
+        memory.into_iter().find(|memory| is_sampled(&subsystem, *memory)).expect("one in many")
+    };
+    let memory = sample(40);
+    // SAFETY: what is wrong is what is tested.
+    unsafe {
+        malloc.free(memory.add(8));
+        malloc.free(memory);
+        malloc.free(memory);
+        malloc.free_sized(memory, layout(40));
+    }
+    use CorruptionKind::{DoubleFree, Interior, Overflow};
+    assert_eq!(kinds(&heard), [Interior, DoubleFree, DoubleFree]);
+    let memory = sample(40);
+    // SAFETY: the same; in the page of the sample.
+    unsafe {
+        if memory.addr().get().is_multiple_of(4096) {
+            memory.add(40).write(1)
+        } else {
+            memory.sub(1).write(1)
+        };
+        malloc.free(memory);
+    }
+    assert_eq!(kinds(&heard), [Overflow]);
+}
+
+/// Magazines serve it for ever, so nothing would ever be looked at.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn a_program_that_never_misses_is_sampled_once_an_interval() {
+    let (subsystem, malloc, _) = guarded(10_000, false);
+    let pairs = |n| {
+        let mut sampled = 0;
+        for _ in 0..n {
+            let memory = malloc.alloc(layout(100), Gfp::KERNEL).unwrap();
+            sampled += u32::from(is_sampled(&subsystem, memory));
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(memory) };
+        }
+        sampled
+    };
+    pairs(100);
+    assert_eq!(pairs(1_000_000), 0, "it never misses");
+    for interval in 0..10 {
+        subsystem.end_interval();
+        assert_eq!(pairs(50_000), 1, "interval {interval}");
+    }
+    // Too few for a sample.
+    subsystem.end_interval();
+    assert_eq!(pairs(100), 1, "of the interval before");
+    subsystem.end_interval();
+    assert_eq!(pairs(100), 0);
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn samples_of_a_parent_are_the_childs_too() {
+    let (subsystem, malloc, heard) = guarded(1, false);
+    let memory: Vec<_> = (0..100).map(|_| malloc.alloc(layout(64), Gfp::KERNEL).unwrap()).collect();
+    // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+    unsafe {
+        subsystem.before_fork();
+        subsystem.after_fork_in_child();
+    }
+    assert!(memory.iter().any(|memory| is_sampled(&subsystem, *memory)));
+    // SAFETY: allocated above, freed once.
+    memory.into_iter().for_each(|memory| unsafe { malloc.free(memory) });
+    assert_eq!(heard.take(), []);
+}
