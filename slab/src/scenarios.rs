@@ -68,12 +68,12 @@ uslab_magazine::sync::scenarios! {
     }
 
     q1 {
-        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 500).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
+        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 12000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
         shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_beside_delayed_frees(3, 2));
         bug("who puts an object into a quarantine does not look back", "Q1", "a cache that nobody owns is left");
     }
     g2 {
-        loom("G2 two free a sample", Model::new(Bound::None, 10), hardened::two_free_a_sample);
+        loom("G2 two free a sample", Model::new(Bound::None, 12000), hardened::two_free_a_sample);
         shuttle("G2: two free a sample", RUNS, hardened::two_free_a_sample);
         #[cfg(loom)]
         bug("a slot is looked at and then taken", "G2", "Causality violation");
@@ -81,7 +81,7 @@ uslab_magazine::sync::scenarios! {
         bug("a slot is looked at and then taken", "G2", "two frees of one sample were right");
     }
     g2_again {
-        loom("G2 a slot is used again", Model::new(THREE, 50), || hardened::a_slot_is_used_again(2));
+        loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
         shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
     }
 

@@ -203,7 +203,7 @@ impl Cache {
     fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
-        if self.has_hooks() || self.config.zero_on_free {
+        if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
             // A constructor gets bytes that are initialised, and what is free is zero.
             flags |= Gfp::ZERO;
         }

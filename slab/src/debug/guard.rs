@@ -114,7 +114,9 @@ impl Slot {
     fn take(&self, from: u32) -> bool {
         planted!("a slot is looked at and then taken" => {
             let found = self.state.load(Acquire) == from;
-            self.state.store(BUSY, Relaxed);
+            if found {
+                self.state.store(BUSY, Relaxed);
+            }
             return found;
         });
         // Acquire: pairs with the Release of `give`. Relaxed: who fails looks at nothing.

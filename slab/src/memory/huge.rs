@@ -165,7 +165,8 @@ impl Pieces {
 /// Freed pieces whose addresses nobody gets for a while: an access is a fault.
 #[derive(Debug)]
 struct Resting {
-    regions: [Option<Region>; RESTING],
+    /// None where nothing rests: they do not belong on the stack of whoever makes them.
+    regions: Box<[Option<Region>]>,
     next: usize,
 }
 
@@ -275,7 +276,10 @@ impl Huge {
             frees: 0,
             reused: 0,
             unmapped: 0,
-            resting: Resting { regions: [const { None }; RESTING], next: 0 },
+            resting: Resting {
+                regions: (0..if guarded { RESTING } else { 0 }).map(|_| None).collect(),
+                next: 0,
+            },
         };
         Some(Self {
             backend,
