@@ -131,7 +131,7 @@ impl Making {
     }
     fn sample(&mut self, sample: &Sample) {
         let mut location_id = vec![];
-        sample.stack.each_function(|function| {
+        sample.each_function(|function| {
             let name = function.name.map_or_else(|| function.to_string(), str::to_owned);
             let (file, line) = function.file.unwrap_or_default();
             let id = self.function(&name, file);
