@@ -68,7 +68,7 @@ fn a_free_of_another_size_is_named() {
                 let usable = unsafe { malloc.usable_size(memory) };
                 // Without canaries a size is known by its class and by what a realloc leaves.
                 let is_seen =
-                    harden.canaries && size <= 30_000 || wrong > usable || wrong < usable / 2 && usable > 8;
+                    harden.canaries && size <= 30_000 || wrong > usable || wrong < usable / 2 && usable > 16;
                 if !is_seen {
                     continue;
                 }
@@ -81,7 +81,7 @@ fn a_free_of_another_size_is_named() {
                     .any(|kind| said == kind);
                 assert!(
                     named && (!harden.canaries || said == [CorruptionKind::WrongSize]),
-                    "{size} as {wrong}: {said:?}"
+                    "{size} as {wrong}: {said:?}, {usable} usable, {harden:?}"
                 );
             }
             // SAFETY: allocated above for this layout.

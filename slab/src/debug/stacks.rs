@@ -291,13 +291,14 @@ fn is_own(at: usize) -> bool {
 /// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
 /// looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Function<'a> {
+#[non_exhaustive]
+pub struct Function<'a> {
     /// Where the call returns to.
-    pub(crate) at: usize,
+    pub at: usize,
     /// The function's name.
-    pub(crate) name: Option<&'a str>,
+    pub name: Option<&'a str>,
     /// The file and the line of the call.
-    pub(crate) file: Option<(&'a str, u32)>,
+    pub file: Option<(&'a str, u32)>,
 }
 
 impl fmt::Display for Function<'_> {
