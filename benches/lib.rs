@@ -8,7 +8,7 @@
 //! | [`work`] | the loops that are timed, the same for all |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
 //! | [`team`] | the same work on many threads at once |
-//! | [`resident`] | resident memory |
+//! | [`resident`] | resident memory, time of CPUs |
 //! | [`rounds`] | the run: options, interleaved rounds |
 //! | [`child`] | subjects in other processes: under a preloaded malloc, of an older commit, or alone |
 //! | [`preload`] | the mallocs that there are to preload |

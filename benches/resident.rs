@@ -1,5 +1,7 @@
-//! Resident memory.
+//! Resident memory, and the time of CPUs that a process has taken.
 
+use anyhow::Context;
+use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io::Read;
 
@@ -27,4 +29,18 @@ fn read(rollup: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
+}
+
+/// Seconds of CPU that a process has used, in the system's calls for it and in its own code.
+///
+/// # Errors
+/// There is no such process.
+pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
+    // Behind the name, which may have blanks: proc_pid_stat(5), fields 14 and 15.
+    let path = format!("/proc/{process}/stat");
+    let stat = std::fs::read_to_string(&path).context(path)?;
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = sysconf(SysconfVar::CLK_TCK)?.context("no clock")? as f64;
+    let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
+    Ok([seconds(12)?, seconds(11)?])
 }

@@ -1,16 +1,17 @@
-//! What a server's users see of its memory: the example server on object caches, on `Box` and the C library, and on
-//! `Box` and mimalloc, each loaded by `redis-benchmark`.
+//! What a server's users see of its memory: the example server on object caches and on `Box`, this on `Uslab`, on the C library's
+//! malloc, and on its peers, each loaded by `redis-benchmark`.
 //!
 //! A server is started anew for each round. It gets values of four sizes under the same random keys, one size after the
 //! other, so that most of them replace a value of another size; then every key is deleted and all clients have gone.
 
 use anyhow::Context;
-use nix::unistd::{SysconfVar, sysconf};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use uslab_benches::resident::resident_of;
+use uslab_benches::preload::{Preload, peers};
+use uslab_benches::resident::{cpu_of, resident_of};
 use uslab_benches::{Bench, Column, Contender, Kind};
 
 /// Bytes of values: in size classes, and one of whole pages.
@@ -20,35 +21,39 @@ const CLIENTS: u32 = 50;
 const IDLE: Duration = Duration::from_secs(5);
 
 /// A server and how to start it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Subject {
-    name: &'static str,
+    name: String,
     kind: Kind,
     program: &'static str,
     memory: &'static str,
+    preload: Option<PathBuf>,
 }
 
-const SUBJECTS: &[Subject] = &[
-    Subject {
-        name: "object-caches",
-        kind: Kind::Ours,
-        program: env!("CARGO_BIN_EXE_server-system"),
-        memory: "uslab",
-    },
-    Subject {
-        name: "box-system",
-        kind: Kind::General,
-        program: env!("CARGO_BIN_EXE_server-system"),
+fn subjects() -> Vec<Subject> {
+    let system = env!("CARGO_BIN_EXE_server-system");
+    let built = [
+        ("object-caches", Kind::Ours, system, "uslab"),
+        ("box-uslab", Kind::Ours, env!("CARGO_BIN_EXE_server-uslab"), "box"),
+        #[cfg(feature = "peers")]
+        ("box-mimalloc", Kind::General, env!("CARGO_BIN_EXE_server-mimalloc"), "box"),
+    ];
+    let built = built.map(|(name, kind, program, memory)| Subject {
+        name: name.into(),
+        kind,
+        program,
+        memory,
+        preload: None,
+    });
+    let preloaded = peers().into_iter().map(|Preload { name, kind, library }| Subject {
+        name: format!("box-{name}"),
+        kind,
+        program: system,
         memory: "box",
-    },
-    #[cfg(feature = "peers")]
-    Subject {
-        name: "box-mimalloc",
-        kind: Kind::General,
-        program: env!("CARGO_BIN_EXE_server-mimalloc"),
-        memory: "box",
-    },
-];
+        preload: library,
+    });
+    built.into_iter().chain(preloaded).collect()
+}
 
 /// A running server, until it is dropped.
 struct Server {
@@ -57,8 +62,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(subject: Subject) -> anyhow::Result<Self> {
+    fn start(subject: &Subject) -> anyhow::Result<Self> {
         let mut command = Command::new(subject.program);
+        command.envs(subject.preload.iter().map(|library| ("LD_PRELOAD", library)));
         command.args(["--listen", "127.0.0.1:0", "--memory", subject.memory]).stdout(Stdio::piped());
         let mut process = command.spawn().context(subject.program)?;
         let mut line = String::new();
@@ -88,16 +94,6 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib: f64 = line.and_then(|line| line.trim().strip_suffix(" kB")).context("VmHWM")?.parse()?;
         Ok(kib * 1024.0)
-    }
-
-    /// Seconds of CPU that it has used, in the system's calls for it and in its own code.
-    fn cpu(&self) -> anyhow::Result<[f64; 2]> {
-        // Behind the name, which may have blanks: proc_pid_stat(5), fields 14 and 15.
-        let stat = self.proc("stat")?;
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = sysconf(SysconfVar::CLK_TCK)?.context("no clock")? as f64;
-        let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
-        Ok([seconds(12)?, seconds(11)?])
     }
 }
 
@@ -148,7 +144,7 @@ impl Load {
     }
 
     /// A round: a value for each column.
-    fn round(self, subject: Subject) -> anyhow::Result<Vec<f64>> {
+    fn round(self, subject: &Subject) -> anyhow::Result<Vec<f64>> {
         let server = Server::start(subject)?;
         let mut rows = Vec::new();
         for bytes in SIZES {
@@ -157,7 +153,7 @@ impl Load {
         let n = rows.len() as f64;
         let seconds: f64 = rows.iter().map(|[rate, _]| 1.0 / rate).sum();
         let p99 = rows.iter().map(|[_, p99]| p99).sum::<f64>() / n;
-        let cpu = server.cpu()?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
+        let cpu = cpu_of(server.process.id())?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
         let peak = server.peak()?;
         server.clear()?;
         std::thread::sleep(IDLE);
@@ -177,14 +173,15 @@ fn main() -> anyhow::Result<()> {
     for (case, pipelined, requests) in loads {
         let load = Load { requests, keys, pipelined };
         let contender = |subject: &Subject| {
-            let subject = *subject;
+            let subject = subject.clone();
+            let (name, kind) = (subject.name.clone(), subject.kind);
             let round = move || {
-                load.round(subject).unwrap_or_else(|error| {
+                load.round(&subject).unwrap_or_else(|error| {
                     eprintln!("{}: {error:#}", subject.name);
                     Vec::new()
                 })
             };
-            Contender::new(subject.name, subject.kind, round)
+            Contender::new(name, kind, round)
         };
         let columns = [
             Column::higher("throughput", "k/s"),
@@ -194,7 +191,7 @@ fn main() -> anyhow::Result<()> {
             Column::lower("peak", "MiB"),
             Column::lower("all deleted, clients gone", "MiB"),
         ];
-        bench.group(case, columns, SUBJECTS.iter().map(contender).collect());
+        bench.group(case, columns, subjects().iter().map(contender).collect());
     }
     bench.run()
 }

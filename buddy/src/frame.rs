@@ -182,6 +182,17 @@ unsafe impl Sync for Frame {}
 unsafe impl Send for Frame {}
 
 impl Frame {
+    /// For debuggers: bytes of a frame, and where in it link, state, head, owner and data lie.
+    #[doc(hidden)]
+    pub const LAYOUT: [usize; 6] = [
+        size_of::<Self>(),
+        core::mem::offset_of!(Self, link),
+        core::mem::offset_of!(Self, state),
+        core::mem::offset_of!(Self, head),
+        core::mem::offset_of!(Self, owner),
+        core::mem::offset_of!(Self, data),
+    ];
+
     #[cfg(any(loom, shuttle))]
     fn new() -> Self {
         Self {
@@ -488,6 +499,16 @@ pub struct FrameList {
 }
 
 impl FrameList {
+    /// For debuggers: bytes of a list, and where in it the number of its first page lies, which is one if the list is not empty,
+    /// and where its length.
+    #[doc(hidden)]
+    pub const LAYOUT: [usize; 3] = {
+        // SAFETY: a `Some` of a number without padding has no bytes that are not initialised.
+        let first: [u32; 2] = unsafe { core::mem::transmute(Some(Pfn::new(u32::MAX - 1))) };
+        let number = if first[0] == u32::MAX - 1 { 0 } else { size_of::<u32>() };
+        [size_of::<Self>(), core::mem::offset_of!(Self, head) + number, core::mem::offset_of!(Self, len)]
+    };
+
     /// An empty list.
     pub const fn new() -> Self {
         Self { head: None, tail: None, len: 0 }

@@ -246,9 +246,12 @@ impl Region {
     /// Nobody uses the bytes in `range` while they are inaccessible.
     pub unsafe fn protect(&self, range: Range<usize>, accessible: bool) -> bool {
         let access = if accessible { Access::ReadWrite } else { Access::Nothing };
-        // SAFETY: `holds` checks that the range is this region's; by contract nobody uses it.
-        self.holds(&range)
-            && source!(&self.backing, source => unsafe { source.protect(self.at(&range), range.len(), access) })
+        if !self.holds(&range) {
+            return false;
+        }
+        let (at, bytes) = (self.at(&range), range.len());
+        // SAFETY: the range is this region's; by contract nobody uses it.
+        source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
     }
 
     /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
@@ -368,12 +371,6 @@ impl Region {
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
-    /// Leaves the memory out of core dumps; `false` if the system does not, and on [`Backend::Heap`].
-    pub fn hide_from_dumps(&self) -> bool {
-        // SAFETY: the region as a whole.
-        source!(&self.backing, source => unsafe { source.hide_from_dumps(self.base, self.bytes()) })
-    }
-
     /// Where a range that the region [holds](Self::holds) begins.
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: at most one past the end of the region.
@@ -477,12 +474,11 @@ impl Reserved {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, backend.of_tables(), faults)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
-    /// The same, of which what is not committed reads as zero; never in huge pages, nor in core dumps.
+    /// The same, of which what is not committed reads as zero; never in huge pages.
     pub fn readable(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // A few bytes for each page that somebody uses.
         region.advise(HugePages::Never);
-        region.hide_from_dumps();
         Some(Self { region, committed: Counter::new(0), point })
     }
     /// Gives the addresses behind the first `bytes` bytes back to the system, but for the rest of the step that they are

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
-use uslab_magazine::sync::{Rank, tell};
+use uslab_magazine::sync::{Counter, Rank, tell};
 use uslab_magazine::tracepoints::{Step, Tracepoints};
 use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
 
@@ -29,7 +29,6 @@ impl StackMemory {
         let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // Of each class hardly more than its first page is ever used.
         region.advise(HugePages::Never);
-        region.hide_from_dumps();
         let whole = if at_once > 0 && region.commit(0..at_once) { at_once } else { 0 };
         Some(Self { region, faults: faults.clone(), whole })
     }
@@ -76,13 +75,22 @@ pub struct Tables {
     tracepoints: Arc<Tracepoints>,
     /// With room for all that there may be.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
+    /// Whether their inlined paths are closed, as 1; the list's lock protects it.
+    inlined_closed: Counter,
 }
 
 impl Tables {
     pub(crate) fn new(cpus: Cpus, backend: Backend, faults: &Faults) -> Option<Self> {
         let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
-        let made = Self { cpus, backend, faults: faults.clone(), tracepoints, tables };
+        let made = Self {
+            cpus,
+            backend,
+            faults: faults.clone(),
+            tracepoints,
+            tables,
+            inlined_closed: Counter::new(0),
+        };
         let first = made.make(false)?;
         made.tables.lock().push(first);
         Some(made)
@@ -138,6 +146,9 @@ impl Tables {
         let table = self.make(true)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
+        if self.inlined_closed.get() > 0 && !table.close_inlined() {
+            return None;
+        }
         if tables.len() < MOST {
             tables.push(table);
         }
@@ -167,6 +178,19 @@ impl Tables {
     /// Cost: one fence for each table.
     pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
+    }
+
+    /// Lets all inlined paths miss from now on, or no more: see [`Table::close_inlined`]. `false` if that cannot be had: then they
+    /// are open.
+    pub fn close_inlined(&self, close: bool) -> bool {
+        // Held throughout, so that a table that is made meanwhile knows.
+        let tables = self.tables.lock();
+        let closed = close && tables.iter().all(|table| table.close_inlined());
+        if !closed {
+            tables.iter().for_each(|table| table.open_inlined());
+        }
+        self.inlined_closed.set(closed.into());
+        closed == close
     }
 
     /// What the drains of each table did so far.

@@ -125,6 +125,31 @@ fn given_back_memory_leaves_the_process() {
 }
 
 #[test]
+#[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
+fn the_frames_of_discarded_pages_leave_the_process() {
+    const N: usize = 8 * 1024;
+    let pages = made(PageConfig { keep_free: None, ..normal(N as u32) });
+    let frames = pages.frames();
+    // 64 frames a page.
+    let resident = || {
+        let mut each = [0_u8; N / 64];
+        let first = std::ptr::from_ref(frames.frame(Pfn::new(0))).cast_mut();
+        // SAFETY: the frames of the range begin a page, and fill as many as there are bytes.
+        let known =
+            unsafe { nix::libc::mincore(first.cast(), N * size_of::<crate::Frame>(), each.as_mut_ptr()) };
+        assert_eq!(known, 0);
+        each.iter().filter(|page| **page & 1 == 1).count()
+    };
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    assert_eq!(resident(), N / 64, "each page of frames was written");
+    // A block of the highest order is decommitted; the last one of each stays out, so that smaller ones are discarded.
+    let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
+    assert_eq!(pages.trim(), (N - kept.len()) * PAGE_SIZE);
+    // Of each 1,024 pages some frames say which blocks they begin: 512, 256, 128, 64 of them and what is in one page of frames.
+    assert_eq!(resident(), kept.len() * 5);
+}
+
+#[test]
 fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);

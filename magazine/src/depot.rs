@@ -54,6 +54,16 @@ impl Block {
     }
 }
 
+#[cfg(not(any(loom, shuttle)))]
+impl Slot {
+    /// For debuggers: where the address of the next one lies, and the length and the rounds of its magazine.
+    pub(crate) const LAYOUT: [usize; 3] = {
+        let magazine = core::mem::offset_of!(Self, magazine);
+        let [len, rounds] = Magazine::LAYOUT;
+        [core::mem::offset_of!(Self, next), magazine + len, magazine + rounds]
+    };
+}
+
 /// A list of them, the newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Option<Block>);
@@ -147,6 +157,11 @@ impl Depot {
         })
     }
 
+    /// Where the address of the newest magazine's slot lies, for debuggers.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn first(&self) -> usize {
+        self.full.place().addr() + core::mem::offset_of!(Full, magazines)
+    }
     /// How many magazines lie here, as a hint.
     pub(crate) fn len(&self) -> u32 {
         // Relaxed: a pop that misses a push it did not happen after is a pop that came before it.

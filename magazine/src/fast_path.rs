@@ -47,6 +47,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         }
     }
 
+    /// The same for an owner who inlines it: it can be [closed](Table::close_inlined), and leaves the paths behind a miss as they are.
+    pub(crate) fn inlined(self, table: &Table<M>) -> Self {
+        Self { pcpu: PcpuPtr::inlined(table), ..self }
+    }
+
     /// Whether both are open, and of one table.
     fn is_beside(&self, other: &Self) -> bool {
         self.class != NO_CLASS && self.pcpu == other.pcpu && self.table == other.table
@@ -56,6 +61,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
     pub(crate) fn class(&self) -> Class {
         self.class
+    }
+    /// For debuggers: where it is written where the stack lies.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn stack_place(&self) -> usize {
+        (&raw const self.class.stack).addr()
     }
 
     /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then

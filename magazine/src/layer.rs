@@ -282,7 +282,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Its inlined path by itself. It always misses on a machine with several nodes, where each operation asks for a node.
     #[doc(hidden)]
     pub fn fast_path(&self) -> FastPath<R, M> {
-        if self.nodes.len() == 1 { self.nodes[0].fast_path } else { FastPath::disabled() }
+        match &*self.nodes {
+            [node] => node.fast_path.inlined(&self.table),
+            _ => FastPath::disabled(),
+        }
     }
     /// What serves its stacks.
     pub fn mechanism(&self) -> Mechanism {
@@ -369,18 +372,21 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        self.pop().or_else(|| self.alloc_new(supplier))
+    }
+    /// The first step of [`alloc`](Self::alloc) by itself: a round that this CPU's stack holds.
+    #[inline]
+    #[doc(hidden)]
+    pub fn pop(&self) -> Option<R> {
         // SAFETY: this layer lives.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
-            .or_else(|| self.alloc_new(supplier))
     }
-    /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
+    /// The same as `alloc`, in the course of an operation that may have done something before, and goes on elsewhere if there is no
     /// round.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // SAFETY: this layer lives.
-        unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
-            .or_else(|| self.alloc_slow(op, supplier))
+        self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
     /// What slow paths keep of an operation is made here, so that it costs the fast ones no place on the stack.

@@ -13,6 +13,8 @@ uslab_sync::ranks! {
         Caches,
         /// Who waits for an object of a cache.
         Waiters,
+        /// The samples of a heap profile, and whether one runs.
+        Profile,
         /// The list of tables.
         Tables,
         /// What serialises the drains of a table.

@@ -20,6 +20,11 @@ pub(crate) struct Magazine {
 unsafe impl Send for Magazine {}
 
 impl Magazine {
+    /// For debuggers: where its length and its rounds lie.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const LAYOUT: [usize; 2] =
+        [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
+
     #[inline]
     pub(crate) fn new() -> Self {
         Self { len: 0, rounds: [NonNull::dangling(); MAX_CAPACITY as usize] }

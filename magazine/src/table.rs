@@ -1,7 +1,7 @@
 //! One table a CPU: where the stacks of all classes lie, and how somebody else takes them away.
 //!
 //! ```text
-//!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give
+//!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; twice
 //!                          │       └──> region of CPU 1
 //!                          └──> region of CPU 0
 //!  the empty region: never committed, all zero: every operation misses there
@@ -12,6 +12,9 @@
 //! stacks that it came for (their rounds stay where they lie and are its own now), puts the word back, and only then
 //! empties what it has closed. So a CPU is without its region for as long as it takes to write a few words, whatever lies
 //! on the stacks; and one fence serves all CPUs and all classes that a drain wants.
+//!
+//! The words are there twice: inlined paths read a set of their own. So these alone can be closed
+//! ([`Table::close_inlined`]): then they miss whatever lies on the stacks, while the paths behind a miss use the same stacks as ever.
 //!
 //! ## Rules
 //!
@@ -160,6 +163,8 @@ pub struct Table<M> {
     refused: Counter,
     /// In nanoseconds.
     longest_away: Counter,
+    /// Whether inlined paths are closed, as 1; the lock of drains protects it.
+    inlined_closed: Counter,
     tracepoints: Arc<Tracepoints>,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
@@ -210,6 +215,11 @@ impl<M: Memory> Regions for Table<M> {
     fn spare_words(&self) -> NonNull<u8> {
         self.memory.base()
     }
+    #[cfg(not(any(loom, shuttle)))]
+    fn inlined_words(&self) -> NonNull<u8> {
+        // SAFETY: as of the others, behind all of them.
+        unsafe { self.words().add(Self::word_bytes(&self.cpus)) }
+    }
     #[cfg(any(loom, shuttle))]
     fn current(&self, cpu: u32) -> Option<Region<'_>> {
         self.current(cpu)
@@ -240,9 +250,13 @@ impl<M: Memory> Table<M> {
         let align = if cfg!(any(loom, shuttle)) { LINE } else { crate::memory::ALIGN };
         region.next_multiple_of(align)
     }
+    /// Bytes of a set of words, spare ones included.
+    fn word_bytes(cpus: &Cpus) -> usize {
+        (SPARE + cpus.slots() as usize) * WORD
+    }
     /// Bytes in front of the first region.
     fn front(cpus: &Cpus) -> usize {
-        ((SPARE + cpus.slots() as usize) * WORD).next_multiple_of(crate::memory::ALIGN)
+        (2 * Self::word_bytes(cpus)).next_multiple_of(crate::memory::ALIGN)
     }
 
     /// A table without a class.
@@ -304,6 +318,7 @@ impl<M: Memory> Table<M> {
             passes: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
+            inlined_closed: Counter::new(0),
             tracepoints,
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
@@ -319,8 +334,9 @@ impl<M: Memory> Table<M> {
         #[cfg(not(any(loom, shuttle)))]
         {
             let empty = table.home(cpus.count());
-            for slot in 0..SPARE + cpus.slots() as usize {
-                let cpu = slot.wrapping_sub(SPARE);
+            let set = SPARE + cpus.slots() as usize;
+            for slot in 0..2 * set {
+                let cpu = (slot % set).wrapping_sub(SPARE);
                 let region = if cpu < cpus.count() as usize { table.home(cpu as u32) } else { empty };
                 // SAFETY: the words were committed, and nobody else knows them yet.
                 unsafe {
@@ -367,7 +383,19 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
+    /// The one that inlined paths read.
+    #[cfg(not(any(loom, shuttle)))]
+    fn inlined_word(&self, cpu: u32) -> &AtomicPtr<u8> {
+        debug_assert!(cpu < self.cpus.count());
+        // SAFETY: as above.
+        unsafe { self.inlined_words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
+    }
 
+    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn homes(&self) -> [usize; 3] {
+        [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
+    }
     /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
@@ -397,7 +425,9 @@ impl<M: Memory> Table<M> {
     fn take_away(&self, cpu: u32) {
         // Relaxed: the fence shows it, and until then either region will do.
         #[cfg(not(any(loom, shuttle)))]
-        self.word(cpu).store(self.home(self.cpus.count()).as_ptr(), Relaxed);
+        for word in [self.word(cpu), self.inlined_word(cpu)] {
+            word.store(self.home(self.cpus.count()).as_ptr(), Relaxed);
+        }
         #[cfg(any(loom, shuttle))]
         self.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
         tell!(self => "takes the region of CPU {cpu} away");
@@ -406,7 +436,13 @@ impl<M: Memory> Table<M> {
     fn put_back(&self, cpu: u32) {
         // Release: what a drain did to the region is seen by every operation that finds it again.
         #[cfg(not(any(loom, shuttle)))]
-        self.word(cpu).store(self.home(cpu).as_ptr(), Release);
+        {
+            self.word(cpu).store(self.home(cpu).as_ptr(), Release);
+            if self.inlined_closed.get() == 0 {
+                // Release: as above.
+                self.inlined_word(cpu).store(self.home(cpu).as_ptr(), Release);
+            }
+        }
         #[cfg(any(loom, shuttle))]
         self.words[cpu as usize].store(cpu as usize, Release);
         tell!(self => "puts the region of CPU {cpu} back");

@@ -6,9 +6,13 @@
 //! together. The top one, from which allocations are served and on which frees land, is what Bonwick and Adams call *loaded*;
 //! the one below is *previous*.
 
+#[cfg(not(any(loom, shuttle)))]
+use crate::depot::Slot;
 use crate::layer::{Layer, Round};
 use crate::memory::Memory;
 use crate::region::LEN;
+#[cfg(not(any(loom, shuttle)))]
+use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
 /// A layer, looked at. `T` is what stands for a round.
@@ -44,6 +48,32 @@ pub struct MagazineView<T> {
     pub rounds: Vec<T>,
     /// How many it has room for.
     pub capacity: u32,
+}
+
+/// For debuggers: how far the lowest round of a stack lies behind its head, whose low 16 bits are the number of rounds; and where
+/// in a depot's slot the address of the next one lies, the length of its magazine, and the rounds.
+#[cfg(not(any(loom, shuttle)))]
+#[doc(hidden)]
+pub const LAYOUT: [usize; 4] = {
+    let [next, len, rounds] = Slot::LAYOUT;
+    [NULL + ROUND, next, len, rounds]
+};
+
+#[cfg(not(any(loom, shuttle)))]
+impl<R: Round, M: Memory> Layer<R, M> {
+    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    #[doc(hidden)]
+    pub fn homes(&self) -> [usize; 3] {
+        self.table.homes()
+    }
+    /// For debuggers: where it is written how far the head of the first node's stack is from the start of a region, and where the
+    /// address of the first slot of its depot; how far those of the next node are, and how many nodes there are.
+    #[doc(hidden)]
+    pub fn places(&self) -> [usize; 4] {
+        let [stack, depot] =
+            self.nodes.first().map_or([0; 2], |node| [node.fast_path.stack_place(), node.depot.first()]);
+        [stack, depot, size_of_val(&*self.nodes) / self.nodes.len().max(1), self.nodes.len()]
+    }
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {

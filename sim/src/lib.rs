@@ -21,6 +21,7 @@ pub mod calibrate;
 pub mod cli;
 mod course;
 pub mod diff;
+pub mod flame;
 #[cfg(any(test, uslab_fuzz))]
 #[doc(hidden)]
 pub mod fuzz;

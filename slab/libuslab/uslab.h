@@ -53,11 +53,17 @@ typedef struct uslab_cache uslab_cache;
 enum {
     USLAB_HARDWARE_ALIGN = 1, /* aligns objects to the cache line, or to the part of it that they fill */
     USLAB_ZERO_ON_FREE = 2,   /* fills objects with zeros when they are freed; not with a constructor or a destructor */
-    USLAB_CHECK_FREES = 4,    /* each free looks whether it is of an object in use: some 4 ns an object */
+    USLAB_CHECK_FREES = 4,    /* each free looks whether it is of an object in use: some 5 ns an object */
     USLAB_MERGE = 8,          /* may share its slabs, numbers and reports with other caches of that size that ask for it */
     USLAB_RECLAIMABLE = 16,   /* its objects can be dropped when memory is short */
     USLAB_DMA = 32,           /* its pages are of zone DMA */
-    USLAB_NO_MAGAZINES = 64   /* nothing is kept for CPUs: each call takes a lock; for caches that are rarely used */
+    USLAB_NO_MAGAZINES = 64,  /* nothing is kept for CPUs: each call takes a lock; for caches that are rarely used */
+    /* To find mistakes, as Linux's slab_debug; each of these checks frees, too. What is found is reported, with who allocated the object
+       and who freed it, and ends the program. Under libuslab USLAB_OPTIONS=slab_debug=FZPU does it for all caches. */
+    USLAB_RED_ZONE = 128, /* Z: the bytes around each object are watched */
+    USLAB_POISON = 256,   /* P: free objects are overwritten, and watched; not with a constructor or a destructor */
+    USLAB_USERS = 512,    /* U: who allocated an object, and who freed it: a microsecond each */
+    USLAB_TRACE = 1024    /* T: each allocation and free is told on standard error */
 };
 
 /* What `limit` counts. */
@@ -136,6 +142,13 @@ void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects);
 /* Gives back all slabs without objects in use, those whose objects are merely kept for CPUs included. How many. */
 size_t uslab_cache_shrink(uslab_cache *cache);
 
+/* Looks at all objects of a cache with USLAB_RED_ZONE or USLAB_POISON: whether anybody wrote where nobody may. That is reported as ever, and
+   ends the program. 0 of a cache that is well. Only while nobody else uses the cache. */
+uint64_t uslab_cache_validate(const uslab_cache *cache);
+
+/* Writes who allocated the objects in use, by call stack: of a cache with USLAB_USERS. USLAB_NOT_WRITTEN with `errno`. */
+int uslab_cache_alloc_traces(const uslab_cache *cache, int fd);
+
 /* Ends an interval: gives back what was kept for CPUs and not needed since the last one. How many objects. */
 uint64_t uslab_cache_reap(uslab_cache *cache);
 
@@ -172,6 +185,11 @@ size_t uslab_reap(void);
 /* Writes the table of the caches that ever had a slab (under libuslab, malloc's, too) as /proc/slabinfo has it. USLAB_NOT_WRITTEN
    with `errno`. */
 int uslab_slabinfo(int fd);
+
+/* Writes who holds objects, by call stack, and how many of these no word of the process's memory leads to: of caches whose frees are
+   checked, with USLAB_USERS by whom they were allocated. Under libuslab USLAB_OPTIONS=leaks=1 tells the unreachable ones when the process
+   ends, malloc's, too. USLAB_NOT_WRITTEN with `errno`. */
+int uslab_leaks(int fd);
 
 #ifdef __cplusplus
 }

@@ -108,8 +108,8 @@ impl<'c> Block<'c> {
     /// Cost: as [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
-            Origin::Cache(cache) => cache.geometry().stride(),
-            Origin::Mempool(pool) => pool.cache().geometry().stride(),
+            Origin::Cache(cache) => cache.geometry().usable(),
+            Origin::Mempool(pool) => pool.cache().geometry().usable(),
             // SAFETY: allocated from there, and not freed before the block is dropped.
             Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
             #[cfg(not(any(loom, shuttle)))]
@@ -138,6 +138,17 @@ impl<'c> Block<'c> {
         unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), n) }
     }
 
+    /// Writes to its front. What is written need not be zeroed first.
+    ///
+    /// # Panics
+    /// There are more bytes than the block has.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.layout.size(), "{} bytes for {}", bytes.len(), self.layout.size());
+        // SAFETY: the block owns so many bytes, and the borrow is exclusive: `bytes` lie elsewhere.
+        unsafe { self.memory.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        self.initialised.set(self.initialised.get().max(bytes.len()));
+    }
+
     /// Makes the first `n` bytes initialised, at most all; how many these are.
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
@@ -148,6 +159,13 @@ impl<'c> Block<'c> {
             self.initialised.set(n);
         }
         n
+    }
+}
+
+/// For owners of bytes as others know them, such as `bytes::Bytes::from_owner`.
+impl AsRef<[u8]> for Block<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }
 
@@ -254,6 +272,20 @@ mod tests {
         assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap().usable_size(), 64);
         assert_eq!(subsystem.kmalloc().alloc_block(65, Gfp::KERNEL).unwrap().usable_size(), 96);
         assert_eq!([0, 65, 8193, 32_769].map(of_malloc), [0, 80, 10_240, 65_536]);
+    }
+
+    #[test]
+    fn what_is_written_is_not_zeroed_and_the_rest_is() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
+        cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
+        let mut block = cache.alloc_block(Gfp::KERNEL).unwrap();
+        block.write(b"hello");
+        block.write(b"J");
+        assert_eq!((block.front(5), &block.as_ref()[5..]), (&b"Jello"[..], &[0; 59][..]));
+        let too_much = std::panic::AssertUnwindSafe(|| block.write(&[1; 65]));
+        assert!(std::panic::catch_unwind(too_much).is_err());
+        assert_eq!(block.front(6), b"Jello\0");
     }
 
     #[test]

@@ -218,6 +218,8 @@ pub enum StartError {
     Kmalloc,
     /// The global subsystem is being started by this very thread.
     Starting,
+    /// There is a global subsystem already, which has another [`Config`](crate::Config).
+    Started,
 }
 
 impl fmt::Display for StartError {
@@ -226,6 +228,7 @@ impl fmt::Display for StartError {
             Self::Pages(error) => error.fmt(f),
             Self::SideTable => f.write_str("no address space for the side tables"),
             Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
+            Self::Started => f.write_str("the global subsystem has been started before"),
             Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
         }
     }

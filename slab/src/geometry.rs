@@ -66,19 +66,20 @@ impl OrderRule {
         4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
     }
 
-    /// The order of a slab of objects that lie `stride` bytes apart; `None` if no block holds one.
-    fn order(&self, stride: usize) -> Option<Order> {
+    /// The order of a slab of objects that lie `stride` bytes apart, behind `lead` bytes; `None` if no block holds one.
+    fn order(&self, lead: usize, stride: usize) -> Option<Order> {
         let bytes = |order: u8| PAGE_SIZE << order;
+        let room = |order: u8| bytes(order).saturating_sub(lead);
         let max = self.max_order.min(MAX_ORDER);
-        let wanted = self.wanted().min((bytes(max) / stride).max(1));
-        let start = Order::for_bytes(wanted * stride)?.get().max(self.min_order);
-        if start <= MAX_ORDER && bytes(start) / stride > MAX_OBJECTS {
+        let wanted = self.wanted().min((room(max) / stride).max(1));
+        let start = Order::for_bytes(lead + wanted * stride)?.get().max(self.min_order);
+        if start <= MAX_ORDER && room(start) / stride > MAX_OBJECTS {
             return Order::new(Order::for_bytes(MAX_OBJECTS * stride)?.get().saturating_sub(1));
         }
         [16, 8, 4, 2]
             .iter()
-            .find_map(|part| (start..=max).find(|&order| bytes(order) % stride <= bytes(order) / part))
-            .map_or_else(|| Order::for_bytes(stride), Order::new)
+            .find_map(|part| (start..=max).find(|&order| room(order) % stride <= bytes(order) / part))
+            .map_or_else(|| Order::for_bytes(lead + stride), Order::new)
     }
 }
 
@@ -123,7 +124,8 @@ impl std::error::Error for GeometryError {}
 ///
 /// * `stride` is a multiple of `align`, `align` a power of two and at least a word. A block of pages is aligned to its
 ///   own size, which is at least `stride`: hence every object is aligned.
-/// * `1 <= objects <= MAX_OBJECTS` and `objects * stride <= slab_bytes`; the same for `min_order`.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride <= slab_bytes`; the same for `min_order`.
+/// * `lead` is a multiple of `align`. It is 0 without red zones.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -139,6 +141,10 @@ pub struct Geometry {
     object_size: u32,
     stride: u32,
     align: u32,
+    /// Bytes in front of the first object.
+    lead: u32,
+    /// The most objects in a slab.
+    most: u32,
     order: Order,
     min_order: Order,
     /// `2^RECIPROCAL_SHIFT / stride`, rounded up past it: see [`Geometry::index`].
@@ -165,13 +171,31 @@ impl Geometry {
     /// # Errors
     /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
-        Self::with_tail(size, 0, align, rule)
+        Self::laid_out(size, align, 0, 0, rule)
+    }
+    /// The same with at least `zone` bytes on both sides of each object: what lies between two is half the first one's, half the second's.
+    pub(crate) fn with_zones(
+        size: usize,
+        align: usize,
+        zone: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, zone, zone, rule)
     }
     /// The same with at least `tail` bytes behind each object that are not its user's.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
         align: usize,
+        rule: &OrderRule,
+    ) -> Result<Self, GeometryError> {
+        Self::laid_out(size, align, 0, tail, rule)
+    }
+    fn laid_out(
+        size: usize,
+        align: usize,
+        before: usize,
+        behind: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
         if size == 0 {
@@ -182,20 +206,30 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let whole = size.checked_add(tail);
+        let whole = size.checked_add(before + behind);
         let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };
-        let too_large = GeometryError::TooLarge { stride };
+        let lead = if before == 0 { 0 } else { ((stride - size) / 2).next_multiple_of(align) };
+        let too_large = GeometryError::TooLarge { stride: lead + stride };
         Ok(Self {
             object_size: size as u32,
             stride: stride as u32,
             align: align as u32,
-            order: rule.order(stride).ok_or(too_large)?,
-            min_order: Order::for_bytes(stride).ok_or(too_large)?,
+            lead: lead as u32,
+            most: MAX_OBJECTS as u32,
+            order: rule.order(lead, stride).ok_or(too_large)?,
+            min_order: Order::for_bytes(lead + stride).ok_or(too_large)?,
             reciprocal: (1 << RECIPROCAL_SHIFT) / stride as u64 + 1,
         })
+    }
+
+    /// The same with at most so many objects in a slab, which is no larger than they need.
+    pub(crate) fn at_most(self, objects: usize) -> Self {
+        let most = objects.clamp(1, self.most as usize);
+        let order = Order::for_bytes(self.lead() + most * self.stride()).unwrap_or(self.order);
+        Self { most: most as u32, order: order.min(self.order), ..self }
     }
 
     /// The alignment that an object of `size` bytes has when it is aligned to the hardware: a cache line, halved
@@ -217,6 +251,20 @@ impl Geometry {
     pub const fn stride(&self) -> usize {
         self.stride as usize
     }
+    /// Bytes from the beginning of a slab to its first object: 0, but for the [red zone](crate::debug::flags) of that.
+    pub const fn lead(&self) -> usize {
+        self.lead as usize
+    }
+    /// Bytes of the red zones before and behind each object, as many as there are.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models do not look at bytes"))]
+    pub(crate) const fn zones(&self) -> (usize, usize) {
+        let gap = self.stride() - self.object_size();
+        if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
+    }
+    /// Bytes that a user may write to: what rounding adds to an object, too, unless it is watched.
+    pub(crate) const fn usable(&self) -> usize {
+        if self.lead == 0 { self.stride() } else { self.object_size() }
+    }
     /// Alignment of every object, in bytes.
     pub const fn align(&self) -> usize {
         self.align as usize
@@ -235,12 +283,13 @@ impl Geometry {
     }
     /// Objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
-        let n = order.bytes() / self.stride();
-        if n < MAX_OBJECTS { n } else { MAX_OBJECTS }
+        let n = order.bytes().saturating_sub(self.lead()) / self.stride();
+        let most = self.most as usize;
+        if n < most { n } else { most }
     }
     /// Bytes at the end of a slab of the usual order that no object uses.
     pub const fn waste(&self) -> usize {
-        self.order.bytes() - self.objects() * self.stride()
+        self.order.bytes() - self.lead() - self.objects() * self.stride()
     }
     /// How many slabs a node keeps on its partial and empty lists before a slab that becomes empty is given back:
     /// half the bit length of the stride, 5 to 10 (`set_min_partial`).
@@ -257,6 +306,7 @@ impl Geometry {
     /// Which object begins `offset` bytes into the slab; `None` inside of one. Cost: two multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
+        let Some(offset) = offset.checked_sub(self.lead()) else { return None };
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
@@ -269,7 +319,7 @@ impl Geometry {
     /// Bytes from the beginning of the slab to object `index`.
     #[inline(always)]
     pub const fn offset(&self, index: usize) -> usize {
-        index * self.stride()
+        self.lead() + index * self.stride()
     }
 }
 
@@ -343,11 +393,51 @@ mod tests {
             }
         }
 
+        /// Zones lie around each object and nowhere else, and nothing of it outside of the slab.
+        #[test]
+        fn objects_with_zones_lie_inside_are_aligned_and_apart(
+            size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
+        ) {
+            let align = 1 << align;
+            let rule = OrderRule::for_cpus(cpus);
+            let geometry = Geometry::with_zones(size, align, WORD, &rule).unwrap();
+            let (left, right) = geometry.zones();
+            prop_assert!(left >= WORD && right >= WORD && geometry.lead() >= left);
+            prop_assert_eq!(left + size + right, geometry.stride());
+            prop_assert_eq!(geometry.usable(), size);
+            for order in [geometry.order(), geometry.min_order()] {
+                let objects = geometry.objects_at(order);
+                prop_assert!((1..=MAX_OBJECTS).contains(&objects));
+                let index = index % objects;
+                let offset = geometry.offset(index);
+                prop_assert!(offset.is_multiple_of(align) && offset >= left);
+                prop_assert!(offset + size + right <= order.bytes());
+                prop_assert_eq!(geometry.index(offset), Some(index));
+                prop_assert_eq!(geometry.index(offset + 1), None);
+                prop_assert!(geometry.has(objects - 1, order));
+                prop_assert!(objects == MAX_OBJECTS || !geometry.has(objects, order));
+            }
+            prop_assert_eq!(geometry.index(0), None);
+            prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
+        }
+
+        /// Of what is limited no more lie in a slab, and no slab is larger than they need.
+        #[test]
+        fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+            let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
+            let few = whole.at_most(most);
+            prop_assert_eq!(few.objects(), most.min(whole.objects()));
+            prop_assert!(few.order() <= whole.order() && few.order() >= few.min_order());
+            prop_assert!(few.order() == few.min_order() || few.objects() * few.stride() > few.order().bytes() / 2);
+            prop_assert!(!few.has(few.objects(), few.order()));
+        }
+
         #[test]
         fn objects_lie_inside_and_are_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
             prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
             prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());
+            prop_assert_eq!((geometry.lead(), geometry.zones(), geometry.usable()), (0, (0, 0), geometry.stride()));
             prop_assert!(geometry.stride() >= size && geometry.stride().is_multiple_of(geometry.align()));
             prop_assert!(geometry.align() >= 1 << align);
             prop_assert!(geometry.min_order() <= geometry.order());

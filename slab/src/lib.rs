@@ -119,6 +119,7 @@ pub use self::{
     cache::{Live, Mempool, Prefilled, kmem_cache},
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
+    debug::flags::{DebugRules, SlabDebug},
     debug::harden::Harden,
     debug::{corruption, faults, harden},
     error::{AllocError, Busy, CacheError},
@@ -148,6 +149,9 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;

@@ -5,7 +5,7 @@ use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use crate::shadow::{Refuse, caches, memory, pages};
-use crate::{Gfp, Magazines};
+use crate::{Gfp, Magazines, SlabDebug};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -332,8 +332,15 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
         Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
         Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
     ]);
-    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32)
-        .prop_map(|(nodes, size, magazines, limit)| caches::Setup { nodes, size, magazines, limit })
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug()).prop_map(
+        |(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug },
+    )
+}
+
+/// Nothing in half of the cases. Traces would be lines on standard error.
+fn debug() -> impl Strategy<Value = SlabDebug> {
+    let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
+    prop_oneof![Just(SlabDebug::empty()), flags]
 }
 
 fn cache_step() -> impl Strategy<Value = caches::Step> {
@@ -410,8 +417,8 @@ proptest! {
 
     /// Memory of all sizes, most of it above the classes, against a map of what is out.
     #[test]
-    fn memory_against_a_shadow(steps in prop::collection::vec(memory_step(), 1..40)) {
-        memory::run(uslab_buddy::Backend::Os, &steps);
+    fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+        memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 

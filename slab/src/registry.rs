@@ -23,9 +23,25 @@ pub(crate) struct List<T> {
     gone: usize,
     /// The number of the next entry.
     next: u64,
+    /// Where the entries lie, and how many they are, for debuggers.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for debuggers"))]
+    place: [usize; 2],
 }
 
 impl<T> List<T> {
+    /// For debuggers: where their place is; bytes of an entry, where in it the address of an `Arc`'s memory lies, which is null if
+    /// the entry came off, and how far behind that the value begins.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const LAYOUT: [usize; 4] = [
+        core::mem::offset_of!(Self, place),
+        size_of::<(u64, Option<Weak<T>>)>(),
+        core::mem::offset_of!((u64, Option<Weak<T>>), 1),
+        // Two counts are in front of it.
+        if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
+    ];
+    fn placed(&mut self) {
+        self.place = [self.entries.as_ptr().addr(), self.entries.len()];
+    }
     /// Where they lie, alive or not.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
         self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
@@ -35,7 +51,7 @@ impl<T> List<T> {
 impl<T> Registry<T> {
     /// Empty; its lock has that rank.
     pub(crate) fn new(rank: Rank) -> Self {
-        Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0 }))
+        Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0, place: [0; 2] }))
     }
 
     pub(crate) fn push(&self, entry: &Arc<T>) {
@@ -54,7 +70,8 @@ impl<T> Registry<T> {
             }
             let number = list.next;
             list.next += 1;
-            return list.entries.push((number, Some(Arc::downgrade(entry))));
+            list.entries.push((number, Some(Arc::downgrade(entry))));
+            return list.placed();
         }
     }
 
@@ -76,6 +93,7 @@ impl<T> Registry<T> {
         if 2 * list.gone > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
             list.gone = 0;
+            list.placed();
         }
         drop(list);
         drop(gone);

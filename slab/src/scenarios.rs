@@ -2,8 +2,8 @@
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
-//! L2-L8 waiting at them and accounts, P1
-//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, A1-A5 the whole subsystem. Each
+//! L2-L9 waiting at them and accounts, P1
+//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, O1 and O2 heap profiles, A1-A5 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
@@ -130,6 +130,11 @@ uslab_magazine::sync::scenarios! {
         shuttle("L8: two make a slab each", RUNS, waiting::two_caches_grow_at_the_account_s_limit);
         bug("an account is charged by load and store", "L8", "more than the account may have");
     }
+    l9 {
+        loom("L9 account: its limit is raised", Model::new(TWO, 900), waiting::who_waits_gets_what_a_raised_limit_allows);
+        shuttle("L9: its limit is raised", RUNS, waiting::who_waits_gets_what_a_raised_limit_allows);
+        bug("a limit is raised and nobody is told", "L9", "deadlock");
+    }
 
     // For loom.
     s1 {
@@ -233,6 +238,14 @@ uslab_magazine::sync::scenarios! {
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
         bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+    }
+    profiled {
+        shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
+        bug("a sample is forgotten when its object has been taken back", "O1", "live by the profile");
+    }
+    profiled_anew {
+        shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
+        bug("a sample is noted in the profile behind its own", "O2", "in a profile that samples nothing");
     }
     simulated {
         shuttle("A1 A2 A3 A4 A5: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());

@@ -8,6 +8,10 @@ use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+#[cfg(all(doc, not(loom)))]
+use crate::debug::profile::DEFAULT_RATE;
+#[cfg(not(loom))]
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::CacheError;
 pub use crate::error::StartError;
 use crate::geometry::OrderRule;
@@ -24,6 +28,8 @@ use crate::report::census::{Census, Violation};
 pub use crate::report::info::HeapUsage;
 pub use crate::report::info::Info;
 use crate::report::info::SlabInfo;
+#[cfg(not(any(loom, shuttle)))]
+use crate::report::leaks::Holders;
 #[cfg(not(any(loom, shuttle)))]
 use crate::size::kmalloc::Kmalloc;
 #[cfg(not(any(loom, shuttle)))]
@@ -87,6 +93,27 @@ impl Subsystem {
     /// first are thrown away. Under a checker each execution has one of its own.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
+    }
+
+    /// Makes the global subsystem, with a [`Config`] of the program's own: for its beginning, before anybody uses the global one.
+    ///
+    /// ```standalone_crate
+    /// use uslab::{Config, KmemCache, StartError, Subsystem};
+    /// use std::time::Duration;
+    ///
+    /// let config = Config { reap_every: Some(Duration::from_secs(1)), ..Config::default() };
+    /// let global = Subsystem::start_global(config)?;
+    /// let inodes = KmemCache::builder("inode", 600).build()?; // in that one
+    /// assert!(global.info().caches.iter().any(|cache| cache.name == "inode"));
+    /// assert_eq!(Subsystem::start_global(Config::default()).err(), Some(StartError::Started));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`StartError::Started`] if there is one already, [`StartError::Starting`] as [`global`](Self::global).
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
+        global::start_own(|| Self::new(config))
     }
 
     /// The global one, if somebody has used it.
@@ -184,6 +211,37 @@ impl Subsystem {
         self.pages().tracepoints().observe(observer)
     }
 
+    /// Begins a [heap profile](crate::profile) with a sample every `rate` bytes on average, [`DEFAULT_RATE`] for instance.
+    ///
+    /// Cost: one fence; until it ends, each operation takes the path behind a miss.
+    ///
+    /// # Errors
+    /// One runs; there is no memory; or the kernel refuses the fence.
+    #[cfg(not(loom))]
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        self.core.start_profile(rate, None)
+    }
+    /// The same with draws that begin at `seed`: the same program on the same CPUs draws the same samples.
+    ///
+    /// # Errors
+    /// As [`start_profile`](Self::start_profile).
+    #[cfg(not(loom))]
+    pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
+        self.core.start_profile(rate, Some(seed))
+    }
+    /// Ends the profile; `false` if none runs. What it had noted stays for [`profile`](Self::profile) until the next one begins.
+    #[cfg(not(loom))]
+    pub fn stop_profile(&self) -> bool {
+        self.core.stop_profile()
+    }
+    /// Who allocated and who holds what, since the profile began and up to now, or up to its end.
+    ///
+    /// Cost: a copy of what was noted, under a lock that threads with a sample wait for.
+    #[cfg(not(loom))]
+    pub fn profile(&self) -> Profile {
+        self.core.profiler.profile()
+    }
+
     /// The numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
         self.core.info()
@@ -191,6 +249,16 @@ impl Subsystem {
     /// [`Info::slabinfo`] of now, without looking at the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
+    }
+
+    /// Who holds objects, by call stack, and which of these no word of the process's memory leads to: see
+    /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. On Linux;
+    /// elsewhere all are unreachable. Beside other threads it is a guess.
+    ///
+    /// Cost: the process's memory is read. It allocates.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn leaks(&self) -> Holders {
+        self.core.leaks()
     }
 
     /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that
@@ -307,6 +375,18 @@ mod global {
             Some(subsystem) => Ok(subsystem),
             None => start(|| Subsystem::new(Config::default())),
         }
+    }
+
+    /// As `start`; only if the subsystem that `make` makes is the global one then.
+    pub(super) fn start_own(
+        make: impl FnOnce() -> Result<Subsystem, StartError>,
+    ) -> Result<&'static Subsystem, StartError> {
+        if GLOBAL.get().is_some() {
+            return Err(StartError::Started);
+        }
+        let made = Cell::new(core::ptr::null());
+        let global = start(|| make().inspect(|own| made.set(core::ptr::from_ref(&*own.core))))?;
+        if core::ptr::eq(&raw const *global.core, made.get()) { Ok(global) } else { Err(StartError::Started) }
     }
 
     #[cold]

@@ -9,8 +9,7 @@ use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 use uslab_tests::workspace;
 
 /// Columns of the table.
@@ -75,13 +74,13 @@ fn each_mistake_comes_to_what_the_table_says() {
                 let options = format!("{},harden_seed={seed}", MODES[mode].1);
                 *outcomes.entry(outcome(&program, named[row], SIZES[size], &options)).or_insert(0) += 1;
             }
-            seen.lock().unwrap().insert(at, outcomes);
+            seen.lock().insert(at, outcomes);
         }
     };
     std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(work)));
     let mut wrong = String::new();
-    let seen = seen.into_inner().unwrap();
-    for (at, outcomes) in &seen {
+    let seen = seen.lock();
+    for (at, outcomes) in seen.iter() {
         let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
         let cell = &table[row].1[at % 12];
         if !agrees(cell, outcomes) {

@@ -12,11 +12,17 @@ use uslab_tests::workspace;
 const BOOK: &str = "slab/book/src";
 
 /// The most lines of the allocator itself.
-const MOST: usize = 16_500;
+const MOST: usize = 17_500;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// What lies in one of these crates and is a product of its own, or is not there unless it is asked for.
-const APART: [&str; 2] = ["slab/src/debug", "slab/src/handle"];
+/// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row
+/// that its lines are counted in. Two files that find mistakes lie higher up, where they may import caches.
+const APART: [(&str, &str); 4] = [
+    ("slab/src/debug", "slab/src/debug"),
+    ("slab/src/cache/debugged.rs", "slab/src/debug"),
+    ("slab/src/report/leaks.rs", "slab/src/debug"),
+    ("slab/src/handle", "slab/src/handle"),
+];
 /// The most lines of what finds mistakes.
 const MOST_DEBUG: usize = 3_000;
 /// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
@@ -300,7 +306,8 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
         let files: BTreeSet<&Path> = drawings.iter().flat_map(Imports::paths).filter(own).collect();
         for file in files {
             let lines = shipping_lines(&std::fs::read_to_string(file).unwrap()).unwrap();
-            let apart = APART.into_iter().find(|apart| file.starts_with(workspace().join(apart)));
+            let apart = APART.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
+            let apart = apart.map(|(_, row)| row);
             core += if CORE.contains(&&*directory) && apart.is_none() { lines } else { 0 };
             *table.entry(apart.map_or_else(|| directory.clone(), str::to_owned)).or_default() += lines;
         }

@@ -30,6 +30,7 @@ mod prometheus;
 mod rcu;
 mod sandbox;
 mod shrinker;
+mod slab_debug;
 mod typed;
 mod waiting;
 

@@ -234,18 +234,21 @@ fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
 #[test]
 fn limits_are_charged_by_slab() {
     let subsystem = subsystem(1);
-    for (limit, slabs) in [
-        (Limit::Slabs(3), 3),
-        (Limit::Objects(1), 1),
-        (Limit::Objects(33), 2),
-        (Limit::Bytes(4096), 1),
-        (Limit::Bytes(4097), 2),
-        (Limit::Bytes(u64::MAX), u64::from(u32::MAX)),
-        (Limit::Objects(0), 0),
+    for (limit, slabs, objects) in [
+        (Limit::Slabs(3), 3, 32),
+        (Limit::Objects(1), 1, 1),
+        (Limit::Objects(8), 1, 8),
+        (Limit::Objects(33), 2, 17),
+        (Limit::Objects(96), 3, 32),
+        (Limit::Bytes(4096), 1, 32),
+        (Limit::Bytes(4097), 2, 32),
+        (Limit::Bytes(u64::MAX), u64::from(u32::MAX), 32),
+        (Limit::Objects(u64::MAX), u64::from(u32::MAX), 32),
+        (Limit::Objects(0), 0, 32),
     ] {
         // 32 objects of 128 bytes in a page.
         let cache = ObjectCache::builder("l").ctor(|| [0_u8; 128]).limit(limit).build_in(&subsystem).unwrap();
-        assert_eq!((cache.info().objs_per_slab, cache.info().limit), (32, Some(slabs)), "{limit:?}");
+        assert_eq!((cache.info().objs_per_slab, cache.info().limit), (objects, Some(slabs)), "{limit:?}");
         if slabs < 10 {
             let most = cache.info().objs_per_slab * slabs;
             let held: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();

@@ -356,6 +356,48 @@ fn the_futures_may_be_sent() {
     assert_eq!(object.get(), 1);
 }
 
+#[test]
+fn who_waits_and_is_served_has_not_failed() {
+    let subsystem = subsystem(1);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    let failures = cache.info().failures;
+    let mut waiting = cache.acquire(Gfp::KERNEL);
+    assert!(poll(&mut waiting).is_none());
+    // SAFETY: allocated by `at_the_limit`, freed once.
+    unsafe { cache.free(objects.pop().unwrap()) };
+    objects.push(poll(&mut waiting).unwrap().unwrap());
+    assert_eq!(cache.info().failures, failures);
+    assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
+    assert_eq!(cache.info().failures, failures + 1);
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+#[test]
+fn a_limit_that_is_lowered_asks_the_shrinkers() {
+    let subsystem = subsystem(1);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
+    let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
+    account.set_limit(bytes / 2);
+    assert!(account.charged() <= bytes / 2, "{}", account.charged());
+    assert!(!idle.lock().is_empty(), "no more than is asked for");
+}
+
+#[test]
+fn a_pinned_object_is_waited_for() {
+    let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
+    let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
+    let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+    let mut waiting = pin!(cache.acquire());
+    assert!(poll(&mut waiting).is_none());
+    all.pop();
+    assert!(poll(&mut waiting).unwrap().is_ok());
+}
+
 /// Bytes of an account of four slabs of `cache`'s.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
@@ -398,22 +440,54 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert_all_given_back(&subsystem);
 }
 
+#[test]
+fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
+    let subsystem = subsystem(1);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
+    let (mut held, _) = all_of(&cache);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut waiting = cache.acquire(Gfp::KERNEL);
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!((woken.0.get(), cache.info().waiting), (0, 1));
+    account.set_limit(2 * bytes);
+    assert_eq!((woken.0.get(), account.limit()), (1, 2 * bytes));
+    let object = poll(&mut waiting).unwrap().unwrap();
+    assert_eq!((cache.info().waiting, cache.info().slabs), (0, 5));
+    // SAFETY: allocated above from this cache, freed once.
+    unsafe { cache.free(object) };
+    // Slabs without objects in use go at once, the others stay and serve; no other is made.
+    held.truncate(3 * objects);
+    account.set_limit(bytes / 2);
+    assert_eq!(account.charged(), bytes / 4 * 3);
+    held.truncate(3 * objects - 2);
+    let (more, error) = all_of(&cache);
+    assert_eq!((more.len(), error), (2, AllocError::AccountLimit { bytes: bytes / 2 }));
+    drop((held, more, waiting));
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+/// What can be dropped.
+struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
+impl uslab::Shrinker for Idle {
+    fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+    fn scan(&self, objects: usize, _: Gfp) -> usize {
+        let mut idle = self.0.lock();
+        let kept = idle.len().saturating_sub(objects);
+        let dropped = idle.split_off(kept);
+        drop(idle);
+        dropped.len()
+    }
+}
+
 /// What a shrinker of any of them can drop.
 #[test]
 fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
-    struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
-    impl uslab::Shrinker for Idle {
-        fn count(&self) -> usize {
-            self.0.lock().len()
-        }
-        fn scan(&self, objects: usize, _: Gfp) -> usize {
-            let mut idle = self.0.lock();
-            let kept = idle.len().saturating_sub(objects);
-            let dropped = idle.split_off(kept);
-            drop(idle);
-            dropped.len()
-        }
-    }
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);

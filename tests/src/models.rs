@@ -34,9 +34,11 @@ pub const MODELLED: [Modelled; 5] = [
 ];
 
 /// Planted bugs of what loom does not compile, or cannot run: schedules must catch them.
-pub const NOT_FOR_LOOM: [&str; 6] = [
+pub const NOT_FOR_LOOM: [&str; 8] = [
     "a pool does not miss what it takes from its reserve",
     "a purge leaves what lies in the depots",
+    "a sample is forgotten when its object has been taken back",
+    "a sample is noted in the profile behind its own",
     "a tag is cleared when its object has been taken back",
     "a tag is looked at and then cleared",
     "shrinkers run under the lock of their list",

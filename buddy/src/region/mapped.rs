@@ -13,7 +13,10 @@ use std::io::Read;
 
 /// A private mapping, described by its region.
 #[derive(Debug)]
-pub(super) struct Mapped;
+pub(super) struct Mapped {
+    /// Whether core dumps have what is committed of it, and not what is only reserved.
+    is_told: bool,
+}
 
 impl Access {
     fn protection(self) -> ProtFlags {
@@ -52,19 +55,35 @@ unsafe impl Source for Mapped {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
-        Some((base, Self))
+        let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
+        if is_told {
+            // SAFETY: mapped above.
+            unsafe { in_dumps(base, bytes, false) };
+        }
+        Some((base, Self { is_told }))
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, by contract.
-        unsafe { mprotect(at.cast(), bytes, Access::ReadWrite.protection()) }.is_ok()
+        unsafe {
+            let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
+            if committed && self.is_told {
+                in_dumps(at, bytes, true);
+            }
+            committed
+        }
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
         // SAFETY: our own mapping, which nobody uses.
         let given = unsafe { self.discard(at, bytes) };
         // SAFETY: as above.
-        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok() && given
+        unsafe {
+            if self.is_told {
+                in_dumps(at, bytes, false);
+            }
+            mprotect(at.cast(), bytes, access.protection()).is_ok() && given
+        }
     }
 
     unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
@@ -99,11 +118,6 @@ unsafe impl Source for Mapped {
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
     }
 
-    unsafe fn hide_from_dumps(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: our own mapping, whose contents this does not change.
-        unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTDUMP) }.is_ok()
-    }
-
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
         let mut done = 0;
         while done < bytes {
@@ -122,7 +136,7 @@ unsafe impl Source for Mapped {
     }
 
     fn part(&self) -> Option<Self> {
-        Some(Self)
+        Some(Self { is_told: self.is_told })
     }
 
     unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -134,6 +148,21 @@ unsafe impl Source for Mapped {
         // SAFETY: our own mapping, by contract. A failure leaks it.
         let _ = unsafe { munmap(at.cast(), bytes) };
     }
+}
+
+/// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.
+const LARGE: usize = 1 << 30;
+
+/// Whether core dumps have this part of a mapping. The kernel leaves out what was never written to; gdb's `gcore` writes all that is
+/// not excluded, also what may not be read: of the default range of pages 64 GiB of zeros. A failure changes what is in a dump, and
+/// nothing else.
+///
+/// # Safety
+/// The part is mapped by us.
+unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
+    let advice = if has { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
+    // SAFETY: our own mapping, by contract, whose contents this does not change.
+    let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
 /// Bytes that are looked at together when memory is cleared.
@@ -217,6 +246,20 @@ mod tests {
         if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             assert_eq!(told(HugePages::Advise), (true, true, false));
             assert_eq!(told(HugePages::Never), (true, false, true));
+        }
+    }
+
+    /// `gcore` wrote 88 GB of a small process, most of it what could not even be read, and filled a disk.
+    #[test]
+    fn core_dumps_have_what_is_committed() {
+        for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
+        {
+            let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
+            let hidden = || flags(region.base().addr().get()).contains(" dd");
+            assert!(hidden());
+            assert!(region.commit(0..4096) && !hidden());
+            // SAFETY: this test is the only user.
+            assert!(unsafe { region.decommit(0..4096) } && hidden());
         }
     }
 

@@ -80,14 +80,6 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// The part is this memory's.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
 
-    /// As [`Region::hide_from_dumps`].
-    ///
-    /// # Safety
-    /// The part is this memory's.
-    unsafe fn hide_from_dumps(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
-        false
-    }
-
     /// As [`Region::clear`].
     ///
     /// # Safety

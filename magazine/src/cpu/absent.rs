@@ -36,6 +36,9 @@ impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
+    pub(crate) fn inlined(_: &impl Regions) -> Self {
+        Self
+    }
     pub(crate) fn disabled() -> Self {
         Self
     }

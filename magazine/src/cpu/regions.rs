@@ -14,6 +14,10 @@ pub(crate) trait Regions {
     #[cfg(not(any(loom, shuttle)))]
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     fn words(&self) -> Option<NonNull<u8>>;
+    /// The same of the words that inlined paths read.
+    #[cfg(not(any(loom, shuttle)))]
+    #[allow(dead_code, reason = "as above")]
+    fn inlined_words(&self) -> NonNull<u8>;
     /// Where the words lie of threads that no sequence serves.
     #[cfg(not(any(loom, shuttle)))]
     #[allow(dead_code, reason = "as above")]

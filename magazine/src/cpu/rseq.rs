@@ -320,6 +320,13 @@ impl PcpuPtr {
             None => Self { words: table.spare_words(), area: scratch() },
         }
     }
+    /// The same for paths that are inlined, which can be closed by themselves.
+    pub(crate) fn inlined(table: &impl Regions) -> Self {
+        match table.words() {
+            Some(_) => Self { words: table.inlined_words(), area: area() },
+            None => Self::new(table),
+        }
+    }
     /// Every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
         Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }

@@ -5,6 +5,8 @@ use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::Ordering::Release;
 use crate::sync::{MutexGuard, catch_panic, planted};
 use core::num::NonZeroU32;
 use core::ops::Range;
@@ -102,6 +104,44 @@ impl<M: Memory> Table<M> {
         }
         self.was_away(&since);
         fenced
+    }
+    /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
+    /// the path behind a miss, which uses the same stacks. When this returns no inlined operation that began before still runs.
+    /// `false` if the kernel refused the fence: then they are open.
+    ///
+    /// Where restartable sequences do not serve, inlined paths miss anyway.
+    ///
+    /// Cost: the lock of drains and one fence.
+    #[doc(hidden)]
+    pub fn close_inlined(&self) -> bool {
+        let _one_at_a_time = self.lock_drains();
+        if self.cpus.mechanism() == Mechanism::Claimed {
+            return true;
+        }
+        self.lead_inlined(true);
+        let fenced = rseq::fence(self, 0..self.cpus.count());
+        if !fenced {
+            self.refused.add(1);
+            self.lead_inlined(false);
+        }
+        fenced
+    }
+    /// Takes [`close_inlined`](Self::close_inlined) back.
+    #[doc(hidden)]
+    pub fn open_inlined(&self) {
+        let _one_at_a_time = self.lock_drains();
+        self.lead_inlined(false);
+    }
+    /// The lock of drains is held: so no region is away.
+    fn lead_inlined(&self, closed: bool) {
+        self.inlined_closed.set(closed.into());
+        // Under a checker every operation is behind a miss.
+        #[cfg(not(any(loom, shuttle)))]
+        for cpu in 0..self.cpus.count() {
+            let to = self.home(if closed { self.cpus.count() } else { cpu });
+            // Release: as in `put_back`.
+            self.inlined_word(cpu).store(to.as_ptr(), Release);
+        }
     }
     /// A region is back.
     fn was_away(&self, since: &Clock) {

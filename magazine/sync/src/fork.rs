@@ -17,6 +17,10 @@ impl<T> ForkMutex<T> {
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self { mutex: Mutex::ranked(rank, value), held: Kept::new() }
     }
+    /// Where what it protects lies, for as long as this does not move. Waits for the lock.
+    pub fn place(&self) -> *const T {
+        &raw const *self.mutex.lock()
+    }
     /// What the lock protects, from [`hold`](ForkLock::hold) to [`release`](ForkLock::release); `None` at other times.
     ///
     /// # Safety

@@ -4,6 +4,7 @@
 mod calibrate;
 mod convert;
 mod diff;
+mod flame;
 mod geometry;
 mod lab;
 mod record;
@@ -56,6 +57,7 @@ enum Verb {
     Page(pages::Args),
     Course(course::Args),
     Story(story::Args),
+    Flame(flame::Args),
     Lab(lab::Args),
 }
 
@@ -91,6 +93,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Page(args)) => args.run(json()?),
         Some(Verb::Course(args)) => args.run(json()?),
         Some(Verb::Story(args)) => story::run(args, json()?),
+        Some(Verb::Flame(args)) => flame::run(args, json()?),
         Some(Verb::Lab(args)) => lab::run(args, cli.json.as_deref()),
     }
 }

@@ -46,7 +46,7 @@ struct Options {
     /// MiB that keys and values may take, 16 at least; what does not fit is refused with an error
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
     max_memory: Option<u32>,
-    /// Clients that are served at a time, rounded up to a slab of connections; those beyond wait for their turn
+    /// Clients that are served at a time, at most one more for each slab of connections; those beyond wait for their turn
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: Option<u32>,
     /// Serve a page for Prometheus there, of the caches and of tokio's runtime

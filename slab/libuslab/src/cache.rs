@@ -11,7 +11,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uslab::{AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration};
+use uslab::{
+    AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug,
+};
 
 /// `enum uslab_error`: what each number is, in the header's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +138,7 @@ impl UslabCacheOptions {
         // SAFETY: by contract.
         let name = unsafe { CStr::from_ptr(self.name) }.to_string_lossy();
         let mut builder = KmemCache::builder(name, self.size).align(self.align);
-        let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 7] = [
+        let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 11] = [
             KmemCacheBuilder::hardware_align,
             KmemCacheBuilder::zero_on_free,
             |builder| builder.check_frees(true),
@@ -144,6 +146,10 @@ impl UslabCacheOptions {
             KmemCacheBuilder::reclaimable,
             KmemCacheBuilder::dma,
             |builder| builder.magazines(Magazines::Off),
+            |builder| builder.slab_debug(SlabDebug::RED_ZONE),
+            |builder| builder.slab_debug(SlabDebug::POISON),
+            |builder| builder.slab_debug(SlabDebug::USERS),
+            |builder| builder.slab_debug(SlabDebug::TRACE),
         ];
         if self.flags >> flags.len() != 0 {
             return Err(Code::BadOptions);
@@ -354,6 +360,22 @@ pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
 }
 
 /// # Safety
+/// As [`uslab_cache_alloc`]; nobody else uses the cache meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
+    // SAFETY: by contract.
+    unsafe { &(*cache).cache }.validate().errors()
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc`]; `fd` is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: c_int) -> c_int {
+    // SAFETY: by contract.
+    unsafe { write(fd, &(*cache).cache.alloc_traces().to_string()) }
+}
+
+/// # Safety
 /// As [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
@@ -436,13 +458,29 @@ pub extern "C" fn uslab_reap() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
     let table = home::slabinfo().map(|table| table.to_string()).unwrap_or_default();
+    // SAFETY: passed on.
+    unsafe { write(fd, &table) }
+}
+
+/// # Safety
+/// `fd` is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
+    let holders = home::leaks().map(|holders| holders.to_string()).unwrap_or_default();
+    // SAFETY: passed on.
+    unsafe { write(fd, &holders) }
+}
+
+/// # Safety
+/// `fd` is the caller's.
+unsafe fn write(fd: c_int, text: &str) -> c_int {
     if fd < 0 {
         Errno::EBADF.set();
         return Code::NotWritten as c_int;
     }
     // SAFETY: by contract; it is not closed here.
     let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
-    match file.write_all(table.as_bytes()) {
+    match file.write_all(text.as_bytes()) {
         Ok(()) => Code::Ok as c_int,
         Err(error) => {
             Errno::set_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32));

@@ -1,4 +1,5 @@
-//! The numbers on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` whenever they are wanted.
+//! The numbers on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` whenever they are wanted. And the heap profile:
+//! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz`.
 //!
 //! ```text
 //! the library is loaded ── the option is given ── a thread that sleeps, and a handler
@@ -65,6 +66,12 @@ extern "C" fn loaded() {
     {
         say(dump.file, &error);
     }
+    if let Some(rate) = Uslab.profile_wanted()
+        && let Err(error) = Uslab.start_profile(rate)
+    {
+        // There is nobody to tell that standard error is closed.
+        let _ = writeln!(std::io::stderr(), "uslab: {error}");
+    }
     crate::record::begin();
 }
 
@@ -103,23 +110,30 @@ fn start(dump: Dump) -> Result<()> {
 }
 
 fn run(dump: Dump) {
+    let mut number = 1_u64;
     loop {
         // SAFETY: made before this thread.
-        if unsafe { libc::sem_wait(wanted()) } == 0
-            && let Err(error) = write(&file(dump.file))
-        {
-            say(dump.file, &error);
+        if unsafe { libc::sem_wait(wanted()) } == 0 {
+            if let Err(error) = write(&file(dump.file, number)) {
+                say(dump.file, &error);
+            }
+            number += 1;
         }
     }
 }
 
-/// The name, with this process in place of `%p`.
-fn file(name: &[u8]) -> PathBuf {
+/// The name, with this process in place of `%p`, and the dump's number in place of `%n`.
+fn file(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
     for part in parts {
-        match part.strip_prefix(b"p") {
-            Some(rest) => file.extend(std::process::id().to_string().bytes().chain(rest.iter().copied())),
+        let said = match part.first() {
+            Some(b'p') => Some(std::process::id().into()),
+            Some(b'n') => Some(number),
+            _ => None,
+        };
+        match said {
+            Some(said) => file.extend(said.to_string().bytes().chain(part[1..].iter().copied())),
             None => file.extend([b"%", part].concat()),
         }
     }
@@ -127,24 +141,30 @@ fn file(name: &[u8]) -> PathBuf {
 }
 
 fn write(file: &Path) -> Result<()> {
-    let text = text(file)?;
+    let bytes = bytes(file)?;
     if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
-        return std::fs::OpenOptions::new().write(true).truncate(true).open(file)?.write_all(text.as_bytes());
+        return std::fs::OpenOptions::new().write(true).truncate(true).open(file)?.write_all(&bytes);
     }
     let mut new = file.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).inspect_err(|_| {
+    std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, file)).inspect_err(|_| {
         // There may be none.
         let _ = std::fs::remove_file(&new);
     })
 }
 
 /// The numbers in the format that the name's end asks for.
-fn text(file: &Path) -> Result<String> {
-    let info = Uslab.info().ok_or_else(|| Error::other("there is no malloc"))?;
+fn bytes(file: &Path) -> Result<Vec<u8>> {
+    let profile = || match Uslab.profile() {
+        profile if profile.rate > 0 => Ok(profile),
+        _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
+    };
+    let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
-        Some("json") => serde_json::to_string(&info)? + "\n",
-        Some("prom") => info.prometheus().to_string(),
-        _ => info.slabinfo().to_string(),
+        Some("gz") => profile()?.pprof(),
+        Some("folded") => profile()?.folded(|sample| sample.live.bytes).into_bytes(),
+        Some("json") => (serde_json::to_string(&info()?)? + "\n").into_bytes(),
+        Some("prom") => info()?.prometheus().to_string().into_bytes(),
+        _ => info()?.slabinfo().to_string().into_bytes(),
     })
 }

@@ -1,6 +1,7 @@
 //! Where the caches of `uslab.h` stand in this library: in the malloc's own subsystem, on the same pages, so that one table shows
 //! all and one fork holds all.
 
+use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, KmemCache, KmemCacheBuilder, SlabInfo, Uslab, Violation};
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
@@ -11,6 +12,9 @@ pub(crate) fn slabinfo() -> Option<SlabInfo> {
 }
 pub(crate) fn check() -> Option<Result<Census, Violation>> {
     Uslab.check()
+}
+pub(crate) fn leaks() -> Option<Holders> {
+    Uslab.leaks()
 }
 pub(crate) fn reap() -> usize {
     Uslab.reap()

@@ -20,8 +20,8 @@
 //! | `free_sized` or a sized `delete` of another size | yes | yes | no |
 //! | `realloc` of a small object that is free | yes | at the free that follows from it | no |
 //! | `malloc_usable_size` of a small object that is free | yes | no | no |
-//! | writing behind an object | at its free | no | no |
-//! | writing to an object that is free | when it is handed out | no | no |
+//! | writing behind an object | at its free | with `slab_debug=Z` | with `slab_debug=Z` |
+//! | writing to an object that is free | when it is handed out | with `slab_debug=P` | with `slab_debug=P` |
 //! | touching what `malloc(0)` gave | yes | no | no |
 //!
 //! One allocation in 500,000 is sampled: whatever is done wrong with that ends the program at once, and is told with the call stacks

@@ -4,6 +4,7 @@ use super::Cache;
 use super::charges::Charges;
 use super::core::Core;
 use std::sync::Arc;
+use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::sync::planted;
@@ -58,7 +59,41 @@ impl Account {
     }
     /// The most bytes that its caches may have together.
     pub fn limit(&self) -> usize {
-        self.charges.limit
+        self.charges.limit()
+    }
+    /// Sets it anew. Whoever waits for the account tries again. Where more is charged than a lower limit allows, what the caches hold
+    /// without using it goes at once, then the [shrinkers](crate::shrinker) of each are asked. Slabs with objects in use stay and serve,
+    /// and no other is made.
+    ///
+    /// Cost: the queue's lock of each cache of the account; below what is charged, what an allocation at the limit costs, too. The
+    /// caller holds no lock that a shrinker takes.
+    ///
+    /// ```
+    /// use uslab::cache::Account;
+    /// use uslab::{Gfp, KmemCache};
+    ///
+    /// let tenant = Account::new(0)?;
+    /// let requests = KmemCache::builder("request", 4096).account(&tenant).build()?;
+    /// assert!(requests.alloc_block(Gfp::KERNEL).is_err());
+    /// tenant.set_limit(1 << 20);
+    /// assert!(requests.alloc_block(Gfp::KERNEL).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_limit(&self, bytes: usize) {
+        self.charges.set_limit(bytes);
+        if self.charged() > bytes {
+            let again = || {
+                self.shrink();
+                (self.charged() <= bytes).then_some(()).ok_or(())
+            };
+            // What stays is in use.
+            _ = self.core.of_account(&self.charges).fold(again(), |result, cache| {
+                self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
+            });
+        }
+        // Under each queue's lock: who was refused by the limit before looks there behind that, and finds that it should try again.
+        planted!("a limit is raised and nobody is told" => return);
+        self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
     /// Bytes of all their slabs now.
     pub fn charged(&self) -> usize {

@@ -36,7 +36,7 @@ impl Drop for Filling<'_> {
         for object in self.out.iter_mut().filter_map(Option::take) {
             #[cfg(not(loom))]
             if let Some(checked) = &self.cache.checked {
-                _ = checked.on_free(object);
+                _ = self.cache.on_checked_free(checked, object);
             }
             self.cache.take_back(object);
         }
@@ -139,9 +139,20 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // A profile has closed the fast path.
+        #[cfg(not(loom))]
+        if self.core.profiler.runs() {
+            let object = self.config.per_cpu.pop();
+            return object.map_or_else(|| self.alloc_slow(gfp), |object| Ok(self.hand_out(object, gfp)));
+        }
         // SAFETY: as in `alloc`.
         if let Some(object) = unsafe { self.allocs.alloc_claimed() } {
             return Ok(self.hand_over(object, gfp));
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.checked.is_some() && self.is_refused() {
+            self.counts.failures.add(1);
+            return Err(AllocError::Injected);
         }
         #[cfg(not(loom))]
         if let Some(Checked { fast_path, .. }) = &self.checked
@@ -151,6 +162,28 @@ impl Cache {
             return Ok(self.hand_out(object, gfp));
         }
         self.alloc_slow(gfp)
+    }
+
+    /// An object of which the first `size` bytes are wanted: of one that is watched the others are nobody's.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no size classes"))]
+    #[inline(always)]
+    pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: as in `alloc`.
+        match unsafe { self.allocs.alloc_fast() } {
+            // As in `alloc`.
+            Some(object) => Ok(self.hand_over(object, gfp)),
+            None => self.alloc_missed_of(gfp, size),
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_missed_of(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
+        let object = self.alloc_missed(gfp)?;
+        #[cfg(not(any(loom, shuttle)))]
+        if self.checked.is_some() {
+            self.narrow(object, _size);
+        }
+        Ok(object)
     }
 
     #[cold]
@@ -324,11 +357,38 @@ impl Cache {
         object
     }
 
+    /// An object of a checked cache leaves for a caller.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn on_checked_alloc(&self, checked: &Checked, object: Object) {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(debugged) = &checked.debugged {
+            self.debug_alloc(checked, debugged, object);
+        }
+        // SAFETY: `grow` covers each slab before anybody knows it.
+        unsafe { checked.tags.set(object.0, checked.tag) };
+    }
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
+        self.note_alloc(object);
+        self.hand_out_noted(object, gfp)
+    }
+    /// For the profile, if one runs.
+    #[inline(always)]
+    fn note_alloc(&self, _object: Object) {
+        #[cfg(not(loom))]
+        self.core.profiler.allocated(
+            || self.core.cpus.current(),
+            _object.0,
+            self.geometry().object_size(),
+            self.name(),
+        );
+    }
+    #[inline(always)]
+    fn hand_out_noted(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
         if let Some(checked) = &self.checked {
-            checked.on_alloc(object);
+            self.on_checked_alloc(checked, object);
         }
         #[cfg(not(loom))]
         if let Some(hardened) = &self.hardened
@@ -371,16 +431,21 @@ impl Cache {
         while reserving.objects.len() < end
             && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
         {
+            self.note_alloc(object);
             reserving.objects.push(object.0);
         }
         let (node, source) = (self.this_node(), self.source(gfp));
         while reserving.objects.len() < end {
             let (op, max) = (&self.operation(What::Alloc), (end - reserving.objects.len()).min(BULK));
+            let before = reserving.objects.len();
             let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
+            reserving.objects[before..].iter().for_each(|object| self.note_alloc(Object(*object)));
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);
             if taken == 0 {
-                reserving.objects.push(self.alloc_elsewhere(op, &source, node)?.0);
+                let object = self.alloc_elsewhere(op, &source, node)?;
+                self.note_alloc(object);
+                reserving.objects.push(object.0);
             }
         }
         reserving.had = end;
@@ -389,7 +454,7 @@ impl Cache {
     /// Hands out one of them.
     #[inline(always)]
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
-        self.hand_out(Object(object), gfp)
+        self.hand_out_noted(Object(object), gfp)
     }
     /// Takes an object back for somebody who keeps it.
     #[inline(always)]
@@ -405,6 +470,7 @@ impl Cache {
     }
     /// Takes one back that was kept: nobody had it.
     pub(crate) fn unreserve(&self, object: NonNull<u8>) {
+        self.core.note_free(object);
         self.take_back_told(object);
     }
 }

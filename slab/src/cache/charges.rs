@@ -7,7 +7,7 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
 /// What an account has been charged.
 #[derive(Debug)]
 pub(crate) struct Charges {
-    pub(super) limit: usize,
+    limit: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) peak: Counter,
     /// Caches with somebody who waits for a charge to come back.
@@ -17,12 +17,19 @@ pub(crate) struct Charges {
 impl Charges {
     pub(super) fn new(limit: usize) -> Self {
         let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
-        Self { limit, bytes, peak: Counter::new(0), waiting }
+        Self { limit: AtomicUsize::new(limit), bytes, peak: Counter::new(0), waiting }
+    }
+    pub(super) fn limit(&self) -> usize {
+        // Relaxed: a number. Who waits for a larger one looks under the queue's lock.
+        self.limit.load(Relaxed)
+    }
+    pub(super) fn set_limit(&self, bytes: usize) {
+        self.limit.store(bytes, Relaxed);
     }
     pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
         // Relaxed: a number, which says nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
-        while charged + bytes <= self.limit {
+        while charged + bytes <= self.limit() {
             planted!("an account is charged by load and store" => {
                 self.bytes.store(charged + bytes, Relaxed);
                 return Ok(());
@@ -39,10 +46,10 @@ impl Charges {
     }
     /// Whether so many slabs can be had at all.
     pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
-        slabs.saturating_mul(bytes) <= self.limit
+        slabs.saturating_mul(bytes) <= self.limit()
     }
     pub(super) fn error(&self) -> AllocError {
-        AllocError::AccountLimit { bytes: self.limit }
+        AllocError::AccountLimit { bytes: self.limit() }
     }
     /// Whether somebody waits for a charge to come back.
     pub(super) fn is_waited_for(&self) -> bool {

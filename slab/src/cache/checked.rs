@@ -1,11 +1,15 @@
 //! What is done to each object of a checked cache: when it leaves for a caller, and when it comes back.
 //!
-//! The one seam for debugging. The cache's fast paths are disabled, so every object passes here: [`Checked::on_alloc`] before
-//! the caller sees it, [`Checked::on_free`] before anybody else can have it. Today an object's [tag](crate::debug::tags) is all
-//! that is looked at.
+//! The one seam for debugging. The cache's fast paths are disabled, so every object passes `Cache::on_checked_alloc` before the caller
+//! sees it, and `Cache::on_checked_free` before anybody else can have it. Each has its [tag](crate::debug::tags); what more is looked
+//! at, the cache's [flags](crate::debug::flags) say, and `debugged.rs` does it.
 
 use super::object::Object;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::flags::SlabDebug;
 use crate::debug::tags::Tags;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::watch::Watch;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::StackMemory;
@@ -18,23 +22,34 @@ pub(crate) struct Checked {
     pub(super) tag: u8,
     /// The layer's, behind the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,
+    /// What is done beside.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) debugged: Option<Debugged>,
 }
 
 impl Checked {
-    /// An object leaves for a caller.
-    #[inline(always)]
-    pub(super) fn on_alloc(&self, Object(object): Object) {
-        // SAFETY: `grow` covers each slab before anybody knows it.
-        unsafe { self.tags.set(object, self.tag) };
-    }
     /// Whether an object is out.
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
-        self.tags.is(object, self.tag)
+        self.tags.is_out(object, self.tag)
     }
-    /// An object comes back; `false` if it is not out, or not the cache's.
-    #[inline(always)]
-    #[must_use]
-    pub(super) fn on_free(&self, object: NonNull<u8>) -> bool {
-        self.tags.clear(object, self.tag)
+}
+
+/// What is done about the objects of a cache beside checking frees.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Debug)]
+pub(super) struct Debugged {
+    pub(super) flags: SlabDebug,
+    pub(super) watch: Watch,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Debugged {
+    /// What `flags` ask for; `None` if that is no more than checked frees.
+    pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
+        let more = flags - SlabDebug::CHECKS;
+        (!more.is_empty()).then_some(Self { flags, watch })
+    }
+    pub(super) fn has_records(&self) -> bool {
+        self.flags.intersects(SlabDebug::USERS | SlabDebug::RED_ZONE)
     }
 }

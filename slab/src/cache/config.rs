@@ -2,6 +2,7 @@
 
 use super::per_cpu::Magazines;
 use crate::debug::corruption;
+use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
 use crate::geometry::OrderRule;
 use crate::memory::huge::HUGE_CACHE;
@@ -43,6 +44,9 @@ pub struct Config {
     /// Whether caches that do not say otherwise check at once that what is freed to them is an object of theirs and in use.
     /// Otherwise what is wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
     pub check_frees: bool,
+    /// What is done about the objects of caches of which names, to find mistakes: see [`flags`](crate::debug::flags). Nothing by
+    /// default.
+    pub slab_debug: DebugRules,
     /// What is hardened, of caches that do not say otherwise, and of malloc. Nothing by default. What is has checked frees.
     pub harden: Harden,
     /// One in so many allocations of [`Malloc`](crate::Malloc) up to a page is sampled: it has a page of its own between pages that
@@ -52,7 +56,7 @@ pub struct Config {
     pub guard_every: u32,
     /// The most samples that are in use at a time: a page each.
     pub guard_slots: u32,
-    /// Hears of frees that cannot be right; the default says so and aborts.
+    /// Hears of frees that cannot be right, and of damage; the default says so and aborts.
     pub corruption: Arc<corruption::Handler>,
     /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
     /// [`reaper`](crate::reaper). `None`, the default: no thread.
@@ -69,6 +73,7 @@ impl Config {
             pages,
             magazines: Magazines::default(),
             check_frees: cfg!(debug_assertions),
+            slab_debug: DebugRules::default(),
             harden: Harden::OFF,
             guard_every: 0,
             guard_slots: 128,
@@ -132,6 +137,7 @@ impl fmt::Debug for Config {
             .field("rule", &self.rule)
             .field("magazines", &self.magazines)
             .field("check_frees", &self.check_frees)
+            .field("slab_debug", &self.slab_debug)
             .field("harden", &self.harden)
             .field("guard_every", &self.guard_every)
             .field("reap_every", &self.reap_every)

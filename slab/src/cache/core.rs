@@ -6,9 +6,14 @@ use super::per_cpu::Magazines;
 use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
+use crate::debug::flags::DebugRules;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
+#[cfg(not(loom))]
+use crate::debug::profile::{NotStarted, Profiler};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -21,15 +26,18 @@ use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
 use crate::reclaim::reaper::Background;
 use crate::reclaim::shrinker::Shrinkers;
+#[cfg(not(any(loom, shuttle)))]
+use crate::registry::List;
 use crate::registry::Registry;
 use core::fmt;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicU32, Counter, Rank, assert_unlocked};
+use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -46,6 +54,9 @@ pub(crate) struct Core {
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
+    pub(crate) slab_debug: DebugRules,
+    /// Whether any cache has red zones.
+    zones: AtomicBool,
     pub(crate) harden: Harden,
     pub(crate) secret: Secret,
     #[cfg(not(any(loom, shuttle)))]
@@ -70,6 +81,10 @@ pub(crate) struct Core {
     pub(crate) shrinkers: Arc<Shrinkers>,
     #[cfg(not(loom))]
     pub(crate) background: Background,
+    #[cfg(not(loom))]
+    pub(crate) profiler: Profiler,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::Listed,
 }
 
 impl fmt::Debug for Core {
@@ -88,7 +103,7 @@ impl Core {
         let secret = Secret::new(&config.harden);
         let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
             .ok_or(StartError::SideTable)?;
-        Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
+        let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
             waited_for: AtomicU32::new(0),
@@ -98,6 +113,8 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
+            slab_debug: config.slab_debug,
+            zones: AtomicBool::new(false),
             harden: config.harden,
             #[cfg(not(any(loom, shuttle)))]
             guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
@@ -114,7 +131,31 @@ impl Core {
             shrinkers: Arc::new(Shrinkers::new()),
             #[cfg(not(loom))]
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
-        }))
+            #[cfg(not(loom))]
+            profiler: Profiler::new(cpus.count() as usize),
+            #[cfg(not(any(loom, shuttle)))]
+            seen: gdb::Listed::new(),
+        });
+        #[cfg(not(any(loom, shuttle)))]
+        core.seen.list(core.seen());
+        Ok(core)
+    }
+    /// For debuggers.
+    #[cfg(not(any(loom, shuttle)))]
+    fn seen(&self) -> gdb::SubsystemSeen {
+        let (pages, frames) = (&self.memory.pages, self.memory.frames());
+        let first = uslab_buddy::Pfn::new(0);
+        gdb::SubsystemSeen {
+            pages: pages.address(first).addr().get(),
+            len: frames.len() as usize,
+            frames: core::ptr::from_ref(frames.frame(first)).addr(),
+            side: self.memory.side().addr(),
+            large: large().addr(),
+            caches: self.caches.list().place().addr(),
+            list: List::<Cache>::LAYOUT,
+            cache: Cache::SEEN,
+            bands: super::node::BANDS,
+        }
     }
 
     /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
@@ -140,6 +181,19 @@ impl Core {
     /// An operation that is of no cache.
     pub(crate) fn operation(&self, what: What) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
+    }
+
+    /// A cache is made that has red zones, or has none.
+    pub(crate) fn zones_are(&self, there: bool) {
+        if there {
+            // Relaxed: who has an object of it got that after this.
+            self.zones.store(true, Relaxed);
+        }
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn has_zones(&self) -> bool {
+        // Relaxed: see above.
+        self.zones.load(Relaxed)
     }
 
     /// A cache that others share, if it `fits`.
@@ -179,6 +233,28 @@ impl Core {
         Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
     }
 
+    /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
+    #[cfg(not(loom))]
+    pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
+        self.profiler.start(rate, seed, || self.memory.pages.tables().close_inlined(true))
+    }
+    /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
+    #[cfg(not(loom))]
+    pub(crate) fn stop_profile(&self) -> bool {
+        self.profiler.stop(|| _ = self.memory.pages.tables().close_inlined(false))
+    }
+    /// Memory that is no object is about to be handed out.
+    pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
+        #[cfg(not(loom))]
+        self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
+    }
+    /// Memory is given back, and nobody else can have it yet.
+    #[inline(always)]
+    pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
+        #[cfg(not(loom))]
+        self.profiler.freed(_memory);
+    }
+
     /// The cache that `memory` is an object of.
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
@@ -213,6 +289,8 @@ impl Core {
             cache: "kmalloc",
             owner: None,
             index: None,
+            #[cfg(not(any(loom, shuttle)))]
+            report: None,
         });
     }
 }

@@ -38,7 +38,8 @@ impl Core {
                 // SAFETY: who deferred it gave it up, and who might have read it has gone.
                 if !unsafe { core.free_object(object) } {
                     match &cache {
-                        Some(cache) => cache.refuse_interior(object),
+                        // SAFETY: as above.
+                        Some(cache) => unsafe { cache.free_at_frame(object) },
                         None => core.refuse(CorruptionKind::Foreign, object),
                     }
                 }

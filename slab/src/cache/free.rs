@@ -1,6 +1,8 @@
 //! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
 
 use super::alloc::DrainOnly;
+#[cfg(not(loom))]
+use super::checked::Checked;
 use super::core::Core;
 use super::node::ObjectIndex;
 use super::owner::CacheRef;
@@ -49,7 +51,7 @@ impl Cache {
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use.
-        let frees = unsafe { cache.as_ref() }.frees;
+        let frees = unsafe { cache.as_ref() }.seen_free(object).frees;
         // SAFETY: as in `free_without_handle`; a drain waits for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
@@ -66,12 +68,37 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
+        #[cfg(not(loom))]
+        if self.core.profiler.runs() {
+            return self.free_seen(object);
+        }
         // SAFETY: as in `free`.
         if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
         let take_back = |object| self.take_back_missed(object);
         if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
+    }
+
+    /// The same while a profile runs, which has closed the fast path.
+    #[cfg(not(loom))]
+    fn free_seen(&self, object: NonNull<u8>) {
+        planted!("a sample is forgotten when its object has been taken back" => {
+            self.take_back_told(object);
+            self.seen_free(object);
+            return;
+        });
+        self.seen_free(object);
+        match self.has_free_hook {
+            true => self.on_free(object, |cache| cache.take_back(object)),
+            false => self.take_back_told(object),
+        }
+    }
+    /// Nobody else can have the object yet.
+    #[inline(always)]
+    fn seen_free(&self, object: NonNull<u8>) -> &Self {
+        self.core.note_free(object);
+        self
     }
 
     /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
@@ -107,7 +134,7 @@ impl Cache {
         #[cfg(not(loom))]
         planted!("a tag is cleared when its object has been taken back" => {
             take_back(self);
-            return self.checked.iter().for_each(|checked| _ = checked.on_free(object));
+            return self.checked.iter().for_each(|checked| _ = self.on_checked_free(checked, object));
         });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
@@ -119,7 +146,7 @@ impl Cache {
         {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
         }
-        if self.config.zero_on_free {
+        if self.config.zero_on_free && !self.is_poisoned() {
             // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
@@ -127,6 +154,14 @@ impl Cache {
             None => take_back(self),
             Some(reset) => self.reset(reset, object, take_back),
         }
+    }
+    /// Whether a free has filled the object already.
+    fn is_poisoned(&self) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
+            return debugged.watch.poison;
+        }
+        false
     }
     #[inline(never)]
     fn reset(&self, reset: &dyn Fn(NonNull<u8>), object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
@@ -147,6 +182,7 @@ impl Cache {
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
+        self.core.note_free(object);
         self.core.memory.obj_in(object);
         self.take_back_told(object);
     }
@@ -172,11 +208,23 @@ impl Cache {
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         #[cfg(not(loom))]
         if let Some(checked) = &self.checked
-            && checked.on_free(object)
+            && self.on_checked_free(checked, object)
         {
             return true;
         }
         self.report_bad_free(object)
+    }
+    /// An object of a checked cache comes back; `false` if it is not out, or not the cache's.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
+        let was_out = checked.tags.clear(object, checked.tag);
+        #[cfg(not(any(loom, shuttle)))]
+        if was_out && let Some(debugged) = &checked.debugged {
+            self.debug_free(checked, debugged, Object(object));
+        }
+        was_out
     }
     /// Names what is wrong with a free, if anything is.
     #[cold]
@@ -217,7 +265,7 @@ impl Cache {
 
     /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        self.place(Object(memory))?;
+        let _place = self.place(Object(memory))?;
         #[cfg(not(loom))]
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
             return Err(CorruptionKind::DoubleFree);
@@ -232,9 +280,13 @@ impl Cache {
         {
             return Ok(size);
         }
-        let has_canary =
-            self.config.harden.canaries && self.geometry().stride() > self.geometry().object_size();
-        Ok(if has_canary { self.geometry().object_size() } else { self.geometry().stride() })
+        if self.config.harden.canaries && self.geometry().stride() > self.geometry().object_size() {
+            return Ok(self.geometry().object_size());
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        return Ok(self.usable_bytes(_place));
+        #[cfg(any(loom, shuttle))]
+        Ok(self.geometry().stride())
     }
     /// The caller of the object at `memory` wants `size` bytes of it. `false` if nobody takes notice.
     ///
@@ -246,23 +298,41 @@ impl Cache {
         self.hardened.as_ref().is_some_and(|hardened| unsafe { hardened.resize(memory, size) })
     }
 
+    /// Takes an object back of which [`begins_object`](Self::begins_object) does not know: among red zones. What is none is refused.
+    ///
+    /// # Safety
+    /// As [`free_without_handle`](Self::free_without_handle).
     #[cold]
     #[inline(never)]
-    pub(crate) fn refuse_interior(&self, object: NonNull<u8>) {
-        self.refuse(CorruptionKind::Interior, object, None);
+    pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {
+        match self.place(Object(object)) {
+            // SAFETY: passed on.
+            Ok(_) if self.multiples == 0 => unsafe { Self::free_without_handle(NonNull::from(self), object) },
+            _ => self.refuse(CorruptionKind::Interior, object, None),
+        }
     }
     pub(super) fn refuse(&self, kind: CorruptionKind, object: NonNull<u8>, index: Option<usize>) {
         self.counts.corruptions.add(1);
         let memory = &self.core.memory;
         let owner = memory.pages.pfn_of(object.as_ptr()).map(|pfn| memory.frames().frame(pfn).owner());
         let owner = owner.filter(|owner| *owner != self.owner()).and_then(|owner| self.core.cache_of(owner));
-        self.core.corrupt(&Corruption {
+        let corruption = Corruption {
             kind,
             address: object.addr().get(),
             cache: self.name(),
             owner: owner.map(Self::name),
             index,
-        });
+            #[cfg(not(any(loom, shuttle)))]
+            report: None,
+        };
+        #[cfg(not(any(loom, shuttle)))]
+        if index.is_some()
+            && let Ok(place) = self.place(Object(object))
+        {
+            return self
+                .with_report(place, None, |report| self.core.corrupt(&Corruption { report, ..corruption }));
+        }
+        self.core.corrupt(&corruption);
     }
 }
 

@@ -84,6 +84,9 @@ pub struct CacheInfo {
     /// Objects free in slabs.
     pub free_in_slabs: u64,
 
+    /// Who waits for an object at the limit: futures and threads of [`acquire`](crate::KmemCache::acquire).
+    pub waiting: u64,
+
     /// Objects handed out.
     pub allocs: u64,
     /// Objects taken back.
@@ -113,7 +116,7 @@ pub struct CacheInfo {
     pub destructed: u64,
     /// Allocations that failed.
     pub failures: u64,
-    /// Frees that were refused: double, foreign, interior, wrong cache.
+    /// Frees that were refused (double, foreign, interior, wrong cache), and damage that was found.
     pub corruptions: u64,
 }
 
@@ -177,6 +180,7 @@ impl Cache {
             in_depot: layer.in_depot,
             quarantined,
             free_in_slabs: count.objects - count.inuse,
+            waiting: self.waiting() as u64,
             allocs: layer.allocs + counts.direct_allocs.get(),
             frees: layer.frees + counts.direct_frees.get() + self.config.per_cpu.delayed_frees(),
             paths: layer.paths + direct,

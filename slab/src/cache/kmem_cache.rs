@@ -7,9 +7,10 @@ use super::per_cpu::PerCpu;
 use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
+use crate::debug::flags::SlabDebug;
 use crate::debug::harden::{CANARY, Harden, quarantine};
 use crate::error::{AllocError, Busy, CacheError};
-use crate::geometry::{Geometry, OrderRule};
+use crate::geometry::{Geometry, OrderRule, WORD};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -61,7 +62,8 @@ pub struct KmemCache {
 pub enum Limit {
     /// So many slabs.
     Slabs(u32),
-    /// The slabs that hold so many objects.
+    /// So many objects. They are spread evenly over as few slabs as hold them: so it is exact where one slab does, and may be one more for
+    /// each slab where more are needed. With memory short a slab may hold fewer.
     Objects(u64),
     /// The slabs that so many bytes make.
     Bytes(u64),
@@ -104,6 +106,7 @@ pub struct KmemCacheBuilder {
     type_stable: bool,
     magazines: Option<Magazines>,
     check_frees: Option<bool>,
+    debug: SlabDebug,
     merge: bool,
     page_class: Option<u16>,
     max_order: Option<u8>,
@@ -209,6 +212,20 @@ impl KmemCacheBuilder {
         self.check_frees = Some(check);
         self
     }
+    /// What is done about its objects to find mistakes, beside what the subsystem [says](crate::Config::slab_debug) of its name: see
+    /// [`flags`](crate::debug::flags). It does not [share](Self::merge) slabs then.
+    ///
+    /// Cost, of an object of 64 bytes: red zones make it take up 80 bytes, and each allocation and free writes to them and reads them;
+    /// poison the same of the object; users a call stack each time, some microseconds, and 64 bytes beside.
+    #[doc(alias = "SLAB_RED_ZONE")]
+    #[doc(alias = "SLAB_POISON")]
+    #[doc(alias = "SLAB_STORE_USER")]
+    #[doc(alias = "SLAB_TRACE")]
+    #[doc(alias = "SLAB_FAILSLAB")]
+    pub fn slab_debug(mut self, flags: SlabDebug) -> Self {
+        self.debug |= flags;
+        self
+    }
     /// Fills each object with zeros when it is freed, so that no memory of the cache has what a user left: Linux's `init_on_free`, for one
     /// cache. Objects of a cache with a constructor or a destructor stay constructed; those have a [reset](crate::ObjectCacheBuilder::reset).
     ///
@@ -227,7 +244,7 @@ impl KmemCacheBuilder {
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
     ///
-    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, and those that zero on free.
+    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, those that zero on free, and those that are [debugged](Self::slab_debug).
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -272,8 +289,8 @@ impl KmemCacheBuilder {
             && let Some(owner) = core.mergeable(|cache| {
                 let config = cache.config();
                 config.merges == Some(magazines)
-                    && (config.page_flags, config.check_frees, config.harden)
-                        == (planned.builder.page_flags, planned.check_frees, planned.harden)
+                    && (config.page_flags, config.debug, config.harden)
+                        == (planned.builder.page_flags, planned.debug, planned.harden)
                     && config.geometry.serves(&planned.geometry)
             })
         {
@@ -298,28 +315,39 @@ impl KmemCacheBuilder {
         if self.account.as_ref().is_some_and(|account| !account.is_of(core)) {
             return Err(CacheError::Account);
         }
+        let mut harden = self.harden.unwrap_or(core.harden);
+        let asked = self.debug | core.slab_debug.of(&self.name);
+        let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
+        let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
         #[cfg(any(loom, shuttle))]
         let align = self.align.max(crate::debug::check::SPACING);
         #[cfg(not(any(loom, shuttle)))]
         let align = self.align;
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };
-        let mut geometry = Geometry::new(self.size, align, &rule)?;
+        let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
+        let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
+        core.zones_are(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
-        let harden = self.harden.unwrap_or(core.harden);
+        // Red zones see more than canaries.
+        harden.canaries &= zone == 0;
         if harden.canaries
             && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY, align, &rule)
             && (self.page_class.is_some() || with_tail.stride() <= geometry.stride() * 5 / 4)
         {
             geometry = with_tail;
         }
+        if let Some(Limit::Objects(objects @ 1..)) = self.limit {
+            let slabs = objects.div_ceil(geometry.objects() as u64);
+            geometry = geometry.at_most(objects.div_ceil(slabs) as usize);
+        }
         Ok(Planned {
             magazines,
-            check_frees: harden.is_on() || self.check_frees.unwrap_or(core.check_frees),
+            debug,
             harden,
             zero_on_free: self.zero_on_free
                 || harden.zero_on_free && self.hooks.is_none() && !self.type_stable,
-            merges: self.may_merge().then_some(magazines),
+            merges: (self.may_merge() && SlabDebug::CHECKS.contains(debug)).then_some(magazines),
             geometry,
             builder: self,
         })
@@ -331,7 +359,7 @@ struct Planned {
     builder: KmemCacheBuilder,
     geometry: Geometry,
     magazines: Magazines,
-    check_frees: bool,
+    debug: SlabDebug,
     harden: Harden,
     zero_on_free: bool,
     merges: Option<Magazines>,
@@ -339,24 +367,26 @@ struct Planned {
 
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
-        let Self { builder, geometry, magazines, check_frees, harden, zero_on_free, merges } = self;
+        let Self { builder, geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
         let config = CacheConfig {
             per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, stride, &builder.name)
                 .behind(quarantine(&harden, key, stride)),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
-            geometry,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
-            page_class: builder.page_class,
+            // Where objects lie among red zones no class is told: the frame knows.
+            page_class: builder.page_class.filter(|_| geometry.lead() == 0),
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
             zero_on_free,
             no_access: builder.no_access,
-            check_frees,
+            check_frees: !debug.is_empty(),
+            debug,
             harden,
             key,
+            geometry,
             merges,
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
@@ -388,6 +418,7 @@ impl KmemCache {
             type_stable: false,
             magazines: None,
             check_frees: None,
+            debug: SlabDebug::empty(),
             merge: false,
             page_class: None,
             max_order: None,
@@ -598,7 +629,7 @@ impl KmemCache {
     ///
     /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
-        let mut live = Live::new(self.geometry().stride());
+        let mut live = Live::new(self.geometry().lead(), self.geometry().stride());
         self.live_into(&mut live);
         live
     }

@@ -26,9 +26,10 @@ use uslab_pool::bits::lowest_run;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Bytes from one object to the next.
+    /// Bytes in front of a slab's first object, and from one to the next.
+    lead: usize,
     stride: usize,
-    /// Where each slab begins, and the first of its words.
+    /// Where each slab's objects begin, and the first of its words.
     slabs: Vec<(NonNull<u8>, usize)>,
     /// A bit an object.
     words: Vec<u64>,
@@ -40,8 +41,8 @@ unsafe impl Send for Live {}
 unsafe impl Sync for Live {}
 
 impl Live {
-    pub(crate) fn new(stride: usize) -> Self {
-        Self { stride, slabs: Vec::new(), words: Vec::new() }
+    pub(crate) fn new(lead: usize, stride: usize) -> Self {
+        Self { lead, stride, slabs: Vec::new(), words: Vec::new() }
     }
     pub(crate) fn clear(&mut self) {
         self.slabs.clear();
@@ -60,7 +61,7 @@ impl Live {
     /// The next slab, at `base`: its words go behind those that are there.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
         debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
-        self.slabs.push((base, self.words.len()));
+        self.slabs.push((behind(base, self.lead), self.words.len()));
         &mut self.words
     }
 

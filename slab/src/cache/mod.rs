@@ -36,6 +36,8 @@ mod charges;
 mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
+#[cfg(not(any(loom, shuttle)))]
+mod debugged;
 #[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;
 mod free;
@@ -57,20 +59,29 @@ pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
 pub use account::Account;
+#[cfg(not(any(loom, shuttle)))]
+pub use debugged::Validation;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
 pub use waiters::Acquiring;
 
 use self::core::Core;
+use crate::debug::flags::SlabDebug;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 #[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use crate::debug::harden::{Harden, Key};
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
+#[cfg(not(any(loom, shuttle)))]
+use checked::Debugged;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -122,8 +133,9 @@ pub(crate) struct CacheConfig {
     /// What its slabs are charged to as well.
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// Whether frees are checked at once.
+    /// Whether frees are checked at once, and what is done beside.
     pub(crate) check_frees: bool,
+    pub(crate) debug: SlabDebug,
     /// Whether objects are zeroed when they are taken back.
     pub(crate) zero_on_free: bool,
     pub(crate) harden: Harden,
@@ -135,6 +147,16 @@ pub(crate) struct CacheConfig {
     pub(crate) merges: Option<Magazines>,
 }
 
+#[cfg(not(any(loom, shuttle)))]
+impl CacheConfig {
+    /// What is watched about its objects. Those that stay constructed, or that readers may see when they are free, are not poisoned.
+    fn watch(&self) -> Watch {
+        let (left, right) = self.geometry.zones();
+        let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
+        Watch { size: self.geometry.object_size(), left, right, poison }
+    }
+}
+
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -144,7 +166,7 @@ pub(crate) struct Cache {
     /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
     /// taken back.
     frees: FastPath<Object, StackMemory>,
-    /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
+    /// Tells multiples of the stride from other offsets, 0 where objects lie elsewhere: see [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
     /// Whether something is done with each object before it is taken back.
     has_free_hook: bool,
@@ -162,6 +184,8 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
+    #[cfg(not(any(loom, shuttle)))]
+    seen: gdb::CacheSeen,
 }
 
 /// What each slab that is made or given back writes is the first line, of which allocations read nothing.
@@ -201,6 +225,9 @@ impl CacheConfig {
     #[cfg(not(loom))]
     fn hardened(&self) -> Option<Hardened> {
         let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
+        // What is poisoned is looked at as that.
+        #[cfg(not(shuttle))]
+        let zeroed = zeroed && !self.watch().poison;
         Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
     }
     /// What the order of objects follows from, if it is random.
@@ -221,14 +248,34 @@ impl Cache {
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
-            Some(Checked { tags, tag, fast_path })
+            Some(Checked {
+                tags,
+                tag,
+                fast_path,
+                #[cfg(not(any(loom, shuttle)))]
+                debugged: Debugged::new(config.debug, config.watch()),
+            })
         } else {
             None
         };
+        let nodes: Box<[Node]> =
+            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect();
+        #[cfg(not(any(loom, shuttle)))]
+        let seen = {
+            let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
+            gdb::CacheSeen::new(&config.name, &config.geometry, config.hooks.is_some(), nodes, stacks)
+        };
         Some(Arc::new_cyclic(|this| Self {
+            #[cfg(not(any(loom, shuttle)))]
+            seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            multiples: u64::MAX / config.geometry.stride() as u64 + 1,
+            // Among red zones no offset is said to begin an object: frames tell.
+            multiples: if config.geometry.lead() > 0 {
+                0
+            } else {
+                u64::MAX / config.geometry.stride() as u64 + 1
+            },
             has_free_hook,
             #[cfg(not(loom))]
             checked,
@@ -236,7 +283,7 @@ impl Cache {
             hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
-            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect(),
+            nodes,
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
@@ -282,7 +329,7 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too.
+    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too. Never among red zones.
     ///
     /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
     /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019): a multiplication and a
@@ -347,6 +394,9 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
+    /// For debuggers: where in a cache that is what they see of it.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }

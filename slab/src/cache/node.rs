@@ -27,6 +27,8 @@
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 use crate::debug::harden::{Draws, Key};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
@@ -221,6 +223,14 @@ impl Lists {
 pub(crate) struct Closed;
 
 impl Node {
+    /// For debuggers: where the lists of these lie.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
+        use core::mem::offset_of;
+        let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
+        let places = [offset_of!(Lists, full), offset_of!(Lists, partial), offset_of!(Lists, empty)];
+        gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
+    }
     /// Without slabs; with a key objects come in a random order.
     pub(crate) fn new(key: Option<Key>) -> Self {
         Self { lists: ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() }) }

@@ -20,6 +20,8 @@
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
 use super::object::Object;
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::gdb;
 use crate::debug::quarantine::Quarantine;
 use core::fmt;
 use core::ptr::NonNull;
@@ -162,6 +164,12 @@ impl PerCpu {
     pub(super) fn behind(self, quarantine: Option<Quarantine>) -> Self {
         Self { quarantine, ..self }
     }
+    /// For debuggers: the table and the stacks of its layer.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn places(&self) -> gdb::Stacks {
+        let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
+        self.layer().map(seen).unwrap_or_default()
+    }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
@@ -217,6 +225,12 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
 
+    /// What the fast path does, where it is closed for a while.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(super) fn pop(&self) -> Option<Object> {
+        self.layer()?.pop()
+    }
     /// An object, after the fast path has missed.
     pub(super) fn alloc_missed(
         &self,

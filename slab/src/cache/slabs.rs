@@ -139,7 +139,9 @@ impl Cache {
         }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
+        let covered = self.cover_slab(op, slab, order, objects);
+        #[cfg(shuttle)]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
@@ -150,6 +152,7 @@ impl Cache {
             || !self.tell_class(op, slab, order)
             || !self.hide(slab, order)
         {
+            self.uncover(covered, slab, order);
             // SAFETY: allocated just now with this order.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -157,6 +160,7 @@ impl Cache {
         }
         if let Err(refusal) = self.construct(slab, objects) {
             self.forget_class(slab, order);
+            self.uncover(true, slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -185,6 +189,14 @@ impl Cache {
             .iter()
             .for_each(|index| put(self.object(ObjectIndex { slab, index: (*index).into() })));
         Ok(taken)
+    }
+
+    /// A slab ends that was `covered`.
+    fn uncover(&self, _covered: bool, _slab: Pfn, _order: Order) {
+        #[cfg(not(any(loom, shuttle)))]
+        if _covered && self.checked.is_some() {
+            self.uncover_slab(_slab, _order);
+        }
     }
 
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
@@ -377,6 +389,7 @@ impl Cache {
         // SAFETY: the block is ours.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
+        self.uncover(true, slab, order);
         // SAFETY: nobody uses the slab.
         if self.config.no_access && !unsafe { self.core.memory.pages.protect(slab, order, true) } {
             // Nobody could use the pages.

@@ -60,6 +60,12 @@ impl Cache {
         self.waiters.waiting.load(Relaxed)
     }
 
+    /// How many wait for an object, those that were given one and have not run since not counted.
+    pub(super) fn waiting(&self) -> usize {
+        let queue = self.queue();
+        queue.entries.len() - queue.given
+    }
+
     /// In the child of a fork: those who wait are other threads', or will find that they wait no more.
     ///
     /// # Safety
@@ -225,6 +231,10 @@ impl Cache {
             self.resettle(|queue| queue.grow = true);
         }
     }
+    /// The account's limit is another one: whoever waits first may make a slab, now or when it looks next.
+    pub(super) fn limit_changed(&self) {
+        self.resettle(|queue| queue.grow = true);
+    }
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
         let _queue = self.queue();
@@ -255,7 +265,12 @@ impl Cache {
             return None;
         }
         let result = self.alloc(gfp);
-        (!result.is_err_and(AllocError::is_limit)).then_some(result)
+        if result.is_err_and(AllocError::is_limit) {
+            // What waits has not failed.
+            self.counts.failures.sub(1);
+            return None;
+        }
+        Some(result)
     }
     fn poll_acquire(
         &self,
@@ -338,7 +353,10 @@ impl Cache {
         loop {
             match Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(result) => return result,
-                Poll::Pending if !woken => return Err(self.limit_error()),
+                Poll::Pending if !woken => {
+                    self.counts.failures.add(1);
+                    return Err(self.limit_error());
+                }
                 Poll::Pending => woken = parker.park(deadline),
             }
         }

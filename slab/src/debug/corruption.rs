@@ -1,4 +1,4 @@
-//! Frees that cannot be right, and the one handler that hears of them.
+//! Frees that cannot be right, memory that somebody wrote to who must not, and the one handler that hears of them.
 //!
 //! What is noticed, and when:
 //!
@@ -17,6 +17,17 @@
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |
 //!
+//! With [`slab_debug`](crate::debug::flags), and not without:
+//!
+//! | what | flag | noticed | test |
+//! |---|---|---|---|
+//! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `what_is_written_around_an_object_is_named_and_repaired` |
+//! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
+//! | **padding**: bytes of a slab that are no object's | `Z`, `P` | when the slab goes back, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
+//!
+//! These are repaired when the handler has returned, and the allocation or free goes on. With `U` reports say who allocated the object and
+//! who freed it; [`Corruption::report`] has all that is known of it, and `{:#}` shows that.
+//!
 //! The [handler](Handler) decides what comes of it: the [default](abort) says it on standard error and ends the process.
 //!
 //! *Checked* are the frees of caches that ask for it ([`Config::check_frees`](crate::Config::check_frees),
@@ -32,10 +43,12 @@
 //!
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 
-use core::fmt;
-use std::io::Write;
+use super::lines::Lines;
+#[cfg(not(any(loom, shuttle)))]
+use super::report::ObjectReport;
+use core::fmt::{self, Write as _};
 
-/// What is wrong with a free.
+/// What is wrong with a free, or with an object.
 ///
 /// ```
 /// use uslab::CorruptionKind;
@@ -57,6 +70,12 @@ pub enum CorruptionKind {
     WrongCache,
     /// The size of an address was asked for that is no object of any cache.
     NotAnObject,
+    /// Somebody wrote before or behind an object.
+    RedZone,
+    /// Somebody wrote to an object that was free.
+    Poison,
+    /// Somebody wrote to what no object of a slab uses.
+    Padding,
     /// The size that it was freed with is not its own.
     WrongSize,
     /// What lies behind the object was written to.
@@ -73,6 +92,9 @@ impl fmt::Display for CorruptionKind {
             Self::Interior => "free of an address inside an object",
             Self::WrongCache => "free to the wrong cache",
             Self::NotAnObject => "size of an address that is no object",
+            Self::RedZone => "red zone overwritten of object",
+            Self::Poison => "use after free of object",
+            Self::Padding => "padding overwritten of slab",
             Self::WrongSize => "free with a size that is not the object's",
             Self::Overflow => "write behind the end of an object",
             Self::WriteAfterFree => "write to an object that was free",
@@ -80,7 +102,7 @@ impl fmt::Display for CorruptionKind {
     }
 }
 
-/// A refused free.
+/// A refused free, or a damage.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};
@@ -105,7 +127,7 @@ impl fmt::Display for CorruptionKind {
 pub struct Corruption<'a> {
     /// What is wrong.
     pub kind: CorruptionKind,
-    /// The address that was freed.
+    /// The address that was freed, or of the object that is damaged.
     pub address: usize,
     /// The cache that it was freed to; `kmalloc` where any size class would have done.
     pub cache: &'a str,
@@ -113,10 +135,20 @@ pub struct Corruption<'a> {
     pub owner: Option<&'a str>,
     /// Which object of its slab it is, if it is one.
     pub index: Option<usize>,
+    /// What is known of the object, where its cache is [debugged](crate::debug::flags) with more than `F`.
+    #[cfg(not(any(loom, shuttle)))]
+    pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
+    /// A line; with `{:#}` the report, if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(report) = self.report
+            && f.alternate()
+        {
+            return report.write(f, self.cache, &self.kind);
+        }
         write!(f, "cache {}: {} {:#x}", self.cache, self.kind, self.address)?;
         if let Some(owner) = self.owner {
             write!(f, ", which belongs to cache {owner}")?;
@@ -134,12 +166,13 @@ pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
 /// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.
 pub fn abort(corruption: &Corruption<'_>) {
-    // No `eprintln!`: it panics when standard error is closed. One write of a stack buffer allocates nothing.
-    let mut line = [0_u8; 256];
-    let mut rest = &mut line[..];
-    let room = rest.len();
-    let _ = writeln!(rest, "uslab: corruption: {corruption}");
-    let used = room - rest.len();
-    let _ = std::io::stderr().write_all(&line[..used]);
+    // No `eprintln!`: it panics when standard error is closed.
+    let mut lines = Lines::new();
+    let _ = writeln!(lines, "uslab: corruption: {corruption}");
+    #[cfg(not(any(loom, shuttle)))]
+    if corruption.report.is_some() {
+        let _ = write!(lines, "{corruption:#}");
+    }
+    drop(lines);
     std::process::abort();
 }

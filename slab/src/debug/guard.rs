@@ -523,9 +523,8 @@ mod tests {
             assert_eq!(pool.size_of(at).ok(), Some(48));
             assert_eq!(pool.size_of(at + 1).err(), Some(CorruptionKind::Interior));
             // SAFETY: the object is the test's.
-            assert!(
-                unsafe { core::slice::from_raw_parts(object.as_ptr(), 48) }.iter().all(|byte| *byte == 0)
-            );
+            let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), 48) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
             // SAFETY: the same.
             unsafe { object.write_bytes(round, 48) };
             assert!(pool.free(at).is_ok());

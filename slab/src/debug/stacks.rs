@@ -192,7 +192,8 @@ impl CallStack {
                 // SAFETY: it is the crate's lock that is not taken, which protects what looks for names.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
-                        if frame.sp().addr() > here {
+                        // The outermost return address of a thread is null.
+                        if frame.sp().addr() > here && !frame.ip().is_null() {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
@@ -204,6 +205,11 @@ impl CallStack {
         if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
     }
 
+    /// The stack with these frames.
+    #[cfg(test)]
+    pub(crate) fn of_frames(frames: &[usize]) -> Self {
+        Self(DEPOT.save(frames).unwrap())
+    }
     /// The number, for whoever keeps it among other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
@@ -218,11 +224,23 @@ impl CallStack {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
     }
 
+    /// The stack from outside of the allocator, whose own frames differ with the way that an object went; this one where names are not to
+    /// be had.
+    ///
+    /// Allocates.
+    pub(crate) fn outer(self) -> Self {
+        #[cfg(feature = "stacks")]
+        if let Some(outer) = alone(|| outer(self.frames())) {
+            return DEPOT.save(outer).map_or(self, Self);
+        }
+        self
+    }
+
     /// Tells `see` of each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function of
     /// its own.
     ///
     /// Allocates, where names are to be had.
-    pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
+    pub(crate) fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
         if !named {
             self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
@@ -232,10 +250,7 @@ impl CallStack {
     fn each_named(self, _see: &mut impl FnMut(Function<'_>)) {}
     #[cfg(feature = "stacks")]
     fn each_named(self, see: &mut impl FnMut(Function<'_>)) {
-        let frames = self.frames();
-        let own = frames.iter().take_while(|&&at| is_own(at)).count();
-        // Of a stack of nothing else all is shown.
-        for &at in if own < frames.len() { &frames[own..] } else { frames } {
+        for &at in outer(self.frames()) {
             let mut found = false;
             backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
                 found = true;
@@ -248,6 +263,13 @@ impl CallStack {
             }
         }
     }
+}
+
+/// The frames without the allocator's own; of nothing else, all.
+#[cfg(feature = "stacks")]
+fn outer(frames: &'static [usize]) -> &'static [usize] {
+    let own = frames.iter().take_while(|&&at| is_own(at)).count();
+    if own < frames.len() { &frames[own..] } else { frames }
 }
 
 /// Whether the innermost function at `at` is the allocator's.
@@ -269,14 +291,13 @@ fn is_own(at: usize) -> bool {
 /// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
 /// looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Function<'a> {
+pub(crate) struct Function<'a> {
     /// Where the call returns to.
-    pub at: usize,
+    pub(crate) at: usize,
     /// The function's name.
-    pub name: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
     /// The file and the line of the call.
-    pub file: Option<(&'a str, u32)>,
+    pub(crate) file: Option<(&'a str, u32)>,
 }
 
 impl fmt::Display for Function<'_> {

@@ -7,11 +7,13 @@
 //!
 //! The bitmaps of the slabs cannot say it: they know an object that a CPU keeps as out, too.
 //!
-//! Of two threads that free one object at the same moment exactly one finds its tag.
+//! A free takes the tag by one exchange: of two threads that free one object at the same moment, one finds it.
 
 #[cfg(shuttle)]
 use crate::debug::check::SPACING;
 use crate::debug::faults::{BITMAP, Faults};
+#[cfg(not(any(loom, shuttle)))]
+use crate::debug::tracks::Tracks;
 use core::ptr::NonNull;
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
@@ -30,6 +32,9 @@ pub(crate) struct Tags {
     cells: Box<[AtomicU8]>,
     /// Where the range begins.
     range: usize,
+    /// For caches that remember more of an object.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) tracks: Tracks,
 }
 
 impl Tags {
@@ -41,6 +46,8 @@ impl Tags {
             #[cfg(shuttle)]
             cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
             range: range.addr().get(),
+            #[cfg(not(any(loom, shuttle)))]
+            tracks: Tracks::new(pages, backend, faults)?,
         })
     }
 
@@ -57,7 +64,10 @@ impl Tags {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, pages: usize) {
         // SAFETY: the tags have their region for themselves; else by contract.
-        unsafe { self.memory.cut(pages * (PAGE_SIZE / GRAIN)) };
+        unsafe {
+            self.memory.cut(pages * (PAGE_SIZE / GRAIN));
+            self.tracks.cut(pages);
+        }
     }
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn reserved(&self) -> usize {
@@ -94,11 +104,6 @@ impl Tags {
         byte.store(tag, Relaxed);
     }
 
-    /// Whether an object is out, of a cache with this tag.
-    pub(crate) fn is(&self, object: NonNull<u8>, tag: u8) -> bool {
-        // Relaxed: as in `set`.
-        self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
-    }
     /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
     #[inline(always)]
     #[must_use]
@@ -109,7 +114,12 @@ impl Tags {
             byte.store(0, Relaxed);
             return out;
         });
-        // Relaxed: as in `set`; it only says whose the object is now.
+        // Relaxed: only says whose it is. Who gets the object next gets it from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
+    }
+    /// Whether the object is out.
+    pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
+        // Relaxed: nobody uses the cache meanwhile, or it is a guess.
+        self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

@@ -145,7 +145,7 @@ impl Side {
     pub(crate) fn reserved(&self) -> usize {
         self.memory.reserved()
     }
-    fn bits(&self, pfn: Pfn) -> *mut u64 {
+    pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
         self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
     }
 }

@@ -66,6 +66,11 @@ impl SlabMemory {
     pub(crate) fn frames(&self) -> &FrameTable {
         self.pages.frames()
     }
+    /// For debuggers: where the side table lies.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn side(&self) -> *const u8 {
+        self.side.bits(Pfn::new(0)).cast()
+    }
     #[inline(always)]
     pub(crate) fn slab(&self, pfn: Pfn) -> Slab<'_> {
         Slab::at(self.frames(), &self.side, pfn)

@@ -45,6 +45,15 @@ impl<T> PinnedCache<T> {
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
+    /// The same; at the cache's limit it waits until an object is free. See [`ObjectCache::acquire`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn acquire(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
+        // SAFETY: as in `alloc`.
+        self.0.acquire().await.map(|object| unsafe { Pin::new_unchecked(object) })
+    }
+
     fn untyped(&self) -> &KmemCache {
         self.0.untyped()
     }

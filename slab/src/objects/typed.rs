@@ -17,6 +17,7 @@ use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
 use crate::cache::{Account, Cache, Hook, Hooks};
+use crate::debug::flags::SlabDebug;
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -247,6 +248,30 @@ impl<T> ObjectCache<T> {
     pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
     }
+    /// The same, owned: for a task that is spawned, see [`alloc_owned`](Self::alloc_owned).
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// use uslab::{Limit, ObjectCache};
+    ///
+    /// let connections = ObjectCache::builder("connection").ctor(String::new).limit(Limit::Objects(8)).build()?;
+    /// let connection = connections.acquire_owned().await?; // before a client is accepted
+    /// let client = tokio::spawn(async move { connection.len() });
+    /// assert_eq!(client.await?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// As there.
+    pub async fn acquire_owned(&self) -> Result<OwnedBox<T>, AllocError> {
+        self.acquire().await.map(CacheBox::into_owned)
+    }
     /// The same for a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
     ///
     /// # Errors
@@ -340,6 +365,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// As [`KmemCacheBuilder::check_frees`].
     pub fn check_frees(self, check: bool) -> Self {
         self.map(|cache| cache.check_frees(check))
+    }
+    /// As [`KmemCacheBuilder::slab_debug`].
+    pub fn slab_debug(self, flags: SlabDebug) -> Self {
+        self.map(|cache| cache.slab_debug(flags))
     }
     /// As [`KmemCacheBuilder::magazines`].
     pub fn magazines(self, magazines: Magazines) -> Self {

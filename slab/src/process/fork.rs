@@ -64,6 +64,8 @@ impl Fork for Core {
             Rank::Mergeable => visit(self.mergeable.list()),
             Rank::Shrinkers => visit(self.shrinkers.list()),
             Rank::Caches => visit(self.caches.list()),
+            #[cfg(not(loom))]
+            Rank::Profile => visit(self.profiler.lock()),
             Rank::Huge => visit(self.huge.pieces()),
             #[cfg(not(loom))]
             Rank::Tags => visit(&self.tags),

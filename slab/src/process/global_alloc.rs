@@ -22,6 +22,8 @@ use crate::cache::config::Config;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::debug::flags::DebugRules;
+use crate::debug::profile::{NotStarted, Profile};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
@@ -31,6 +33,7 @@ use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
 use crate::report::census::{Census, Violation};
 use crate::report::info::{HeapUsage, Info, SlabInfo};
+use crate::report::leaks::Holders;
 use crate::size::large::ZERO_SIZE;
 use crate::size::malloc::{FastPaths, Malloc};
 use core::alloc::Layout;
@@ -76,6 +79,10 @@ struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
+    /// What is told when the process ends.
+    stats: bool,
+    leaks: bool,
+    profile: Option<usize>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and to sample, and not the program.
     reap_is_said: bool,
     guard_is_said: bool,
@@ -170,6 +177,9 @@ fn start_here() -> Option<&'static Process> {
     config.guard_every = options.guard.unwrap_or(GUARD_WANTED.get());
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
+    // Who leaked is who allocated.
+    let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
+    config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
@@ -181,14 +191,14 @@ fn start_here() -> Option<&'static Process> {
     };
     #[cfg(unix)]
     at_fork::register();
-    if options.stats {
+    if options.stats || options.leaks {
         // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
         if let Ok(to) = own_stderr() {
             // SAFETY: only the thread that starts is here; the handler is as above.
             unsafe {
                 STATS.put(to);
                 #[cfg(any(unix, windows))]
-                libc::atexit(print_stats);
+                libc::atexit(at_exit);
             }
         }
     }
@@ -196,6 +206,9 @@ fn start_here() -> Option<&'static Process> {
         malloc: core,
         dump: options.dump(),
         record: options.record(),
+        stats: options.stats,
+        leaks: options.leaks,
+        profile: options.profile,
         reap_is_said: options.reap.is_some(),
         guard_is_said: options.guard.is_some(),
         guard_slots,
@@ -233,13 +246,24 @@ fn own_stderr() -> io::Result<File> {
 }
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
-extern "C" fn print_stats() {
+extern "C" fn at_exit() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };
-    if let (Some(mut to), Some(info)) = (to, Uslab.info()) {
-        // There is nobody to tell that it is closed.
-        let _ = to.write_all(info.statistics().to_string().as_bytes());
+    let (Some(mut to), Some(process)) = (to, PROCESS.get()) else { return };
+    let mut text = String::new();
+    if process.leaks {
+        let holders = process.core().leaks();
+        if holders.unreachable() > 0 {
+            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
+            leaked.for_each(|holder| text += &holder.to_string());
+        }
     }
+    if process.stats {
+        text += &process.core().info().statistics().to_string();
+    }
+    // There is nobody to tell that it is closed.
+    let _ = to.write_all(text.as_bytes());
 }
 
 /// What is in no page of the subsystem: huge, from the start, or not ours.
@@ -260,7 +284,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
-    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None, report: None });
 }
 
 impl Uslab {
@@ -518,6 +542,27 @@ impl Uslab {
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
+    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` asks for. As [`dump`](Self::dump), for a library's constructor,
+    /// which begins the profile.
+    pub fn profile_wanted(&self) -> Option<usize> {
+        PROCESS.get()?.profile
+    }
+    /// Begins a [heap profile](crate::profile) of the program: as
+    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
+    ///
+    /// # Errors
+    /// As there; [`NotStarted::Memory`] if the allocator cannot start.
+    pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
+        process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
+    }
+    /// Ends it; `false` if none runs.
+    pub fn stop_profile(&self) -> bool {
+        PROCESS.get().is_some_and(|process| process.core().stop_profile())
+    }
+    /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    pub fn profile(&self) -> Profile {
+        PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
+    }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
@@ -534,6 +579,10 @@ impl Uslab {
     /// no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
+    }
+    /// As [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before it has started.
+    pub fn leaks(&self) -> Option<Holders> {
+        PROCESS.get().map(|process| process.core().leaks())
     }
     /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
     /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back

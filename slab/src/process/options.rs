@@ -3,7 +3,9 @@
 //! | option | values | |
 //! |---|---|---|
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
+//! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
+//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
 //! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
 //! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
 //! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
@@ -15,6 +17,7 @@
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
+//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` says where it goes, a file that ends in `.pb.gz` or `.folded` |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
@@ -23,12 +26,13 @@
 //! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
 //! who started them (`AT_SECURE`) heed none.
 
+use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
+use crate::debug::lines::Lines;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;
-use core::fmt;
-use std::io::Write;
+use core::fmt::{self, Write};
 use std::time::Duration;
 use uslab_buddy::HugePages;
 
@@ -36,7 +40,9 @@ use uslab_buddy::HugePages;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,
+    pub(crate) leaks: bool,
     pub(crate) check: Option<bool>,
+    pub(crate) slab_debug: Option<&'static str>,
     pub(crate) harden: Harden,
     pub(crate) guard: Option<u32>,
     pub(crate) guard_slots: Option<u32>,
@@ -46,12 +52,14 @@ pub(crate) struct Options {
     pub(crate) reap: Option<Duration>,
     pub(crate) dump: Option<&'static [u8]>,
     pub(crate) dump_signal: DumpSignal,
+    pub(crate) profile: Option<usize>,
     pub(crate) record: Option<&'static [u8]>,
     pub(crate) record_limit: Option<usize>,
 }
 
 /// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
-/// in `.prom`, else as `/proc/slabinfo`.
+/// in `.prom`; the heap profile as `pprof` reads it if it ends in `.pb.gz`, and its live bytes as folded stacks if it ends in `.folded`;
+/// else as `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -70,7 +78,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The file's name as it was given: `%p` stands for the number of the process. No comma can be in it.
+    /// The file's name as it was given: `%p` stands for the number of the process, `%n` for that of the dump, from 1. No comma can be in it.
     pub file: &'static [u8],
     /// The signal.
     pub signal: DumpSignal,
@@ -105,8 +113,8 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
-                        dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
+const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+                        dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
 #[cfg(target_family = "wasm")]
@@ -168,7 +176,13 @@ impl Options {
         };
         match name {
             b"stats" => self.stats = flag(value)?,
+            b"leaks" => self.leaks = flag(value)?,
             b"check" => self.check = Some(flag(value)?),
+            b"slab_debug" => {
+                let text = core::str::from_utf8(&value[1..]).ok()?;
+                DebugRules::of_static(text)?;
+                self.slab_debug = Some(text);
+            }
             b"huge_pages" => {
                 self.huge_pages = match value {
                     b"=system" => HugePages::System,
@@ -205,6 +219,7 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"profile" => self.profile = Some(bytes(&value[1..])?),
             b"record" if value != b"=" => self.record = Some(&value[1..]),
             b"record_limit" => self.record_limit = Some(bytes(&value[1..])?),
             _ => return None,
@@ -240,14 +255,8 @@ fn number(digits: &[u8]) -> Option<usize> {
 
 /// A line on standard error, in one write and without the heap.
 fn say(what: fmt::Arguments<'_>) {
-    let mut line = [0_u8; 256];
-    let mut rest = &mut line[..];
-    let room = rest.len();
-    // What does not fit is cut off.
-    let _ = writeln!(rest, "{what}");
-    let used = room - rest.len();
     // There is nobody to tell that standard error is closed.
-    let _ = std::io::stderr().write_all(&line[..used]);
+    let _ = writeln!(Lines::new(), "{what}");
 }
 
 #[cfg(test)]
@@ -266,7 +275,9 @@ mod tests {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,
+            leaks: true,
             check: Some(false),
+            slab_debug: Some("FZ:malloc-64;-"),
             harden: Harden { canaries: false, quarantine: 4096, seed: Some(7), ..Harden::ALL },
             guard: Some(1000),
             guard_slots: Some(64),
@@ -276,17 +287,18 @@ mod tests {
             reap: Some(Duration::from_millis(250)),
             dump: Some(b"/tmp/a=%p.json"),
             dump_signal: DumpSignal::Usr1,
+            profile: Some(512 << 10),
             record: Some(b"/tmp/a"),
             record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+        let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,profile=512k,\
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0",
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 16, "{wrong:?}");
+        assert_eq!(wrong.len(), 17, "{wrong:?}");
         let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
         assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }

@@ -301,9 +301,10 @@ mod tests {
 
     #[test]
     fn a_slab_on_the_wrong_list_is_seen() {
-        // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
-        let text =
-            violation(|core, _, slab| _ = unsafe { core.memory.slab(slab).alloc_bits(6, None, |_| ()) });
+        let text = violation(|core, _, slab| {
+            // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
+            unsafe { core.memory.slab(slab).alloc_bits(6, None, |_| ()) };
+        });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 

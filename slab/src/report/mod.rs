@@ -5,10 +5,13 @@
 //! | [`info`] | the numbers, and `/proc/slabinfo` |
 //! | `prometheus` | the numbers as Prometheus reads them (a feature) |
 //! | `census` | whether everything is where its state says, and nothing is lost |
+//! | [`leaks`] | who holds memory, and what nobody can reach any more |
 //! | `view` | what lies in which slab and magazine, for pictures |
 
 pub(crate) mod census;
 pub mod info;
+#[cfg(not(any(loom, shuttle)))]
+pub mod leaks;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
 pub(crate) mod view;

@@ -210,6 +210,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
     single("uslab_cache_slabs_made_total", "Slabs made.", &[("", |c| c.slabs_made)]),
     single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
+    single("uslab_cache_waiting", "Who waits for an object at the limit.", &[("", |c| c.waiting)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
 ];

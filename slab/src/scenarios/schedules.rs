@@ -5,9 +5,10 @@ use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
 use crate::published::Published;
 use crate::{AllocError, Config, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
-use uslab_magazine::sync::{Arc, Counter, relax, thread};
+use uslab_magazine::sync::{Arc, Counter, Mutex, relax, thread};
 use uslab_magazine::threads::{crowd, wander};
 
 const THREADS: usize = 4;
@@ -38,6 +39,71 @@ pub(super) fn lists(magazines: Magazines) {
     }
     let world = World::new(4, magazines, &[None, None]);
     crowd(&world, THREADS, side);
+    World::end(world);
+}
+
+/// A CPU's work: at its end it holds one object, or none.
+fn work(world: &World) -> Option<NonNull<u8>> {
+    let mut held = vec![];
+    for _ in 0..STEPS {
+        wander(2);
+        if held.is_empty() || choose(2) == 0 {
+            held.extend(world.alloc_of(0).ok());
+        } else {
+            world.free(held.swap_remove(choose(held.len())));
+        }
+    }
+    let last = held.pop();
+    held.into_iter().for_each(|object| world.free(object));
+    last
+}
+
+/// Each object is a sample: what is live is what is held.
+pub(super) fn profiled() {
+    struct Held {
+        world: Arc<World>,
+        objects: Counter,
+        bytes: Mutex<Vec<usize>>,
+    }
+    let world = World::new(4, SMALL, &[None]);
+    world.core.start_profile(1, Some(1)).unwrap();
+    let held = Arc::new(Held { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
+    crowd(&held, THREADS, |held, _| {
+        if let Some(object) = work(&held.world) {
+            held.objects.add(1);
+            held.bytes.lock().push(object.as_ptr().expose_provenance());
+        }
+    });
+    let Some(Held { world, objects, bytes }) = Arc::into_inner(held) else {
+        panic!("the threads have ended")
+    };
+    let live = |objects| {
+        let live = world.core.profiler.profile().total().live;
+        assert_eq!((live.objects, live.samples), (objects, objects), "live by the profile");
+    };
+    live(objects.get());
+    let addresses = core::mem::take(&mut *bytes.lock());
+    for address in addresses {
+        world.free(NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap());
+    }
+    live(0);
+    assert!(world.core.stop_profile());
+    World::end(world);
+}
+
+/// The second profile would see one allocation in an exabyte: what it has is another one's.
+pub(super) fn profiled_anew() {
+    let world = World::new(4, SMALL, &[None]);
+    world.core.start_profile(1, Some(1)).unwrap();
+    crowd(&world, THREADS, |world, thread| {
+        if thread == 0 {
+            assert!(world.core.stop_profile());
+            world.core.start_profile(1 << 60, Some(2)).unwrap();
+        }
+        work(world).into_iter().for_each(|object| world.free(object));
+    });
+    let total = world.core.profiler.profile().total();
+    assert_eq!((total.allocated.samples, total.live.samples), (0, 0), "in a profile that samples nothing");
     World::end(world);
 }
 

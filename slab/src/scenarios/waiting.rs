@@ -175,6 +175,23 @@ pub(super) fn two_caches_grow_at_the_account_s_limit() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
+/// L9: one waits for an account whose pages are all in use, until its limit is raised. Not told, it is a deadlock.
+pub(super) fn who_waits_gets_what_a_raised_limit_allows() {
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let world = ManuallyDrop::new(World::on(core, [KmemCache::builder("model", SPACING).account(&account)]));
+    let objects = [world.alloc(), world.alloc()];
+    let t = beside(&world, [], |world, []| {
+        let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
+        world.free(object);
+    });
+    account.set_limit(2 * PAGE_SIZE);
+    t.join().unwrap();
+    free_all(&world, objects);
+    drop(account);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
 /// L7: a cache is destroyed beside one who waits: this gets an object, or is told.
 pub(super) fn a_cache_is_destroyed_beside_one_who_waits() {
     let (world, [a, b]) = at_the_limit();

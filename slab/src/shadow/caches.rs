@@ -4,7 +4,7 @@
 use super::{Refusals, Refuse, pages, unless_refused};
 use crate::Config;
 use crate::cache::core::Core;
-use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
+use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, SlabDebug};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ pub(crate) struct Setup {
     /// Slabs that each may have.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
+    /// What is done about their objects beside; the fuzzer knows of nothing.
+    #[arbitrary(default)]
+    pub(crate) debug: SlabDebug,
 }
 
 fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
@@ -116,7 +119,9 @@ impl World {
     fn new(setup: Setup) -> Self {
         let mut pages = pages(CPUS, setup.nodes, 1 << 20);
         let refusals = Refusals::new(&mut pages);
-        let config = Config { check_frees: true, magazines: setup.magazines, ..Config::new(pages) };
+        let slab_debug = setup.debug.into();
+        let config =
+            Config { check_frees: true, slab_debug, magazines: setup.magazines, ..Config::new(pages) };
         let core = Core::new(config).unwrap();
         let caches = core::array::from_fn(|cache| build(&core, &setup, cache));
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
@@ -335,6 +340,10 @@ impl World {
     }
 
     fn check(&self) {
+        for cache in &self.caches {
+            let (found, info) = (cache.validate(), cache.info());
+            assert_eq!((found.errors(), info.corruptions), (0, 0), "{info:?}");
+        }
         let census = self.core.check().unwrap();
         assert_eq!(census.used, self.live.len() as u64);
         for info in self.caches.iter().map(KmemCache::info) {

@@ -2,7 +2,7 @@
 //! that was asked for, and every byte as its owner left it.
 
 use super::{Refusals, Refuse, SMALL, pages, unless_refused};
-use crate::{AllocError, Config, Gfp, Malloc, Subsystem, ZERO_SIZE};
+use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -125,12 +125,14 @@ struct World {
 }
 
 impl World {
-    fn new(backend: Backend) -> Self {
+    fn new(backend: Backend, debug: SlabDebug) -> Self {
         let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
         // As much as three or four of the pieces that do not fit into a block.
         let huge_cache = 40 << 20;
-        let config = Config { check_frees: true, magazines: SMALL, huge_cache, ..Config::new(pages) };
+        let slab_debug = debug.into();
+        let config =
+            Config { check_frees: true, slab_debug, magazines: SMALL, huge_cache, ..Config::new(pages) };
         let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
@@ -334,10 +336,13 @@ impl World {
 ///
 /// # Panics
 /// The memory and its shadow do not agree.
-pub(crate) fn run(backend: Backend, steps: &[Step]) {
-    let mut world = World::new(backend);
+pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
+    let mut world = World::new(backend, debug);
     for step in steps {
         world.step(step);
+    }
+    for cache in world.malloc.caches() {
+        assert_eq!(cache.validate().errors(), 0, "{}", cache.name());
     }
     world.subsystem.check().unwrap();
     world.refusals.end();
@@ -358,6 +363,6 @@ pub(crate) fn run(backend: Backend, steps: &[Step]) {
 /// The memory and its shadow do not agree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
-        run(Backend::Heap, &steps);
+        run(Backend::Heap, SlabDebug::empty(), &steps);
     }
 }

@@ -130,7 +130,7 @@ impl Kmalloc {
     #[inline]
     pub fn alloc_of(&self, kind: KmallocKind, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         match SizeClass::for_size(size) {
-            Some(class) => self.cache(kind, class).alloc(gfp),
+            Some(class) => self.cache(kind, class).cache().alloc_of(gfp, size),
             None if size == 0 => Ok(ZERO_SIZE),
             None => self.core.alloc_large(size, gfp),
         }
@@ -166,7 +166,7 @@ impl Kmalloc {
             return Ok(ZERO_SIZE);
         }
         match SizeClass::for_layout(size, align) {
-            Some(class) => self.cache(KmallocKind::of(gfp), class).alloc(gfp),
+            Some(class) => self.cache(KmallocKind::of(gfp), class).cache().alloc_of(gfp, size),
             None => self.core.alloc_large(size.max(align), gfp),
         }
     }
@@ -204,7 +204,7 @@ impl Kmalloc {
         gfp: Gfp,
     ) -> Result<NonNull<u8>, AllocError> {
         let usable = self.core.size_to_move(memory)?;
-        if fits_in_place(usable, size) {
+        if self.core.resize_watched(memory, size, gfp.contains(Gfp::ZERO)) || fits_in_place(usable, size) {
             return Ok(memory);
         }
         let moved = self.alloc(size, gfp)?;

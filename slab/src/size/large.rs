@@ -63,6 +63,7 @@ impl Core {
             // SAFETY: the block is ours until it is returned, and at least so large.
             unsafe { memory.write_bytes(0, size) };
         }
+        self.note_large(memory, order.bytes(), "large");
         Ok(memory)
     }
 
@@ -73,7 +74,9 @@ impl Core {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
             return Err(AllocError::TooLarge);
         }
+        let pages = layout.size().next_multiple_of(PAGE_SIZE);
         if let Some(memory) = self.huge.reuse(layout, self.zeroed(gfp).contains(Gfp::ZERO)) {
+            self.note_large(memory, pages, "huge");
             return Ok(memory);
         }
         let map = || self.huge.map(layout);
@@ -91,6 +94,7 @@ impl Core {
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
+        self.note_large(memory, pages, "huge");
         Ok(memory)
     }
 
@@ -116,7 +120,11 @@ impl Core {
     /// changed, if that cannot be done.
     #[cold]
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.huge.resize(memory, size, align <= PAGE_SIZE)
+        // Where it cannot be resized, its user moves it.
+        self.note_free(memory);
+        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE)?;
+        self.note_large(resized, size.next_multiple_of(PAGE_SIZE), "huge");
+        Some(resized)
     }
 
     /// Takes back what lies in no page of this subsystem.
@@ -126,6 +134,7 @@ impl Core {
         if let Some(pool) = self.guard.pool_of(memory) {
             return self.free_guarded(pool, memory);
         }
+        self.note_free(memory);
         match self.huge.free(memory) {
             Ok(()) => self.shed(),
             Err(kind) => self.refuse(kind, memory),
@@ -182,7 +191,8 @@ impl Core {
     unsafe fn free_other(&self, memory: NonNull<u8>) {
         match self.memory.pages.pfn_of(memory.as_ptr()) {
             Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
-                Some(cache) => cache.refuse_interior(memory),
+                // SAFETY: passed on.
+                Some(cache) => unsafe { cache.free_at_frame(memory) },
                 // SAFETY: passed on.
                 None => unsafe { self.free_large(memory, pfn) },
             },
@@ -220,6 +230,16 @@ impl Core {
         })
     }
 
+    /// Whether the memory is an object that is watched, and has `size` bytes now; see
+    /// `Cache::resize_watched`.
+    pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.has_zones() {
+            return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
+        }
+        false
+    }
+
     /// The order of the large block at `address`, in page `pfn` that no cache owns.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
@@ -244,6 +264,7 @@ impl Core {
             Ok(order) => order,
             Err(kind) => return self.refuse(kind, memory),
         };
+        self.note_free(memory);
         self.large.freed(order);
         let op = self.operation(What::Free);
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with

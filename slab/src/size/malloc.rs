@@ -129,8 +129,9 @@ impl Malloc {
         for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // A size is asked of the object, which may have a canary, or be free.
-            let known = Stride::new(geometry.stride(), slab).filter(|_| !self.core.harden.is_on());
+            // A size is asked of the object, which may have a canary, or be free, or lies among red zones.
+            let plain = geometry.lead() == 0 && !self.core.harden.is_on();
+            let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
         }
         let known = Known {
@@ -209,8 +210,10 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the caches live.
-        if let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) } {
+        if !self.core.profiler.runs()
+            // SAFETY: the caches live.
+            && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
+        {
             if gfp.contains(Gfp::ZERO) {
                 // SAFETY: so many bytes are the caller's from now on.
                 unsafe { memory.write_bytes(0, layout.size()) };
@@ -222,7 +225,7 @@ impl Malloc {
                 if let Some(memory) = self.sample(class, layout) {
                     return Ok(memory);
                 }
-                let memory = self.caches[class].cache().alloc_missed(gfp)?;
+                let memory = self.caches[class].cache().alloc_missed_of(gfp, layout.size())?;
                 if self.tail > 0 {
                     // SAFETY: the object is the caller's from now on, and larger.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
@@ -278,8 +281,16 @@ impl Malloc {
             // By its layout it will be freed: so it must be of the class that the layout leads to.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
-                    // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
+                    && old.cache().is_zoned()
+                    && old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) =>
+            {
+                return Ok(memory);
+            }
+            (Some(old), Some(new))
+                if core::ptr::eq(old, new)
+                    && !old.cache().is_zoned()
                     && (self.tail == 0 && self.holds(memory)
+                        // SAFETY: passed on; of one class. A sample has no more than it was allocated for.
                         || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
@@ -325,7 +336,7 @@ impl Malloc {
                 usable
             }
         };
-        if fits_in_place(usable, size) {
+        if self.core.resize_watched(memory, size, false) || fits_in_place(usable, size) {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
@@ -362,7 +373,7 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
         if self.core.check_frees && !self.has_size(memory, layout) {
@@ -397,7 +408,7 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
         // SAFETY: passed on.

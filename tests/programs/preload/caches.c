@@ -133,6 +133,25 @@ static void flags(void) {
     uslab_cache_free(keys, other);
     CHECK(uslab_cache_destroy(keys) == USLAB_OK);
 
+    options.flags = USLAB_RED_ZONE | USLAB_POISON | USLAB_USERS;
+    keys = uslab_cache_create(&options, &error);
+    key = uslab_cache_alloc(keys, NULL);
+    other = uslab_cache_alloc(keys, NULL);
+    CHECK(key[0] == 0x5a && key[39] == 0x5a && (unsigned char)key[40] == 0xcc && (unsigned char)key[-1] == 0xcc);
+    memset(key, 1, 40);
+    CHECK(uslab_cache_validate(keys) == 0);
+    CHECK(uslab_cache_alloc_traces(keys, -1) == USLAB_NOT_WRITTEN);
+    FILE *traces = tmpfile();
+    char line[64] = "";
+    CHECK(uslab_cache_alloc_traces(keys, fileno(traces)) == USLAB_OK);
+    rewind(traces);
+    CHECK(fgets(line, sizeof line, traces) && strstr(line, " waste=0 age="));
+    fclose(traces);
+    uslab_cache_free(keys, key);
+    CHECK(key[0] == 0x6b && (unsigned char)key[39] == 0xa5);
+    uslab_cache_free(keys, other);
+    CHECK(uslab_cache_validate(keys) == 0 && uslab_cache_destroy(keys) == USLAB_OK);
+
     options.flags = USLAB_MERGE;
     uslab_cache *one = uslab_cache_create(&options, NULL);
     options.name = "lock";

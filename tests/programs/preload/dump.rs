@@ -4,7 +4,7 @@
 mod exposition;
 
 use super::{compiled, preloaded, text};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use uslab_tests::libuslab;
 
@@ -39,6 +39,32 @@ fn on_a_signal_the_numbers_are_written_whole_in_the_format_that_the_name_asks_fo
             _ => dump.parse::<uslab::SlabInfo>().unwrap().get("malloc-112").unwrap().active_objects as f64,
         };
         assert!(used >= 1000.0, "{ending}: {used}");
+    }
+}
+
+/// Every byte is a sample: so the thousand objects that `main` holds are there, and not one more or less.
+#[test]
+fn on_a_signal_the_heap_profile_names_who_holds_what() {
+    let dump = |ending: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut program = Command::new(compiled("dump.c", dir.path()));
+        program.arg("asked").arg(dir.path()).arg(ending);
+        let output =
+            preloaded(&mut program, &format!("profile=1,dump={}/out.%p.{ending}", dir.path().display()));
+        assert!(output.status.success() && output.stderr.is_empty(), "{ending}: {output:?}");
+        let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let file = left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap();
+        std::fs::read(file).unwrap()
+    };
+    let folded = text(&dump("folded"));
+    let held = |line: &&str| line.starts_with("malloc-112;") && line.contains(";main ");
+    let held: Vec<_> = folded.lines().filter(held).collect();
+    assert_eq!(held.len(), 1, "{folded}");
+    assert!(held[0].ends_with(" 112000"), "{held:?}");
+    let mut message = vec![];
+    flate2::read::GzDecoder::new(&dump("pb.gz")[..]).read_to_end(&mut message).unwrap();
+    for name in ["inuse_space", "malloc-112", "main"] {
+        assert!(message.windows(name.len()).any(|window| window == name.as_bytes()), "{name}");
     }
 }
 

@@ -12,6 +12,7 @@ mod python;
 mod record;
 mod redis;
 mod server;
+mod slab_debug;
 mod top;
 
 use std::io::Write;

@@ -28,7 +28,7 @@ use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
 /// Each property test runs this many cases (`PROPTEST_CASES` wins).
-const CASES: &str = "10000";
+const CASES: &str = "2000";
 /// And so many between edits.
 const QUICK_CASES: &str = "100";
 
@@ -41,7 +41,7 @@ const WHAT: &str = "check-all";
 /// A share has some of each large model's executions, some of the small models and of the planted bugs, and some seeds of the
 /// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
 ///
-/// Environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none). Exit codes: 0 all passed,
+/// Environment: PROPTEST_CASES (default 2000), BOUND (pre-emption bound of all models: 1, 2, 3 or none). Exit codes: 0 all passed,
 /// 1 something failed, 2 wrong usage, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]

@@ -58,3 +58,43 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     });
     rounds
 }
+
+/// What a profile does to see each operation, and what drains must leave closed meanwhile.
+#[test]
+fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
+    use crate::shadow::TestSupplier;
+    use crate::test_round::TestRound;
+    use crate::{Config, Layer, Mechanism};
+    let (table, supplier) = (table(Cpus::os()), TestSupplier::new(100, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 2)).unwrap();
+    let inlined = layer.fast_path();
+    // SAFETY: the layer lives.
+    let hits = || unsafe { inlined.alloc_fast() }.inspect(|round| layer.free(&supplier, *round)).is_some();
+    let used = || {
+        let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+        assert!(layer.stats().in_magazines > 0);
+    };
+    used();
+    assert!(table.close_inlined());
+    for _ in 0..2 {
+        used();
+        for _ in 0..1000 {
+            assert!(!hits());
+            // SAFETY: as above.
+            assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
+        }
+        layer.purge(&supplier);
+        assert_eq!(supplier.free.borrow().len(), 100, "each round went one way");
+    }
+    table.open_inlined();
+    if layer.mechanism() == Mechanism::Rseq {
+        // The thread may be elsewhere each time.
+        assert!((0..1000).any(|_| {
+            used();
+            hits()
+        }));
+    }
+    layer.purge(&supplier);
+    assert_eq!(supplier.free.borrow().len(), 100);
+}

@@ -1,6 +1,7 @@
 //! Where the caches of `uslab.h` stand in this library: in the process's global subsystem.
 
 use nix::libc;
+use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Subsystem, Violation};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, FixedPtr};
@@ -47,6 +48,9 @@ pub(crate) fn slabinfo() -> Option<SlabInfo> {
 }
 pub(crate) fn check() -> Option<Result<Census, Violation>> {
     started().map(Subsystem::check)
+}
+pub(crate) fn leaks() -> Option<Holders> {
+    started().map(Subsystem::leaks)
 }
 pub(crate) fn reap() -> usize {
     started().map_or(0, Subsystem::end_interval)

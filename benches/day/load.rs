@@ -1,0 +1,210 @@
+//! The load: how many clients there are at an hour of the day, and what each does.
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::HashMap;
+use std::f64::consts::PI;
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep_until};
+use uslab_magazine::sync::Counter;
+
+/// Clients of a server at the peak.
+const CLIENTS: usize = 200;
+/// Requests of a connection; then the client connects anew.
+const REQUESTS: usize = 400;
+const KEYS: u64 = 100_000;
+/// The smallest and the largest value, in bytes. Each doubling is equally likely. What is more than the server's buffer of 8 KiB it sends
+/// in parts, without `TCP_NODELAY`: then the network's timers are all that is measured.
+const SIZES: (f64, f64) = (64.0, 8000.0);
+/// How long values live, in days, in the mean: most, and one in ten.
+const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
+
+/// How the load goes through the day.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Curve {
+    day: Duration,
+    /// Requests a second of one client.
+    rate: f64,
+}
+
+impl Curve {
+    /// A day of this length with so many requests a second at its peak.
+    pub(crate) fn new(day: Duration, peak: f64) -> Self {
+        Self { day, rate: peak / CLIENTS as f64 }
+    }
+    pub(crate) fn day(self) -> Duration {
+        self.day
+    }
+    /// The part of the peak's load at a time of the day, which is a part of it.
+    pub(crate) fn load(at: f64) -> f64 {
+        const NIGHT: f64 = 0.05;
+        let slope = |x: f64| NIGHT + (1.0 - NIGHT) * (1.0 - (PI * x).cos()) / 2.0;
+        match at {
+            ..0.3 => slope(at / 0.3),
+            0.3..0.6 => 1.0,
+            0.6..0.7 => slope((0.7 - at) / 0.1),
+            _ => NIGHT,
+        }
+    }
+    fn part(self, since: Duration) -> f64 {
+        since.as_secs_f64() / self.day.as_secs_f64()
+    }
+}
+
+/// What was measured of a server.
+#[derive(Debug)]
+pub(crate) struct Served {
+    intervals: Vec<Mutex<Histogram<u64>>>,
+    /// Bytes of the values that were set, and until when in the day.
+    values: Mutex<HashMap<u64, (usize, Duration)>>,
+    errors: Counter,
+}
+
+impl Served {
+    pub(crate) fn new(intervals: usize) -> Self {
+        // Times of up to a minute, in microseconds.
+        let empty = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds");
+        let intervals = (0..intervals).map(|_| Mutex::new(empty())).collect();
+        Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
+    }
+    /// Bytes of values that have not expired.
+    pub(crate) fn live(&self, at: Duration) -> usize {
+        let mut values = self.values.lock();
+        values.retain(|_, (_, until)| *until > at);
+        values.values().map(|(size, _)| size).sum()
+    }
+    pub(crate) fn intervals(&self) -> Vec<Histogram<u64>> {
+        self.intervals.iter().map(|interval| interval.lock().clone()).collect()
+    }
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.get()
+    }
+}
+
+/// Starts a day's clients of one server. `seed` is what tells the servers' clients apart.
+pub(crate) fn start(
+    runtime: &Runtime,
+    address: SocketAddr,
+    seed: u64,
+    curve: Curve,
+    start: Instant,
+    served: &Arc<Served>,
+) {
+    for place in 0..CLIENTS {
+        let client = Client {
+            address,
+            curve,
+            start,
+            needed: (place as f64 + 0.5) / CLIENTS as f64,
+            // The same requests to each server, at moments of their own.
+            what: SmallRng::seed_from_u64(place as u64),
+            when: SmallRng::seed_from_u64(seed << 32 | place as u64),
+            served: served.clone(),
+        };
+        runtime.spawn(client.run());
+    }
+}
+
+struct Client {
+    address: SocketAddr,
+    curve: Curve,
+    start: Instant,
+    /// It is there while the load is as high as this.
+    needed: f64,
+    what: SmallRng,
+    when: SmallRng,
+    served: Arc<Served>,
+}
+
+/// Exponentially distributed.
+fn exponential(rng: &mut SmallRng, mean: f64) -> f64 {
+    -mean * (1.0 - rng.random::<f64>()).ln()
+}
+
+impl Client {
+    async fn run(mut self) {
+        let mut due = Duration::ZERO;
+        while due < self.curve.day {
+            if Curve::load(self.curve.part(due)) < self.needed {
+                due += self.curve.day / 400;
+                sleep_until(self.start + due).await;
+            } else if let Err(error) = self.connection(&mut due).await {
+                eprintln!("{}: {error}", self.address);
+                // Relaxed: a count.
+                self.served.errors.add(1);
+                due += Duration::from_millis(100);
+            }
+        }
+    }
+
+    /// Some requests, each when it is due.
+    async fn connection(&mut self, due: &mut Duration) -> Result<(), Error> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let mut stream = BufReader::new(stream);
+        let mut request = Vec::new();
+        for _ in 0..REQUESTS {
+            *due += Duration::from_secs_f64(exponential(&mut self.when, 1.0 / self.curve.rate));
+            let part = self.curve.part(*due);
+            if part >= 1.0 || Curve::load(part) < self.needed {
+                break;
+            }
+            request.clear();
+            self.draw(*due, &mut request);
+            sleep_until(self.start + *due).await;
+            stream.write_all(&request).await?;
+            receive(&mut stream).await?;
+            let took = (self.start + *due).elapsed().as_micros() as u64;
+            let interval = (part * self.served.intervals.len() as f64) as usize;
+            self.served.intervals[interval].lock().saturating_record(took.max(1));
+        }
+        Ok(())
+    }
+
+    /// A request, as clients send it.
+    fn draw(&mut self, now: Duration, request: &mut Vec<u8>) {
+        let key = self.what.random_range(0..KEYS);
+        let mut words = vec![b"GET".to_vec(), format!("key:{key}").into_bytes()];
+        if self.what.random_bool(0.5) {
+            let (least, most) = SIZES;
+            let size = (least * (most / least).powf(self.what.random())) as usize;
+            let mean = if self.what.random_bool(0.1) { LIVES.1 } else { LIVES.0 };
+            let days = exponential(&mut self.what, mean);
+            let life = self.curve.day.mul_f64(days).max(Duration::from_millis(1));
+            words[0] = b"SET".to_vec();
+            words.extend([vec![b'v'; size], b"PX".to_vec(), life.as_millis().to_string().into_bytes()]);
+            self.served.values.lock().insert(key, (size, now + life));
+        }
+        request.extend(format!("*{}\r\n", words.len()).bytes());
+        for word in words {
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend(word);
+            request.extend(b"\r\n");
+        }
+    }
+}
+
+/// A reply, to its end: a status, nothing, or a value.
+async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    let wrong = || Error::new(ErrorKind::InvalidData, format!("it replied {line:?}"));
+    match line.trim_end().split_at_checked(1) {
+        Some(("+", _)) => Ok(()),
+        Some(("$", "-1")) => Ok(()),
+        Some(("$", length)) => {
+            let mut value = vec![0; length.parse::<usize>().map_err(|_| wrong())? + 2];
+            stream.read_exact(&mut value).await?;
+            value.ends_with(b"\r\n").then_some(()).ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
+    }
+}

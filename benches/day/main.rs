@@ -1,0 +1,245 @@
+//! A day of a published server: `mini-redis` on object caches, beside itself on other mallocs, all at the same time under the same
+//! load. `.ci/adopt servers` builds them; `slab/examples/adopt/README.md` says what is changed.
+//!
+//! Clients come in the morning and go in the evening. Each sends requests at random moments, half of them `SET` with a time to live, half
+//! `GET`. A request's time counts from the moment at which it was meant to be sent: one that waits behind a slow one is slow, too.
+
+mod load;
+mod picture;
+
+use anyhow::Context;
+use clap::Parser;
+use hdrhistogram::Histogram;
+use load::{Curve, Served};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uslab_benches::resident::{cpu_of, resident_of};
+
+/// A day's load on servers
+#[derive(Debug, Parser)]
+struct Options {
+    /// Minutes of the day
+    #[arg(long, default_value_t = 20.0)]
+    minutes: f64,
+    /// Requests a second to each server at the peak
+    #[arg(long, default_value_t = 600.0)]
+    rate: f64,
+    /// The servers: programs that listen at `--port PORT`
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/adopt/servers"))]
+    servers: PathBuf,
+    /// Where rows, table and picture are written
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/day"))]
+    out: PathBuf,
+    /// What cargo says
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Ours first, then what it is compared with; any others behind them.
+const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
+/// Whose ratios are shown, and to the best of the rest.
+const OURS: usize = 2;
+/// Intervals of a day, each with quantiles of its own.
+const INTERVALS: usize = 40;
+/// The parts of the day, and where each ends.
+const PARTS: [(&str, f64); 3] = [("rise", 0.3), ("peak", 0.6), ("night", 1.0)];
+
+/// A server, until it is dropped.
+struct Server {
+    name: String,
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(program: &std::path::Path) -> anyhow::Result<Self> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // A port that is free now. It does not say which one it got.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(program);
+        command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+        // For the servers on uslab's malloc. The others have their memory back by themselves, or not.
+        command.env("USLAB_OPTIONS", "reap=500");
+        let process = command.spawn().with_context(|| program.display().to_string())?;
+        let server = Self { name, process, address };
+        let started = Instant::now();
+        while std::net::TcpStream::connect(address).is_err() {
+            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "{} does not listen", server.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// A line of the file of rows.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Row<'a> {
+    /// Once a second.
+    Memory { server: &'a str, second: f64, resident: u64, live: u64 },
+    /// Once an interval: of requests that were meant to be sent in it, in microseconds.
+    Times { server: &'a str, from: f64, requests: u64, p50: u64, p99: u64, max: u64 },
+}
+
+/// What one server's day was.
+struct Day {
+    name: String,
+    /// Seconds, bytes that are resident, bytes of values that are live.
+    memory: Vec<(f64, f64, f64)>,
+    intervals: Vec<Histogram<u64>>,
+    /// Seconds.
+    cpu: f64,
+    errors: u64,
+}
+
+impl Day {
+    /// MiB.
+    fn peak(&self) -> f64 {
+        self.memory.iter().map(|(_, resident, _)| resident / MIB).fold(0.0, f64::max)
+    }
+    fn mean(&self) -> f64 {
+        self.memory.iter().map(|(_, resident, _)| resident / MIB).sum::<f64>() / self.memory.len() as f64
+    }
+    /// The median of the day's last tenth.
+    fn end(&self) -> f64 {
+        let mut last: Vec<_> = self.memory.iter().rev().take(self.memory.len().div_ceil(10)).collect();
+        last.sort_by(|a, b| a.1.total_cmp(&b.1));
+        last.get(last.len() / 2).map_or(0.0, |(_, resident, _)| resident / MIB)
+    }
+    /// Milliseconds, of a part of the day.
+    fn p99(&self, from: f64, to: f64) -> f64 {
+        let at = |part: f64| (part * INTERVALS as f64).round() as usize;
+        let mut all = Histogram::<u64>::new(3).expect("three digits");
+        for interval in &self.intervals[at(from)..at(to)] {
+            all.add(interval).expect("as wide");
+        }
+        all.value_at_quantile(0.99) as f64 / 1000.0
+    }
+    fn requests(&self) -> u64 {
+        self.intervals.iter().map(Histogram::len).sum()
+    }
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let curve = Curve::new(Duration::from_secs_f64(options.minutes * 60.0), options.rate);
+    let found = std::fs::read_dir(&options.servers)
+        .with_context(|| format!("{}: `.ci/adopt servers` makes them", options.servers.display()))?;
+    let mut programs = found.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    let place = |path: &PathBuf| ORDER.iter().position(|name| path.ends_with(name)).unwrap_or(ORDER.len());
+    programs.sort_by_key(|path| (place(path), path.clone()));
+    std::fs::create_dir_all(&options.out)?;
+    let servers = programs.iter().map(|path| Server::start(path)).collect::<anyhow::Result<Vec<_>>>()?;
+
+    let days = run(&servers, curve)?;
+    drop(servers);
+
+    let mut rows = BufWriter::new(File::create(options.out.join("rows.json"))?);
+    let length = curve.day().as_secs_f64();
+    for day in &days {
+        let server = day.name.as_str();
+        for (second, resident, live) in &day.memory {
+            let row = Row::Memory { server, second: *second, resident: *resident as u64, live: *live as u64 };
+            writeln!(rows, "{}", serde_json::to_string(&row)?)?;
+        }
+        for (i, times) in day.intervals.iter().enumerate() {
+            let (p50, p99) = (times.value_at_quantile(0.5), times.value_at_quantile(0.99));
+            let from = length * i as f64 / INTERVALS as f64;
+            let row = Row::Times { server, from, requests: times.len(), p50, p99, max: times.max() };
+            writeln!(rows, "{}", serde_json::to_string(&row)?)?;
+        }
+    }
+    rows.flush()?;
+    let table = table(&days);
+    print!("{table}");
+    std::fs::write(options.out.join("table.md"), &table)?;
+    let picture = picture::draw(&days, length).map_err(|error| anyhow::anyhow!("the picture: {error}"))?;
+    std::fs::write(options.out.join("day.svg"), picture)?;
+    println!("rows, table and picture: {}", options.out.display());
+    let errors: u64 = days.iter().map(|day| day.errors).sum();
+    anyhow::ensure!(errors == 0, "{errors} connections failed");
+    anyhow::ensure!(days.iter().all(|day| day.requests() > 0), "a server served nothing");
+    Ok(())
+}
+
+/// The day of all servers at once.
+fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let served: Vec<_> = servers.iter().map(|_| Arc::new(Served::new(INTERVALS))).collect();
+    let mut memory: BTreeMap<usize, Vec<(f64, f64, f64)>> = BTreeMap::new();
+    let start = Instant::now() + Duration::from_millis(200);
+    for (i, (server, served)) in servers.iter().zip(&served).enumerate() {
+        load::start(&runtime, server.address, i as u64, curve, start.into(), served);
+    }
+    for second in 0..curve.day().as_secs() {
+        let at = Duration::from_secs(second);
+        std::thread::sleep((start + at).saturating_duration_since(Instant::now()));
+        for (i, (server, served)) in servers.iter().zip(&served).enumerate() {
+            let of = memory.entry(i).or_default();
+            of.push((second as f64, resident_of(server.process.id()), served.live(at) as f64));
+        }
+    }
+    std::thread::sleep((start + curve.day()).saturating_duration_since(Instant::now()));
+    let cpu = servers.iter().map(|server| cpu_of(server.process.id())).collect::<Result<Vec<_>, _>>()?;
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    let days = servers.iter().zip(&served).zip(cpu).enumerate().map(|(i, ((server, served), cpu))| Day {
+        name: server.name.clone(),
+        memory: memory.remove(&i).unwrap_or_default(),
+        intervals: served.intervals(),
+        cpu: cpu.iter().sum(),
+        errors: served.errors(),
+    });
+    Ok(days.collect())
+}
+
+/// Names of columns, and what each shows of a day.
+type Columns = [(&'static str, fn(&Day) -> f64); 7];
+const COLUMNS: Columns = [
+    ("RSS, peak, MiB", Day::peak),
+    ("mean of the day", Day::mean),
+    ("end of the night", Day::end),
+    ("p99, rise, ms", |day| day.p99(0.0, PARTS[0].1)),
+    ("peak", |day| day.p99(PARTS[0].1, PARTS[1].1)),
+    ("evening and night", |day| day.p99(PARTS[1].1, PARTS[2].1)),
+    ("CPU, s", |day| day.cpu),
+];
+
+/// A row a server; in ours, in brackets, the ratio to the best of the others.
+fn table(days: &[Day]) -> String {
+    let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
+    let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
+    text += &"---|".repeat(COLUMNS.len() + 1);
+    text += "\n";
+    for day in days {
+        text += &format!("| {} |", day.name);
+        for (_, of) in COLUMNS {
+            let best = days.iter().filter(|day| !is_ours(day)).map(of).fold(f64::INFINITY, f64::min);
+            let value = of(day);
+            let shown = if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
+            text += &match is_ours(day) && best.is_finite() {
+                true => format!(" {shown} ({:.2}) |", value / best),
+                false => format!(" {shown} |"),
+            };
+        }
+        text += &format!(" {} |\n", day.requests());
+    }
+    let live = days.first().map_or(0.0, |day| day.memory.iter().map(|at| at.2 / MIB).fold(0.0, f64::max));
+    text + &format!("\nValues that are live at the peak: {live:.1} MiB.\n")
+}

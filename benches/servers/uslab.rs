@@ -1,0 +1,12 @@
+//! The example server on `Uslab`, whose reaper gives memory back as the preload library's does.
+
+#[path = "../../slab/examples/server/main.rs"]
+mod server;
+
+#[global_allocator]
+static ALLOCATOR: uslab::Uslab = uslab::Uslab;
+
+fn main() -> std::process::ExitCode {
+    uslab::Uslab.reap_every(std::time::Duration::from_millis(500));
+    server::main()
+}

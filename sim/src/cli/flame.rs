@@ -1,0 +1,44 @@
+//! `uslab flame`.
+
+use crate::flame::Flame;
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, json_text, say, write_all};
+use std::path::PathBuf;
+
+/// Show who holds how much memory: a heap profile as a flame graph.
+///
+/// A program under the preload library writes the file on a signal; a program that links the library, whenever it wants. Without an
+/// option the stacks that hold most are printed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  LD_PRELOAD=libuslab.so USLAB_OPTIONS=profile=512k,dump=/tmp/heap.folded app &
+  kill -USR2 $!
+  uslab flame /tmp/heap.folded
+  uslab flame /tmp/heap.folded --html heap.html")]
+pub(super) struct Args {
+    /// Folded stacks: a line for each, `cache;outermost;...;innermost bytes`.
+    #[arg(value_name = "FILE")]
+    profile: PathBuf,
+    /// Write a page with the flame graph: FILE, or `-` for standard output. One file for any browser, without a network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// The file is no profile, or a place cannot be written.
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
+    let flame = Flame::read(&args.profile)?;
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
+    let json = json.map(|place| json_text(&flame).map(|text| (place, text))).transpose()?;
+    let html = html.map(|place| flame.page().map(|page| (place, page))).transpose()?;
+    write_all(json.into_iter().chain(html))?;
+    if !to_stdout {
+        say(&flame.to_string())?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,378 @@
+//! Objects of a cache that is debugged with more than checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
+//!
+//! What is known of an object lies beside its tag ([`tracks`](crate::debug::tracks)); only red zones lie among the objects. All of it is the
+//! affair of whoever has the object in hand: the allocation before its caller sees it, the free after it took the tag. So it needs no
+//! lock, and reports are made with none held.
+
+use super::checked::{Checked, Debugged};
+use super::node::ObjectIndex;
+use super::{Cache, Object};
+use crate::cache::kmem_cache::KmemCache;
+use crate::debug::corruption::{Corruption, CorruptionKind};
+use crate::debug::faults::{Call, SLAB};
+use crate::debug::flags::SlabDebug;
+use crate::debug::lines::Lines;
+use crate::debug::report::{Bytes, ObjectReport};
+use crate::debug::stacks::CallStack;
+use crate::debug::traces::Traces;
+use crate::debug::tracks::{Deed, Record, Track, this_thread};
+use crate::debug::watch::{Damage, Part, State, Watch, fill_padding, inspect_padding};
+use core::fmt::Write;
+use core::ops::Range;
+use core::ptr::NonNull;
+use uslab_buddy::{Order, Pfn};
+use uslab_magazine::Operation;
+
+/// What [`validate`](KmemCache::validate) found.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+/// use uslab::debug::flags::SlabDebug;
+///
+/// let inodes = KmemCache::builder("inode", 600).slab_debug(SlabDebug::FULL).build()?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// let found = inodes.validate();
+/// assert!(found.objects > 1 && found.errors() == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Validation {
+    /// Objects that were looked at, free ones and those in use.
+    pub objects: u64,
+    /// Parts of them, or of their slabs, that somebody wrote to who must not. Each was reported,
+    pub damages: u64,
+    /// and repaired.
+    pub repairs: u64,
+}
+
+impl Validation {
+    /// Damages and repairs: as the tests of SLUB count.
+    pub fn errors(&self) -> u64 {
+        self.damages + self.repairs
+    }
+}
+
+impl Cache {
+    fn debugged(&self) -> Option<(&Checked, &Debugged)> {
+        let checked = self.checked.as_ref()?;
+        Some((checked, checked.debugged.as_ref()?))
+    }
+    /// The record of an object.
+    fn record<'a>(
+        &'a self,
+        checked: &'a Checked,
+        debugged: &Debugged,
+        place: ObjectIndex,
+    ) -> Option<&'a Record> {
+        // SAFETY: `cover_slab` made records for the slab, which lives as long as anybody has an object of it.
+        debugged.has_records().then(|| unsafe { checked.tags.tracks.record(place.slab, place.index) })
+    }
+    /// Bytes of the object at `place` that are its user's.
+    fn used_bytes(&self, record: Option<&Record>) -> usize {
+        record.map_or(self.geometry().object_size(), Record::size)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn debug_alloc(&self, checked: &Checked, debugged: &Debugged, object: Object) {
+        let Ok(place) = self.place(object) else { return };
+        let record = self.record(checked, debugged, place);
+        let size = self.geometry().object_size();
+        // SAFETY: an object of the cache that is nobody's yet.
+        unsafe {
+            debugged.watch.inspect(object.0, State::Free, |damage| self.damaged(place, damage));
+            debugged.watch.fill(object.0, State::InUse(size));
+        }
+        if let Some(record) = record {
+            record.set_size(size);
+            self.did(debugged, record, Deed::Alloc);
+        }
+        self.trace(debugged, "alloc", object);
+    }
+    #[cold]
+    #[inline(never)]
+    pub(super) fn debug_free(&self, checked: &Checked, debugged: &Debugged, object: Object) {
+        let Ok(place) = self.place(object) else { return };
+        let record = self.record(checked, debugged, place);
+        let state = State::InUse(self.used_bytes(record));
+        // SAFETY: an object of the cache that its user gave up, and whose tag this thread took.
+        unsafe {
+            debugged.watch.inspect(object.0, state, |damage| self.damaged(place, damage));
+            debugged.watch.fill(object.0, State::Free);
+        }
+        if let Some(record) = record {
+            self.did(debugged, record, Deed::Free);
+        }
+        self.trace(debugged, "free", object);
+    }
+    fn did(&self, debugged: &Debugged, record: &Record, deed: Deed) {
+        if debugged.flags.contains(SlabDebug::USERS) {
+            record.did(deed, self.core.cpus.current());
+        }
+    }
+    fn trace(&self, debugged: &Debugged, deed: &str, Object(object): Object) {
+        if debugged.flags.contains(SlabDebug::TRACE) {
+            let (name, thread) = (self.name(), this_thread());
+            // Nothing comes of standard error that is closed.
+            let _ = writeln!(Lines::new(), "TRACE {name} {deed} {:#x} thread={thread}", object.addr());
+        }
+    }
+    /// Whether an allocation is to be refused on purpose.
+    pub(super) fn is_refused(&self) -> bool {
+        let call = || Call::of(SLAB, self.geometry().object_size()).cache(self.name());
+        self.debugged().is_some_and(|(_, debugged)| {
+            debugged.flags.contains(SlabDebug::FAULTS) && self.core.faults.fires(call())
+        })
+    }
+
+    /// Of an object that was just allocated only the first `size` bytes are the caller's.
+    pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
+        if let Some((checked, debugged)) = self.debugged()
+            && let Ok(place) = self.place(Object(object))
+            && let Some(record) = self.record(checked, debugged, place)
+        {
+            record.set_size(size);
+            // SAFETY: allocated just now by this thread, which has not told anybody.
+            unsafe { debugged.watch.resize(object, size, size, false) };
+        }
+    }
+    /// The same later: whether the object has `size` bytes now, of which new ones are zero if `zero`; `false` if it has not so many, or
+    /// nobody watches it.
+    pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
+        let Some((checked, debugged)) = self.debugged() else { return false };
+        let fits = (1..=self.geometry().object_size()).contains(&size);
+        let place = self.place(Object(object)).ok().filter(|_| fits && self.is_zoned());
+        let out = checked.tags.is_out(object, checked.tag);
+        let Some((place, record)) =
+            place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
+        else {
+            return false;
+        };
+        if out {
+            let old = record.size();
+            // SAFETY: in use by the caller.
+            unsafe {
+                debugged.watch.inspect(object, State::InUse(old), |damage| self.damaged(place, damage));
+                debugged.watch.resize(object, old, size, zero);
+            }
+            record.set_size(size);
+        }
+        out
+    }
+    /// Whether there are red zones among its objects.
+    pub(crate) fn is_zoned(&self) -> bool {
+        self.geometry().lead() > 0
+    }
+    /// Bytes that the user of the object at `place` may use.
+    pub(super) fn usable_bytes(&self, place: ObjectIndex) -> usize {
+        match self.debugged() {
+            Some((checked, debugged)) if self.is_zoned() => {
+                self.used_bytes(self.record(checked, debugged, place))
+            }
+            _ => self.geometry().usable(),
+        }
+    }
+
+    /// Where objects and their zones lie in a slab of so many objects, from its beginning.
+    fn watched_range(&self, debugged: &Debugged, objects: usize) -> Range<usize> {
+        let geometry = self.geometry();
+        geometry.lead() - debugged.watch.left..geometry.offset(objects) - debugged.watch.left
+    }
+    /// Makes what a new slab needs beside its objects, and fills what is watched; `false` if there is no memory.
+    pub(super) fn cover_slab(&self, op: &Operation, slab: Pfn, order: Order, objects: usize) -> bool {
+        let Some(checked) = &self.checked else { return true };
+        let Some(debugged) = &checked.debugged else { return checked.tags.cover(op, slab, order) };
+        if !checked.tags.cover(op, slab, order)
+            || debugged.has_records() && !checked.tags.tracks.cover(op, slab, objects, &self.core.faults)
+        {
+            return false;
+        }
+        if debugged.watch.is_on() {
+            let base = self.core.memory.pages.address(slab);
+            // SAFETY: the slab is this thread's alone, and has so many objects and bytes.
+            unsafe {
+                fill_padding(base, self.watched_range(debugged, objects), order.bytes());
+                (0..objects).for_each(|index| {
+                    debugged.watch.fill(self.object(ObjectIndex { slab, index }).0, State::Free);
+                });
+            }
+        }
+        true
+    }
+    /// A slab that was covered ends.
+    pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
+        let Some((checked, debugged)) = self.debugged() else { return };
+        self.inspect_padding(debugged, slab, order);
+        if debugged.has_records() {
+            // SAFETY: covered when it was made, and nobody has an object of it.
+            unsafe { checked.tags.tracks.uncover(slab) };
+        }
+    }
+    fn inspect_padding(&self, debugged: &Debugged, slab: Pfn, order: Order) -> u64 {
+        if !debugged.watch.is_on() {
+            return 0;
+        }
+        let base = self.core.memory.pages.address(slab);
+        let objects = self.watched_range(debugged, self.geometry().objects_at(order));
+        let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
+        // SAFETY: a slab of the cache with this order; nobody writes to what is no object's.
+        unsafe { inspect_padding(base, objects, order.bytes(), see) }
+    }
+
+    /// Reports a damage of the object at `place`, or of the padding of its slab.
+    #[cold]
+    fn damaged(&self, place: ObjectIndex, damage: Damage) {
+        let kind = match damage.part {
+            Part::LeftRedZone | Part::RightRedZone => CorruptionKind::RedZone,
+            Part::Poison => CorruptionKind::Poison,
+            Part::Padding => CorruptionKind::Padding,
+        };
+        let padding = kind == CorruptionKind::Padding;
+        let slab = self.core.memory.pages.address(place.slab);
+        let address = if padding { slab } else { self.object(place).0 }.addr().get();
+        self.counts.corruptions.add(1);
+        self.with_report(place, Some(damage), |report| {
+            self.core.corrupt(&Corruption {
+                kind,
+                address,
+                cache: self.name(),
+                owner: None,
+                index: (!padding).then_some(place.index),
+                report,
+            });
+        });
+    }
+    /// What is known of the object at `place`, if more is than its address.
+    pub(super) fn with_report<R>(
+        &self,
+        place: ObjectIndex,
+        damage: Option<Damage>,
+        show: impl FnOnce(Option<&ObjectReport<'_>>) -> R,
+    ) -> R {
+        let Some((checked, debugged)) = self.debugged() else { return show(None) };
+        let (memory, Object(object)) = (&self.core.memory, self.object(place));
+        let order = memory.frames().frame(place.slab).state().order();
+        let record = self.record(checked, debugged, place);
+        let track = |deed| record.and_then(|record| record.track(deed));
+        let Watch { size, left, right, .. } = debugged.watch;
+        let padding = damage.is_some_and(|damage| damage.part == Part::Padding);
+        // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
+        let bytes = if padding { Bytes::NONE } else { unsafe { Bytes::of(object, left, size, right) } };
+        show(Some(&ObjectReport {
+            damage,
+            slab: memory.pages.address(place.slab).addr().get(),
+            slab_bytes: order.bytes(),
+            objects: self.geometry().objects_at(order),
+            object: if padding { 0 } else { object.addr().get() },
+            size,
+            left: bytes.left(),
+            bytes: bytes.object(),
+            right: bytes.right(),
+            allocated: if padding { None } else { track(Deed::Alloc) },
+            freed: if padding { None } else { track(Deed::Free) },
+            noticed: CallStack::save(),
+        }))
+    }
+
+    /// The slabs of all lists, with their orders.
+    fn slabs(&self) -> Vec<(Pfn, Order)> {
+        let memory = &self.core.memory;
+        let mut slabs = Vec::new();
+        loop {
+            // Nothing is allocated under a node's lock, and whose memory that is may need this node itself.
+            slabs.reserve(self.count().slabs() as usize);
+            let mut all = true;
+            for node in self.nodes() {
+                node.walk(memory, |slab, _, _, _| {
+                    if slabs.len() < slabs.capacity() {
+                        slabs.push((slab, memory.frames().frame(slab).state().order()));
+                    } else {
+                        all = false;
+                    }
+                });
+            }
+            if all {
+                return slabs;
+            }
+            slabs.clear();
+        }
+    }
+
+    fn validate(&self) -> Validation {
+        let mut found = Validation::default();
+        let Some((checked, debugged)) = self.debugged() else { return found };
+        for (slab, order) in self.slabs() {
+            found.damages += self.inspect_padding(debugged, slab, order);
+            for index in 0..self.geometry().objects_at(order) {
+                let place = ObjectIndex { slab, index };
+                let Object(object) = self.object(place);
+                let record = self.record(checked, debugged, place);
+                let state = match checked.tags.is_out(object, checked.tag) {
+                    true => State::InUse(self.used_bytes(record)),
+                    false => State::Free,
+                };
+                found.objects += 1;
+                // SAFETY: an object of a listed slab; by contract nobody uses the cache.
+                found.damages +=
+                    unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
+            }
+        }
+        found.repairs = found.damages;
+        found
+    }
+
+    /// The objects in use of a cache whose frees are checked: where, how many bytes are their users', who allocated them.
+    pub(crate) fn each_in_use(&self, mut see: impl FnMut(NonNull<u8>, usize, Option<Track>)) {
+        let Some(checked) = &self.checked else { return };
+        for (slab, order) in self.slabs() {
+            for index in 0..self.geometry().objects_at(order) {
+                let place = ObjectIndex { slab, index };
+                let Object(object) = self.object(place);
+                if checked.tags.is_out(object, checked.tag) {
+                    let debugged = checked.debugged.as_ref();
+                    let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
+                    see(object, self.used_bytes(record), record.and_then(|record| record.track(Deed::Alloc)));
+                }
+            }
+        }
+    }
+
+    fn traces(&self, deed: Deed) -> Traces {
+        let Some((checked, debugged)) = self.debugged() else { return Traces::default() };
+        let places = self.slabs().into_iter().flat_map(|(slab, order)| {
+            (0..self.geometry().objects_at(order)).map(move |index| ObjectIndex { slab, index })
+        });
+        let size = self.geometry().object_size();
+        Traces::of(places.filter_map(|place| {
+            let record = self.record(checked, debugged, place)?;
+            let out = checked.tags.is_out(self.object(place).0, checked.tag);
+            Some((record.track(deed).filter(|_| out)?, size.saturating_sub(record.size()) as u64))
+        }))
+    }
+}
+
+impl KmemCache {
+    /// Looks at all objects, free ones and those in use: whether anybody wrote to their red zones, their poison, or what no object of a slab
+    /// uses. What is found is [reported](crate::corruption), and then repaired. Nothing is found in a cache without
+    /// [`RED_ZONE`](SlabDebug::RED_ZONE) and [`POISON`](SlabDebug::POISON).
+    ///
+    /// Only while nobody else allocates or frees: an object that is on its way is taken for damaged.
+    ///
+    /// Cost: all of the cache's memory is read.
+    #[doc(alias = "validate_slab_cache")]
+    pub fn validate(&self) -> Validation {
+        self.cache().validate()
+    }
+    /// Who allocated the objects in use, by call stack. Empty without [`USERS`](SlabDebug::USERS). Beside other users of the cache it is a
+    /// guess.
+    ///
+    /// Cost: a look at each object's record. It allocates.
+    pub fn alloc_traces(&self) -> Traces {
+        self.cache().traces(Deed::Alloc)
+    }
+    /// The same, of who freed the objects in use before they were allocated.
+    pub fn free_traces(&self) -> Traces {
+        self.cache().traces(Deed::Free)
+    }
+}

@@ -1,0 +1,679 @@
+//! The heap profile: who allocates how much, and who holds it, from a sample of all allocations.
+//!
+//! ```
+//! use uslab::{Config, Gfp, KmemCache, Subsystem};
+//!
+//! let subsystem = Subsystem::new(Config::default())?;
+//! let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+//! subsystem.start_profile(1)?; // one sample a byte: everything; programs take DEFAULT_RATE
+//! let blocks = (0..100).map(|_| inodes.alloc_block(Gfp::KERNEL)).collect::<Result<Vec<_>, _>>()?;
+//! let profile = subsystem.profile();
+//! assert_eq!((profile.total().live.objects, profile.total().live.bytes), (100, 60_000));
+//! drop(blocks);
+//! let total = subsystem.profile().total();
+//! assert_eq!((total.allocated.objects, total.live.objects), (100, 0));
+//! subsystem.stop_profile();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it samples
+//!
+//! Each CPU counts down the bytes of the objects that it hands out. Where the count ends, the object is a *sample*, its call stack is
+//! taken, and a new count is drawn: exponentially distributed, with the rate as its mean. So an object of `s` bytes is a sample with
+//! probability `p = 1 - exp(-s / rate)`, whatever was allocated before it and by whom. A sample stands for `1 / p` objects and `s / p` bytes.
+//!
+//! # Bias
+//!
+//! * The estimates have none. The draws depend on nothing that the program does: the expected value of each number, for each stack and
+//!   each cache, is the number itself. In particular it is of no importance where magazines are filled: not misses are sampled, but
+//!   bytes.
+//! * What an estimate is off by is chance: with `n` samples behind it about one part in the root of `n`. Each number has its `n` beside it
+//!   ([`Amount::samples`]). A site with few samples says little.
+//! * Bytes are those of the object, which is what the size class has, not what was asked for.
+//! * Only what is allocated while the profile runs is seen. Objects that a [`Mempool`](crate::Mempool) or
+//!   [`Prefilled`](crate::Prefilled) stock keeps back count as allocated by whoever made it keep them, until the stock itself gives
+//!   them up.
+//! * A thread that is interrupted between the two halves of a count may undo a count of the thread that interrupts it. The next sample
+//!   comes some bytes late then; whose it is stays as random as before.
+//! * There is room for some 65,000 samples that are live and 16,000 stacks. What has no room is [counted](Profile::lost), and missing.
+//!
+//! # What it costs
+//!
+//! While no profile runs: a load and a branch for each operation behind a miss. Inlined paths are what they are without a profile; the
+//! same instructions.
+//!
+//! While one runs every allocation and every free has to be seen: that is some 25 ns for the two together, as much as checked frees cost,
+//! and 4 to 10 % of the time of programs that do little but allocate (python's JSON, a C++ compiler, perl's hashes; `cargo` builds of
+//! `libuslab.so`, x86-64). A sample is some microseconds more, which is nothing at [`DEFAULT_RATE`]. Inlined paths are closed
+//! ([`close_inlined`](uslab_magazine::Table::close_inlined)): they miss, and the path behind them uses the same stack of the same CPU. That
+//! path counts the bytes of an allocation, and looks at a byte for the page of an object that is freed: it says whether the page has a
+//! sample. A start and an end are one fence each.
+//!
+//! # Frees
+//!
+//! A sample is noted before its user has it, and forgotten before anybody else can have it. Both see that the profile runs: it
+//! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
+//! nothing is live.
+
+#[cfg(all(feature = "profile", not(shuttle)))]
+mod pprof;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+#[cfg(not(shuttle))]
+use crate::debug::stacks::{CallStack, Function};
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::ptr::NonNull;
+#[cfg(not(shuttle))]
+use std::collections::BTreeMap;
+use std::hash::DefaultHasher;
+use std::time::SystemTime;
+#[cfg(not(shuttle))]
+use uslab_magazine::sync::AtomicU8;
+use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, Rank, planted};
+
+/// Bytes between two samples, on average, where nobody says otherwise: 512 KiB, as gperftools and jemalloc have it.
+pub const DEFAULT_RATE: usize = 512 << 10;
+
+/// Stacks that there is room for, and samples that are live.
+const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
+const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
+/// The most CPUs with a count of their own.
+const COUNTS: usize = 64;
+/// Bytes of a cache's name that are kept.
+const NAME: usize = 39;
+/// Objects are counted in parts of one.
+const PARTS: f64 = 65_536.0;
+
+/// A model has one stack.
+#[cfg(shuttle)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(hidden)]
+pub struct CallStack;
+
+/// Why a profile did not start.
+///
+/// ```
+/// use uslab::profile::NotStarted;
+/// use uslab::{Config, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// subsystem.start_profile(4096)?;
+/// assert_eq!(subsystem.start_profile(4096), Err(NotStarted::Runs));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotStarted {
+    /// One runs.
+    Runs,
+    /// The kernel refused the fence that closes inlined paths (`membarrier`).
+    Fence,
+    /// There is no memory for what it notes.
+    Memory,
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Runs => "a profile runs already",
+            Self::Fence => "the kernel refused a membarrier: inlined paths cannot be closed",
+            Self::Memory => "no memory for the samples of a profile",
+        })
+    }
+}
+impl core::error::Error for NotStarted {}
+
+/// An estimate, and how many samples stand behind it.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// let amount = profile.total().live;
+/// assert_eq!((amount.samples, amount.objects, amount.bytes), (1, 1, 600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Amount {
+    /// Objects that were looked at.
+    pub samples: u64,
+    /// Objects that there were, by the estimate.
+    pub objects: u64,
+    /// Bytes that they have, by the estimate.
+    pub bytes: u64,
+}
+
+/// What was allocated from one cache by one call stack.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// let sample = &profile.samples[0];
+/// assert_eq!((&*sample.cache, sample.live.bytes, sample.allocated.bytes), ("inode", 600, 600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sample {
+    /// The cache's name, its first 39 bytes; `large` for blocks of pages and `huge` for mappings.
+    pub cache: String,
+    /// Who allocated; none without the cargo feature `stacks`.
+    pub stack: CallStack,
+    /// Since the profile began.
+    pub allocated: Amount,
+    /// Of these, what was not freed yet.
+    pub live: Amount,
+}
+
+#[cfg(not(shuttle))]
+impl Sample {
+    /// Tells `see` of each function on the stack: as [`CallStack::each_function`], without the end that unwinders find where a
+    /// thread begins.
+    pub fn each_function(&self, mut see: impl FnMut(Function<'_>)) {
+        self.stack.each_function(|function| {
+            if function.at != 0 {
+                see(function);
+            }
+        });
+    }
+}
+
+/// A profile of one moment.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// assert_eq!((profile.rate, profile.samples.len(), profile.lost), (1, 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Profile {
+    /// Bytes between two samples, on average; 0 if no profile was ever started.
+    pub rate: usize,
+    /// By cache and call stack, the most live bytes first.
+    pub samples: Vec<Sample>,
+    /// Samples for which there was no room.
+    pub lost: u64,
+}
+
+/// The sums over all stacks.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?; // each byte is drawn, so the estimate is exact
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let profile = subsystem.profile();
+/// drop(_block);
+/// let total = subsystem.profile().total();
+/// assert_eq!((total.allocated.objects, total.live.objects), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Total {
+    /// Since the profile began.
+    pub allocated: Amount,
+    /// Of these, what was not freed yet.
+    pub live: Amount,
+}
+
+impl core::iter::Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::default(), |sum, amount| Self {
+            samples: sum.samples + amount.samples,
+            objects: sum.objects + amount.objects,
+            bytes: sum.bytes + amount.bytes,
+        })
+    }
+}
+
+impl Profile {
+    /// The sums over all stacks.
+    pub fn total(&self) -> Total {
+        Total {
+            allocated: self.samples.iter().map(|sample| sample.allocated).sum(),
+            live: self.samples.iter().map(|sample| sample.live).sum(),
+        }
+    }
+
+    /// A line for each stack, as tools that draw flame graphs read them: `cache;outermost;...;innermost bytes`. What has no bytes by
+    /// `bytes` is left out.
+    ///
+    /// Allocates, and looks for names: milliseconds at first.
+    ///
+    /// ```
+    /// use uslab::{Config, Gfp, KmemCache, Subsystem};
+    ///
+    /// let subsystem = Subsystem::new(Config::default())?;
+    /// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+    /// subsystem.start_profile(1)?;
+    /// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+    /// let text = subsystem.profile().folded(|sample| sample.live.bytes);
+    /// assert!(text.starts_with("inode;") && text.ends_with(" 600\n"), "{text}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(not(shuttle))]
+    pub fn folded(&self, bytes: impl Fn(&Sample) -> u64) -> String {
+        // Stacks that differ in what the allocator called inside are one.
+        let mut lines = BTreeMap::<String, u64>::new();
+        for sample in self.samples.iter().filter(|sample| bytes(sample) > 0) {
+            let mut frames = vec![];
+            sample.each_function(|function| {
+                let name = function.name.map_or_else(|| function.to_string(), str::to_owned);
+                frames.push(name.replace([';', '\n'], ":"));
+            });
+            frames.push(sample.cache.clone());
+            frames.reverse();
+            *lines.entry(frames.join(";")).or_default() += bytes(sample);
+        }
+        lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}\n")).collect()
+    }
+}
+
+/// Who allocated what.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    cache: [u8; NAME],
+    len: u8,
+    stack: CallStack,
+    allocated: Sum,
+    live: Sum,
+    /// The next one of its list, and 1.
+    next: u32,
+}
+
+/// An [`Amount`] in parts of objects. What is added and taken away again leaves exactly nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    samples: u64,
+    parts: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    /// What a sample of so many bytes stands for.
+    fn of(bytes: u64, rate: u64) -> Self {
+        let share = -(-(bytes as f64) / rate as f64).exp_m1();
+        Self {
+            samples: 1,
+            parts: (PARTS / share).round() as u64,
+            bytes: (bytes as f64 / share).round() as u64,
+        }
+    }
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.parts += other.parts;
+        self.bytes += other.bytes;
+    }
+    fn take(&mut self, other: Self) {
+        self.samples -= other.samples;
+        self.parts -= other.parts;
+        self.bytes -= other.bytes;
+    }
+    fn amount(self) -> Amount {
+        Amount {
+            samples: self.samples,
+            objects: (self.parts as f64 / PARTS).round() as u64,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// A sample that is live.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    address: usize,
+    bytes: u64,
+    site: u32,
+    /// The next one of its list, or of those that are free, and 1.
+    next: u32,
+}
+
+/// What is noted. Nothing here allocates once it is made: it is used inside of a malloc.
+#[derive(Debug)]
+struct Noted {
+    /// Which profile it is of, counted from 1.
+    run: u32,
+    rate: u64,
+    lost: u64,
+    sites: Vec<Site>,
+    site_lists: Vec<u32>,
+    live: Vec<Live>,
+    live_lists: Vec<u32>,
+    free: u32,
+}
+
+impl Noted {
+    /// Of no profile.
+    const fn nothing() -> Self {
+        Self {
+            run: 0,
+            rate: 0,
+            lost: 0,
+            sites: vec![],
+            site_lists: vec![],
+            live: vec![],
+            live_lists: vec![],
+            free: 0,
+        }
+    }
+    /// With room for all that there may be, of which what is not used is no memory yet.
+    fn with_room(rate: u64) -> Option<Self> {
+        let mut noted = Self { rate, ..Self::nothing() };
+        noted.sites.try_reserve_exact(SITES).ok()?;
+        noted.live.try_reserve_exact(LIVE).ok()?;
+        noted.site_lists = vec![0; SITES];
+        noted.live_lists = vec![0; LIVE];
+        Some(noted)
+    }
+
+    /// The place of a site; `None` if there is no room for a new one.
+    fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
+        let len = name.len().min(NAME);
+        let mut cache = [0; NAME];
+        cache[..len].copy_from_slice(&name.as_bytes()[..len]);
+        let mut hasher = DefaultHasher::new();
+        (&cache, stack).hash(&mut hasher);
+        let list = hasher.finish() as usize % SITES;
+        let first = *self.site_lists.get(list)?;
+        let mut at = first;
+        while at > 0 {
+            let site = &self.sites[at as usize - 1];
+            if site.stack == stack && site.cache == cache {
+                return Some(at - 1);
+            }
+            at = site.next;
+        }
+        if self.sites.len() == SITES {
+            return None;
+        }
+        let (allocated, live) = (Sum::default(), Sum::default());
+        self.sites.push(Site { cache, len: len as u8, stack, allocated, live, next: first });
+        self.site_lists[list] = self.sites.len() as u32;
+        Some(self.sites.len() as u32 - 1)
+    }
+
+    /// The list of an address.
+    fn list_of(address: usize) -> usize {
+        ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
+    }
+    fn note(&mut self, address: usize, bytes: u64, name: &str, stack: CallStack) -> Option<()> {
+        let site = self.site(name, stack)?;
+        let place = match self.free {
+            0 if self.live.len() == LIVE => return None,
+            0 => {
+                self.live.push(Live { address, bytes, site, next: 0 });
+                self.live.len() as u32
+            }
+            place => {
+                self.free = self.live[place as usize - 1].next;
+                place
+            }
+        };
+        let list = Self::list_of(address);
+        self.live[place as usize - 1] = Live { address, bytes, site, next: self.live_lists[list] };
+        self.live_lists[list] = place;
+        let sum = Sum::of(bytes, self.rate);
+        let site = &mut self.sites[site as usize];
+        site.allocated.add(sum);
+        site.live.add(sum);
+        Some(())
+    }
+    /// The sample at an address is freed, if there is one.
+    fn forget(&mut self, address: usize) -> bool {
+        let list = Self::list_of(address);
+        let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));
+        while place > 0 {
+            let live = self.live[place as usize - 1];
+            if live.address == address {
+                match before {
+                    0 => self.live_lists[list] = live.next,
+                    _ => self.live[before as usize - 1].next = live.next,
+                }
+                self.live[place as usize - 1] = Live { address: 0, next: self.free, ..live };
+                self.free = place;
+                self.sites[live.site as usize].live.take(Sum::of(live.bytes, self.rate));
+                return true;
+            }
+            (before, place) = (place, live.next);
+        }
+        false
+    }
+}
+
+/// How many samples a page has, for each page of 256 MiB: pages that lie so far apart share a number. 255 stays. All subsystems' together.
+#[cfg(not(shuttle))]
+static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+
+#[cfg(not(shuttle))]
+fn mark_of(address: usize) -> &'static AtomicU8 {
+    &MARKED[address / uslab_buddy::PAGE_SIZE % MARKED.len()]
+}
+/// Whether there may be a sample.
+#[inline(always)]
+fn is_marked(_address: usize) -> bool {
+    // Relaxed: the mark was made before the object was handed out, and so before whoever frees it has got it.
+    #[cfg(not(shuttle))]
+    return mark_of(_address).load(Relaxed) > 0;
+    #[cfg(shuttle)]
+    return true;
+}
+/// There is one sample more, or one less.
+fn mark(_address: usize, _more: bool) {
+    #[cfg(not(shuttle))]
+    {
+        let mark = mark_of(_address);
+        // Relaxed: as above; a number by itself.
+        let mut now = mark.load(Relaxed);
+        while now != u8::MAX
+            && let Err(other) =
+                mark.compare_exchange_weak(now, if _more { now + 1 } else { now - 1 }, Relaxed, Relaxed)
+        {
+            now = other;
+        }
+    }
+}
+
+/// What a CPU has left until its next sample. Only hints: a lost update is a late sample.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Countdown {
+    left: Counter,
+    random: Counter,
+}
+
+impl Countdown {
+    /// Bytes up to the next sample and with its own.
+    fn draw(&self, rate: u64) -> u64 {
+        // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+        self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let mut word = self.random.get();
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        // Above 0, and up to 1.
+        let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        ((-unit.ln() * rate as f64).ceil() as u64).max(1)
+    }
+}
+
+/// What takes the profile of a subsystem. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Profiler {
+    /// Which profile runs, counted from 1; 0 if none does.
+    run: AtomicU32,
+    countdowns: Box<[Countdown]>,
+    noted: ForkMutex<Noted>,
+}
+
+impl Profiler {
+    pub(crate) fn new(cpus: usize) -> Self {
+        let countdown = |_| Countdown { left: Counter::new(0), random: Counter::new(0) };
+        Self {
+            run: AtomicU32::new(0),
+            countdowns: (0..cpus.clamp(1, COUNTS)).map(countdown).collect(),
+            noted: ForkMutex::new(Rank::Profile, Noted::nothing()),
+        }
+    }
+    pub(crate) fn lock(&self) -> &dyn ForkLock {
+        &self.noted
+    }
+
+    /// Begins a profile; `close` closes the inlined paths, and says whether they are.
+    pub(crate) fn start(
+        &self,
+        rate: usize,
+        seed: Option<u64>,
+        close: impl FnOnce() -> bool,
+    ) -> Result<(), NotStarted> {
+        let rate = rate.max(1) as u64;
+        // The one before goes, behind the lock.
+        let mut fresh = Noted::with_room(rate).ok_or(NotStarted::Memory)?;
+        let seed = seed.unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            now.as_nanos() as u64 ^ core::ptr::from_ref(self).addr() as u64
+        });
+        let mut noted = self.noted.lock();
+        // Relaxed: only written under the lock.
+        if self.run.load(Relaxed) > 0 {
+            return Err(NotStarted::Runs);
+        }
+        // Before the fence: whoever finds that it runs finds these.
+        for (cpu, countdown) in self.countdowns.iter().enumerate() {
+            countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
+            countdown.left.set(countdown.draw(rate));
+        }
+        if !close() {
+            return Err(NotStarted::Fence);
+        }
+        fresh.run = noted.run.wrapping_add(1).max(1);
+        core::mem::swap(&mut *noted, &mut fresh);
+        fresh.live.iter().filter(|live| live.address > 0).for_each(|live| mark(live.address, false));
+        // Relaxed: who has a sample has seen this, and who frees it has the sample from there.
+        self.run.store(noted.run, Relaxed);
+        Ok(())
+    }
+    /// Ends it, if one runs; `open` opens the inlined paths.
+    pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
+        let _one_at_a_time = self.noted.lock();
+        // Relaxed: as in `start`. Before the paths are open: what they free is not noticed.
+        if self.run.load(Relaxed) == 0 {
+            return false;
+        }
+        self.run.store(0, Relaxed);
+        open();
+        true
+    }
+    /// What is noted; of the last profile, if none runs.
+    pub(crate) fn profile(&self) -> Profile {
+        // Nothing is allocated under the lock; what comes meanwhile comes later.
+        let count = self.noted.lock().sites.len();
+        let mut sites = Vec::with_capacity(count);
+        let (rate, lost) = {
+            let noted = self.noted.lock();
+            sites.extend(noted.sites.iter().take(count));
+            (noted.rate as usize, noted.lost)
+        };
+        let sample = |site: &Site| Sample {
+            cache: String::from_utf8_lossy(&site.cache[..site.len.into()]).into_owned(),
+            stack: site.stack,
+            allocated: site.allocated.amount(),
+            live: site.live.amount(),
+        };
+        let mut samples: Vec<_> = sites.iter().map(sample).collect();
+        samples.sort_by_key(|sample| core::cmp::Reverse((sample.live.bytes, sample.allocated.bytes)));
+        Profile { rate, samples, lost }
+    }
+
+    /// Whether a profile runs: then every operation has to come by.
+    #[inline(always)]
+    pub(crate) fn runs(&self) -> bool {
+        // Relaxed: see `start`.
+        self.run.load(Relaxed) > 0
+    }
+    /// Memory is about to be handed out, by a thread on `cpu`.
+    #[inline(always)]
+    pub(crate) fn allocated(
+        &self,
+        cpu: impl FnOnce() -> u32,
+        memory: NonNull<u8>,
+        bytes: usize,
+        cache: &str,
+    ) {
+        // Relaxed: as above.
+        let run = self.run.load(Relaxed);
+        if run > 0 {
+            let countdown = &self.countdowns[(cpu() as usize).min(self.countdowns.len() - 1)];
+            let left = countdown.left.get();
+            if left > bytes as u64 {
+                countdown.left.set(left - bytes as u64);
+            } else {
+                self.sample(run, countdown, memory, bytes, cache);
+            }
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
+        #[cfg(not(shuttle))]
+        let stack = CallStack::save();
+        #[cfg(shuttle)]
+        let stack = CallStack;
+        let mut noted = self.noted.lock();
+        // Relaxed: under the lock it does not change.
+        let is_of_it = self.run.load(Relaxed) == run;
+        planted!("a sample is noted in the profile behind its own" => let is_of_it = true);
+        if !is_of_it {
+            return;
+        }
+        countdown.left.set(countdown.draw(noted.rate));
+        let address = memory.addr().get();
+        // An object that went with its cache was not freed.
+        if noted.forget(address) {
+            mark(address, false);
+        }
+        match noted.note(address, bytes as u64, cache, stack) {
+            Some(()) => mark(address, true),
+            None => noted.lost += 1,
+        }
+    }
+
+    /// Memory is given back, and nobody else can have it yet.
+    #[inline(always)]
+    pub(crate) fn freed(&self, memory: NonNull<u8>) {
+        if self.runs() && is_marked(memory.addr().get()) {
+            self.forget(memory);
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn forget(&self, memory: NonNull<u8>) {
+        let address = memory.addr().get();
+        if self.noted.lock().forget(address) {
+            mark(address, false);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What is known of an object that somebody damaged or freed wrongly, in SLUB's shape.
+
+use super::stacks::CallStack;
+use super::tracks::Track;
+use super::watch::Damage;
+use core::fmt::{self, Write as _};
+use core::ptr::NonNull;
+
+/// Bytes of an object that are kept for the report, and of a red zone. They are copied: what looks for names allocates, and may get the
+/// object that the report is about.
+const KEPT: usize = 256;
+const KEPT_ZONE: usize = 64;
+
+/// What lies at an object, as it was when something was noticed.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    left: ([u8; KEPT_ZONE], usize),
+    object: ([u8; KEPT], usize),
+    right: ([u8; KEPT_ZONE], usize),
+}
+
+impl Bytes {
+    pub(crate) const NONE: Self =
+        Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
+
+    /// # Safety
+    /// So many bytes lie before the object, in it, and behind it.
+    pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
+        let mut bytes = Self::NONE;
+        let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
+        (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
+        // SAFETY: by contract; the arrays are so large.
+        unsafe {
+            object.sub(left).as_ptr().copy_to_nonoverlapping(bytes.left.0.as_mut_ptr(), left);
+            object.as_ptr().copy_to_nonoverlapping(bytes.object.0.as_mut_ptr(), kept);
+            object.add(size).as_ptr().copy_to_nonoverlapping(bytes.right.0.as_mut_ptr(), right);
+        }
+        bytes
+    }
+    pub(crate) fn left(&self) -> &[u8] {
+        &self.left.0[..self.left.1]
+    }
+    pub(crate) fn object(&self) -> &[u8] {
+        &self.object.0[..self.object.1]
+    }
+    pub(crate) fn right(&self) -> &[u8] {
+        &self.right.0[..self.right.1]
+    }
+}
+
+/// An object that something is wrong with.
+///
+/// ```
+/// use uslab::Corruption;
+///
+/// let handler = |corruption: &Corruption<'_>| match corruption.report {
+///     Some(report) => eprintln!("{corruption:#}\n{} objects in its slab", report.objects),
+///     None => eprintln!("{corruption}"),
+/// };
+/// # let _ = handler;
+/// ```
+///
+/// It is shown as SLUB does: where and what, who allocated and who freed it, the bytes around, who
+/// noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ObjectReport<'a> {
+    /// What was overwritten; it is repaired afterwards.
+    pub damage: Option<Damage>,
+    /// Where the slab begins,
+    pub slab: usize,
+    /// how many bytes it has,
+    pub slab_bytes: usize,
+    /// and how many objects.
+    pub objects: usize,
+    /// Where the object begins; 0 if it is none's.
+    pub object: usize,
+    /// Bytes of it.
+    pub size: usize,
+    /// The end of its left red zone,
+    pub left: &'a [u8],
+    /// the beginning of the object,
+    pub bytes: &'a [u8],
+    /// and of its right red zone.
+    pub right: &'a [u8],
+    /// Who allocated it last.
+    pub allocated: Option<Track>,
+    /// Who freed it last.
+    pub freed: Option<Track>,
+    /// Who was there when it was noticed.
+    pub noticed: CallStack,
+}
+
+impl ObjectReport<'_> {
+    /// The report, of cache `cache` and with what is wrong in a word.
+    pub(crate) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        cache: &str,
+        kind: &dyn fmt::Display,
+    ) -> fmt::Result {
+        write!(f, "{:=<78}\nBUG {cache}: ", "")?;
+        match self.damage {
+            Some(Damage { part, at, bytes, expected, found }) => write!(
+                f,
+                "{part} overwritten\n{:-<78}\n{at:#x}-{:#x} @offset={}. First byte {found:#x} instead of {expected:#x}\n",
+                "",
+                at + bytes - 1,
+                at.wrapping_sub(self.slab)
+            )?,
+            None => write!(f, "{kind}\n{:-<78}\n", "")?,
+        }
+        if let Some(track) = self.allocated {
+            write!(f, "Allocated: {track}")?;
+        }
+        if let Some(track) = self.freed {
+            write!(f, "Freed: {track}")?;
+        }
+        writeln!(f, "Slab {:#x} bytes={} objects={}", self.slab, self.slab_bytes, self.objects)?;
+        if self.object != 0 {
+            writeln!(f, "Object {:#x} @offset={}", self.object, self.object - self.slab)?;
+            dump(f, "Redzone", self.object - self.left.len(), self.left)?;
+            dump(f, "Object", self.object, self.bytes)?;
+            dump(f, "Redzone", self.object + self.size, self.right)?;
+        }
+        write!(f, "Noticed by thread={}:\n{}", super::tracks::this_thread(), self.noticed)?;
+        if let Some(Damage { part, at, bytes, expected, .. }) = self.damage {
+            writeln!(f, "FIX {cache}: Restoring {part} {at:#x}-{:#x}={expected:#x}", at + bytes - 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// 16 bytes a line, in hexadecimal and as text.
+fn dump(f: &mut fmt::Formatter<'_>, what: &str, at: usize, bytes: &[u8]) -> fmt::Result {
+    for (row, bytes) in bytes.chunks(16).enumerate() {
+        write!(f, "{what:<8} {:x}:", at + 16 * row)?;
+        bytes.iter().try_for_each(|byte| write!(f, " {byte:02x}"))?;
+        write!(f, "{:1$}", "", 2 + 3 * (16 - bytes.len()))?;
+        for &byte in bytes {
+            f.write_char(if byte.is_ascii_graphic() { char::from(byte) } else { '.' })?;
+        }
+        f.write_char('\n')?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::debug::watch::Part;
+
+    struct Shown<'a>(ObjectReport<'a>);
+    impl fmt::Display for Shown<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.write(f, "inode", &"double free")
+        }
+    }
+
+    /// Found: the dump of an object that was freed twice showed what the search for names had put there.
+    #[test]
+    fn the_bytes_of_a_report_are_those_of_the_moment() {
+        let mut memory = [7_u8; 400];
+        // SAFETY: inside of the array.
+        let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
+        memory.fill(9);
+        assert_eq!(
+            (bytes.left(), bytes.object(), bytes.right()),
+            (&[7; 8][..], &[7; KEPT][..], &[7; 16][..])
+        );
+    }
+
+    #[test]
+    fn a_report_has_the_damage_the_bytes_around_and_the_repair() {
+        let damage = Damage { part: Part::RightRedZone, at: 0x1058, bytes: 2, expected: 0xcc, found: 0x12 };
+        let report = ObjectReport {
+            damage: Some(damage),
+            slab: 0x1000,
+            slab_bytes: 4096,
+            objects: 32,
+            object: 0x1040,
+            size: 24,
+            left: &[0xcc; 8],
+            bytes: b"hello, object\0\0\0\0\0\0\0\0\0\0\0",
+            right: &[0x12, 0x34, 0xcc],
+            allocated: None,
+            freed: None,
+            noticed: CallStack::NONE,
+        };
+        let text = Shown(report).to_string();
+        let lines: Vec<_> = text.lines().collect();
+        let rule = ["=".repeat(78), "-".repeat(78)];
+        assert_eq!(lines[0], rule[0]);
+        assert_eq!(lines[1], "BUG inode: Right Redzone overwritten");
+        assert_eq!(lines[2], rule[1]);
+        let rest = [
+            "0x1058-0x1059 @offset=88. First byte 0x12 instead of 0xcc",
+            "Slab 0x1000 bytes=4096 objects=32",
+            "Object 0x1040 @offset=64",
+            "Redzone  1038: cc cc cc cc cc cc cc cc                          ........",
+            "Object   1040: 68 65 6c 6c 6f 2c 20 6f 62 6a 65 63 74 00 00 00  hello,.object...",
+            "Object   1050: 00 00 00 00 00 00 00 00                          ........",
+            "Redzone  1058: 12 34 cc                                         .4.",
+        ];
+        assert_eq!(lines[3..10], rest);
+        assert!(lines[10].starts_with("Noticed by thread="), "{text}");
+        assert_eq!(lines[11..], ["  (no stack)", "FIX inode: Restoring Right Redzone 0x1058-0x1059=0xcc"]);
+        let double = Shown(ObjectReport { damage: None, ..report }).to_string();
+        assert!(double.contains("BUG inode: double free\n") && !double.contains("FIX"), "{double}");
+    }
+}

@@ -1,0 +1,150 @@
+//! Who allocated the objects in use of a cache, or freed them before that, by call stack: `alloc_traces` and `free_traces` of Linux's debugfs.
+
+use super::stacks::CallStack;
+use super::tracks::Track;
+use core::fmt;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Objects with one call stack.
+///
+/// ```
+/// use uslab::debug::traces::Trace;
+///
+/// let is_old = |trace: &Trace| trace.age_min > 60_000 && trace.count > 100;
+/// # let _ = is_old;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Trace {
+    /// How many there are.
+    pub count: u64,
+    /// Bytes of theirs that nobody asked for.
+    pub waste: u64,
+    /// Milliseconds since the last of them,
+    pub age_min: u64,
+    /// on average,
+    pub age_mean: u64,
+    /// and since the first.
+    pub age_max: u64,
+    /// The threads' numbers: the least,
+    pub thread_min: u32,
+    /// and the greatest.
+    pub thread_max: u32,
+    /// The CPUs.
+    pub cpus: BTreeSet<u32>,
+    /// The stack outside of the allocator; the same for all.
+    pub stack: CallStack,
+}
+
+/// The traces of a cache.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, SlabDebug};
+///
+/// let inodes = KmemCache::builder("inode", 600).slab_debug(SlabDebug::USERS).build()?;
+/// let held = inodes.alloc_blocks(Gfp::KERNEL, 10)?;
+/// let traces = inodes.alloc_traces();
+/// print!("{traces}");
+/// assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), held.len() as u64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Those with most objects first. Shown as Linux does: a line each, and the stack, a function a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub struct Traces(pub Vec<Trace>);
+
+impl Traces {
+    /// Of these objects: who it was, and how many bytes are waste.
+    pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
+        let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
+        let mut outer = BTreeMap::new();
+        for (track, waste) in tracks {
+            let age = track.age.as_millis() as u64;
+            let stack = *outer.entry(track.stack).or_insert_with(|| track.stack.outer());
+            let (trace, ages) = traces.entry(stack).or_insert_with(|| {
+                let trace = Trace {
+                    count: 0,
+                    waste: 0,
+                    age_min: age,
+                    age_mean: 0,
+                    age_max: age,
+                    thread_min: track.thread,
+                    thread_max: track.thread,
+                    cpus: BTreeSet::new(),
+                    stack,
+                };
+                (trace, Duration::ZERO)
+            });
+            *ages += track.age;
+            trace.count += 1;
+            trace.waste += waste;
+            trace.age_min = trace.age_min.min(age);
+            trace.age_max = trace.age_max.max(age);
+            trace.thread_min = trace.thread_min.min(track.thread);
+            trace.thread_max = trace.thread_max.max(track.thread);
+            trace.cpus.insert(track.cpu);
+        }
+        let mean = |(trace, ages): (Trace, Duration)| {
+            let age_mean = (ages.as_millis() / u128::from(trace.count)) as u64;
+            Trace { age_mean, ..trace }
+        };
+        let mut traces: Vec<_> = traces.into_values().map(mean).collect();
+        traces.sort_by_key(|trace| core::cmp::Reverse(trace.count));
+        Self(traces)
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7} waste={}", self.count, self.waste)?;
+        write!(f, " age={}/{}/{}", self.age_min, self.age_mean, self.age_max)?;
+        write!(f, " thread={}-{} cpus=", self.thread_min, self.thread_max)?;
+        for (i, cpu) in self.cpus.iter().enumerate() {
+            write!(f, "{}{cpu}", if i > 0 { "," } else { "" })?;
+        }
+        write!(f, "\n{}", self.stack)
+    }
+}
+
+impl fmt::Display for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|trace| trace.fmt(f))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for CallStack {
+    /// The functions, the innermost first.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut functions = Vec::new();
+        self.each_function(|function| functions.push(function.to_string()));
+        serializer.collect_seq(functions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_one_stack_are_one_row_and_most_come_first() {
+        let track = |stack, thread, cpu, age| {
+            let age = Duration::from_millis(age);
+            Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }
+        };
+        let tracks = [track(2, 10, 1, 40), track(1, 9, 0, 5), track(2, 30, 1, 20), track(2, 20, 3, 0)];
+        let Traces(rows) = Traces::of(tracks.into_iter().zip([1, 2, 3, 4]));
+        assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [3, 1]);
+        let row = &rows[0];
+        assert_eq!((row.waste, row.age_min, row.age_mean, row.age_max), (8, 0, 20, 40));
+        assert_eq!((row.thread_min, row.thread_max), (10, 30));
+        let none = Trace { stack: CallStack::NONE, ..row.clone() };
+        let line = "      3 waste=8 age=0/20/40 thread=10-30 cpus=1,3\n  (no stack)\n";
+        assert_eq!(none.to_string(), line);
+        assert_eq!(Traces(vec![none.clone(), none]).to_string(), line.repeat(2));
+    }
+}

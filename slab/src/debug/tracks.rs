@@ -1,0 +1,226 @@
+//! Who allocated an object, and who freed it: out of band, a record for each object of a slab.
+//!
+//! ```text
+//! page of the slab ── table: a word a page ──> its records, a mapping of their own as long as the slab lives
+//! ```
+//!
+//! An overflow does not reach them. A record is written by whoever allocates or frees the object at the time, and read by reports, which may
+//! come at any moment: each word of it is whole, the record need not be.
+
+use super::stacks::CallStack;
+use crate::debug::faults::{BITMAP, Faults};
+use core::fmt;
+use core::ptr::NonNull;
+use core::time::Duration;
+use uslab_buddy::region::{Backend, Region, Reserved};
+use uslab_buddy::{PAGE_SIZE, Pfn};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
+
+/// Who allocated or freed an object.
+///
+/// ```
+/// use uslab::debug::tracks::Track;
+///
+/// // A handler may show less than all of it.
+/// let short = |track: &Track| format!("thread {} on CPU {}, {:?} ago", track.thread, track.cpu, track.age);
+/// # let _ = short;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Track {
+    /// The call stack, if stacks are taken.
+    pub stack: CallStack,
+    /// The system's number of the thread; 0 where it has none.
+    pub thread: u32,
+    /// The CPU that it ran on.
+    pub cpu: u32,
+    /// How long ago, in milliseconds exact.
+    pub age: Duration,
+}
+
+impl fmt::Display for Track {
+    /// `age=.. cpu=.. thread=..`, and the stack, a function a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "age={} cpu={} thread={}", self.age.as_millis(), self.cpu, self.thread)?;
+        self.stack.fmt(f)
+    }
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Alloc = 0,
+    Free = 1,
+}
+
+#[derive(Debug)]
+struct Words {
+    /// Milliseconds of [`now`]; 0 is never.
+    when: AtomicU64,
+    stack: AtomicU32,
+    thread: AtomicU32,
+    cpu: AtomicU32,
+}
+
+/// What is known of an object. All zero is nothing.
+#[derive(Debug)]
+pub(crate) struct Record {
+    deeds: [Words; 2],
+    /// Bytes that its user asked for.
+    size: AtomicU32,
+}
+
+impl Record {
+    // Relaxed, all of them: who has the object writes, and a report takes what it finds.
+    pub(crate) fn size(&self) -> usize {
+        self.size.load(Relaxed) as usize
+    }
+    pub(crate) fn set_size(&self, size: usize) {
+        self.size.store(size as u32, Relaxed);
+    }
+    /// This thread does it, now.
+    pub(crate) fn did(&self, deed: Deed, cpu: u32) {
+        let words = &self.deeds[deed as usize];
+        words.stack.store(CallStack::save().number(), Relaxed);
+        words.thread.store(this_thread(), Relaxed);
+        words.cpu.store(cpu, Relaxed);
+        words.when.store(now(), Relaxed);
+    }
+    /// Who did it last, if anybody.
+    pub(crate) fn track(&self, deed: Deed) -> Option<Track> {
+        let words = &self.deeds[deed as usize];
+        let when = words.when.load(Relaxed);
+        (when != 0).then(|| Track {
+            stack: CallStack::of_number(words.stack.load(Relaxed)),
+            thread: words.thread.load(Relaxed),
+            cpu: words.cpu.load(Relaxed),
+            age: Duration::from_millis(now().saturating_sub(when)),
+        })
+    }
+}
+
+/// The system's number of this thread; 0 where there is none.
+pub(crate) fn this_thread() -> u32 {
+    #[cfg(target_os = "linux")]
+    // SAFETY: it reads a number.
+    return unsafe { libc::gettid() } as u32;
+    #[cfg(not(target_os = "linux"))]
+    0
+}
+
+/// Milliseconds that have passed since a moment long ago; 1 where there is no clock.
+fn now() -> u64 {
+    #[cfg(not(target_family = "wasm"))]
+    {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(1, |since| since.as_millis() as u64)
+    }
+    #[cfg(target_family = "wasm")]
+    1
+}
+
+/// The records of a slab, in the first bytes of their own memory; they follow.
+struct Block {
+    /// Itself.
+    memory: Region,
+}
+
+/// Where records begin in a block.
+const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Tracks {
+    table: Reserved,
+}
+
+impl Tracks {
+    /// For a range of so many pages; `None` if its address space is refused.
+    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+        let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
+        Some(Self { table })
+    }
+    /// Gives what belongs to all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// No slab lies there, nor will.
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the table has its region for itself; else by contract.
+        unsafe { self.table.cut(pages * size_of::<usize>()) };
+    }
+    /// # Safety
+    /// The table is committed up to the slab's word.
+    unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
+        // SAFETY: by contract; an atomic pointer is a word, and zero is null.
+        unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
+    }
+
+    /// Makes the records of a new slab, all empty; `false` if there is no memory.
+    pub(crate) fn cover(&self, op: &Operation, slab: Pfn, objects: usize, faults: &Faults) -> bool {
+        let bytes = FIRST + objects * size_of::<Record>();
+        if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
+            return false;
+        }
+        // Memory, whatever the pages are.
+        let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
+        let Some(memory) = memory else { return false };
+        let block = memory.base().cast::<Block>();
+        // SAFETY: mapped just now, aligned to a page and larger than this; the table is committed so far. Release: pairs with the
+        // Acquire of `record`, so that the records are found mapped.
+        unsafe {
+            block.write(Block { memory });
+            self.word(slab).store(block.as_ptr(), Release);
+        }
+        true
+    }
+    /// The slab ends.
+    ///
+    /// # Safety
+    /// It is [covered](Self::cover), and nobody asks for its records any more.
+    pub(crate) unsafe fn uncover(&self, slab: Pfn) {
+        // SAFETY: by contract; the region goes by value, and with it the block that it was read from.
+        unsafe {
+            let block = self.word(slab).swap(core::ptr::null_mut(), Acquire);
+            drop(block.read().memory);
+        }
+    }
+    /// The record of an object.
+    ///
+    /// # Safety
+    /// The slab is [covered](Self::cover), with more objects than `index`, and lives as long as the record is used.
+    pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
+        // SAFETY: by contract; records of zeros are empty. Acquire: pairs with the Release of `cover`.
+        unsafe {
+            let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
+            block.add(FIRST).cast::<Record>().add(index).as_ref()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_empty_at_first_and_say_who_did_it_last() {
+        let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
+        let (op, slab) = (Operation::new(), Pfn::new(63));
+        for _ in 0..2 {
+            assert!(tracks.cover(&op, slab, 500, &Faults::default()));
+            // SAFETY: covered, with 500 objects.
+            let records: Vec<_> = (0..500).map(|i| unsafe { tracks.record(slab, i) }).collect();
+            assert!(records.iter().all(|record| record.size() == 0 && record.track(Deed::Alloc).is_none()));
+            records.iter().enumerate().for_each(|(i, record)| record.set_size(i));
+            records[3].did(Deed::Alloc, 7);
+            assert!(records.iter().enumerate().all(|(i, record)| record.size() == i));
+            let track = records[3].track(Deed::Alloc).unwrap();
+            assert_eq!((track.cpu, track.thread, records[3].track(Deed::Free)), (7, this_thread(), None));
+            assert!(track.to_string().contains("cpu=7"), "{track}");
+            // SAFETY: nobody uses the records any more.
+            unsafe { tracks.uncover(slab) };
+        }
+        assert!(!tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()), "behind the range");
+    }
+}

@@ -1,0 +1,332 @@
+//! Red zones and poison: the bytes that nobody may write to, and what they must be.
+//!
+//! ```text
+//! in use:  | cc cc .. | the user's bytes             | cc .. cc .. cc |
+//! free:    | bb bb .. | 6b 6b 6b .. (poison) .. 6b a5 | bb .. bb .. bb |
+//!            left zone  object                          right zone
+//! ```
+//!
+//! The bytes are Linux's, so that a dump reads as its dumps do. A fresh object is filled with 5a where it is poisoned, and so is what no
+//! object of a slab uses. Of an object that was asked for with fewer bytes than it has, those behind belong to the right zone as long
+//! as it is in use.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// Of a free object, and its last byte.
+const FREE: u8 = 0x6b;
+const END: u8 = 0xa5;
+/// Of an object that nobody has written to yet, and of padding.
+const FRESH: u8 = 0x5a;
+/// Red zones of free objects, and of those in use.
+const QUIET: u8 = 0xbb;
+const ALERT: u8 = 0xcc;
+
+/// What was overwritten.
+///
+/// ```
+/// use uslab::debug::watch::Part;
+///
+/// assert_eq!(Part::RightRedZone.to_string(), "Right Redzone");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Part {
+    /// The red zone before the object.
+    LeftRedZone,
+    /// The red zone behind it.
+    RightRedZone,
+    /// The object, which was free.
+    Poison,
+    /// What no object of a slab uses.
+    Padding,
+}
+
+impl core::fmt::Display for Part {
+    /// As SLUB names it.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::LeftRedZone => "Left Redzone",
+            Self::RightRedZone => "Right Redzone",
+            Self::Poison => "Poison",
+            Self::Padding => "Padding",
+        })
+    }
+}
+
+/// Bytes that somebody wrote to who must not.
+///
+/// ```
+/// use uslab::debug::watch::{Damage, Part};
+///
+/// // A handler may tell an overflow of one byte from others.
+/// let by_one = |damage: &Damage| damage.part == Part::RightRedZone && damage.bytes == 1;
+/// # let _ = by_one;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// Where.
+    pub part: Part,
+    /// The first byte that is wrong,
+    pub at: usize,
+    /// how many there are from there to the last wrong one,
+    pub bytes: usize,
+    /// what the first one was to be,
+    pub expected: u8,
+    /// and what it is.
+    pub found: u8,
+}
+
+/// The state of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Free,
+    /// With so many bytes that are the user's.
+    InUse(usize),
+}
+
+/// What is watched about an object of a cache. Zones of no bytes are not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) size: usize,
+    pub(crate) left: usize,
+    pub(crate) right: usize,
+    pub(crate) poison: bool,
+}
+
+impl Watch {
+    /// Whether there is anything to watch.
+    pub(crate) fn is_on(&self) -> bool {
+        self.poison || self.right > 0
+    }
+    /// Each part of an object at `at` in that state, and its byte.
+    fn parts(&self, at: usize, state: State) -> [(Part, Range<usize>, u8); 3] {
+        let (byte, used, poison) = match state {
+            State::Free => (QUIET, self.size, if self.poison { at..at + self.size } else { at..at }),
+            State::InUse(size) => (ALERT, if self.right > 0 { size } else { self.size }, at..at),
+        };
+        [
+            (Part::LeftRedZone, at - self.left..at, byte),
+            (Part::RightRedZone, at + used..at + self.size + self.right, byte),
+            (Part::Poison, poison, FREE),
+        ]
+    }
+
+    /// Looks at an object that should be in `state`: each damage is shown to `see`, and repaired then. How many there were.
+    ///
+    /// # Safety
+    /// It is an object of a slab of the cache, in which nobody but its user writes; one that is free has none.
+    pub(crate) unsafe fn inspect(
+        &self,
+        object: NonNull<u8>,
+        state: State,
+        mut see: impl FnMut(Damage),
+    ) -> u64 {
+        let mut found = 0;
+        for (part, range, byte) in self.parts(object.addr().get(), state) {
+            // SAFETY: by contract.
+            found += u64::from(unsafe { inspect(object, part, range, byte, &mut see) });
+        }
+        found
+    }
+
+    /// Fills the parts of an object that comes into `state`. The user's bytes stay; those of a fresh object are filled if there is poison.
+    ///
+    /// # Safety
+    /// As [`inspect`](Self::inspect); nobody uses the object.
+    pub(crate) unsafe fn fill(&self, object: NonNull<u8>, state: State) {
+        for (part, range, byte) in self.parts(object.addr().get(), state) {
+            // SAFETY: by contract.
+            unsafe { fill(object, part, range, byte) };
+        }
+        if let State::InUse(size) = state
+            && self.poison
+        {
+            // SAFETY: as above.
+            unsafe { object.write_bytes(FRESH, size) };
+        }
+    }
+
+    /// Gives an object in use `size` bytes instead of `old`; `zero`: those that it gets are zero. Else they are as they were, which is the
+    /// zone's byte.
+    ///
+    /// # Safety
+    /// As [`inspect`](Self::inspect); the object is the caller's, and has as many bytes.
+    pub(crate) unsafe fn resize(&self, object: NonNull<u8>, old: usize, size: usize, zero: bool) {
+        // SAFETY: by contract.
+        unsafe {
+            if zero && size > old {
+                object.add(old).write_bytes(0, size - old);
+            }
+            let (part, range, byte) = self.parts(object.addr().get(), State::InUse(size))[1].clone();
+            fill(object, part, range, byte);
+        }
+    }
+}
+
+/// The parts of a slab of `bytes` bytes that belong to no object, when those and their zones have the ones in `objects`.
+fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
+    let base = base.addr().get();
+    [base..base + objects.start, base + objects.end..base + bytes]
+}
+
+/// Fills what belongs to no object.
+///
+/// # Safety
+/// The slab has so many bytes, and nobody writes there.
+pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
+    for range in paddings(base, objects, bytes) {
+        // SAFETY: by contract.
+        unsafe { fill(base, Part::Padding, range, FRESH) };
+    }
+}
+/// Looks at it, as [`Watch::inspect`] does.
+///
+/// # Safety
+/// As [`fill_padding`].
+pub(crate) unsafe fn inspect_padding(
+    base: NonNull<u8>,
+    objects: Range<usize>,
+    bytes: usize,
+    mut see: impl FnMut(Damage),
+) -> u64 {
+    let look = |range| {
+        // SAFETY: by contract.
+        u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
+    };
+    paddings(base, objects, bytes).map(look).iter().sum()
+}
+
+/// # Safety
+/// The bytes at these addresses are those of a slab that `within` lies in, and nobody's but ours.
+unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
+    if range.is_empty() {
+        return;
+    }
+    let first = within.as_ptr().with_addr(range.start);
+    // SAFETY: by contract.
+    unsafe {
+        first.write_bytes(byte, range.len());
+        if part == Part::Poison {
+            first.add(range.len() - 1).write(END);
+        }
+    }
+}
+
+/// Whether there was damage, which `see` saw and is repaired.
+///
+/// # Safety
+/// As [`fill`].
+unsafe fn inspect(
+    within: NonNull<u8>,
+    part: Part,
+    range: Range<usize>,
+    byte: u8,
+    see: &mut impl FnMut(Damage),
+) -> bool {
+    if range.is_empty() {
+        return false;
+    }
+    // SAFETY: by contract.
+    let bytes = unsafe { core::slice::from_raw_parts(within.as_ptr().with_addr(range.start), range.len()) };
+    let last = bytes.len() - 1;
+    let expected = |i| if part == Part::Poison && i == last { END } else { byte };
+    let wrong = |i: &usize| bytes[*i] != expected(*i);
+    let Some(first) = (0..=last).find(wrong) else { return false };
+    let end = (first..=last).rfind(wrong).unwrap_or(first);
+    let damage = Damage {
+        part,
+        at: range.start + first,
+        bytes: end - first + 1,
+        expected: expected(first),
+        found: bytes[first],
+    };
+    see(damage);
+    // SAFETY: by contract.
+    unsafe { fill(within, part, range, byte) };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Any byte around an object, and in it: it is damage exactly where nobody may write, is named, and is repaired.
+        #[test]
+        fn a_changed_byte_is_damage_where_nobody_may_write(
+            size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
+            at in 0_usize..192, change in 1_u8..,
+        ) {
+            let used = used.min(size);
+            let (left, right) = if right == 0 { (0, 0) } else { (left, right) };
+            let watch = Watch { size, left, right, poison };
+            let mut memory = [0x11_u8; 192];
+            // SAFETY: inside of the array.
+            let object = unsafe { NonNull::from(&mut memory).cast::<u8>().add(40) };
+            let state = if free { State::Free } else { State::InUse(used) };
+            // SAFETY: the array is this test's, and large enough; no reference to it is used in between.
+            unsafe {
+                watch.fill(object, state);
+                let mut seen = vec![];
+                prop_assert_eq!(watch.inspect(object, state, |damage| seen.push(damage)), 0);
+                let byte = object.sub(40).add(at);
+                let before = byte.read();
+                byte.write(before ^ change);
+                let used = if right > 0 { used } else { size };
+                let part = match at.wrapping_sub(40).cast_signed() {
+                    i if i < 0 => (at + left >= 40).then_some(Part::LeftRedZone),
+                    i if i.cast_unsigned() < size && free => poison.then_some(Part::Poison),
+                    i if i.cast_unsigned() < used => None,
+                    i => (i.cast_unsigned() < size + right && right > 0).then_some(Part::RightRedZone),
+                };
+                prop_assert_eq!(watch.inspect(object, state, |damage| seen.push(damage)), u64::from(part.is_some()));
+                if let Some(part) = part {
+                    let at = byte.addr().get();
+                    let damage = Damage { part, at, bytes: 1, expected: before, found: before ^ change };
+                    prop_assert_eq!(seen, vec![damage]);
+                    prop_assert_eq!(byte.read(), before);
+                }
+                prop_assert_eq!(watch.inspect(object, state, |_| ()), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn damage_reaches_from_the_first_to_the_last_wrong_byte() {
+        let mut memory = [0_u8; 64];
+        let base = NonNull::from(&mut memory).cast::<u8>();
+        let mut seen = vec![];
+        // SAFETY: the array is this test's.
+        unsafe {
+            fill_padding(base, 8..32, 64);
+            base.add(40).write(1);
+            base.add(50).write(2);
+            base.add(3).write(3);
+            assert_eq!(inspect_padding(base, 8..32, 64, |damage| seen.push((damage.at, damage.bytes))), 2);
+            assert_eq!(inspect_padding(base, 8..32, 64, |_| ()), 0);
+        }
+        assert_eq!(seen, [(base.addr().get() + 3, 1), (base.addr().get() + 40, 11)]);
+    }
+
+    #[test]
+    fn an_object_that_shrinks_or_grows_in_place_keeps_its_zone_exact() {
+        let watch = Watch { size: 64, left: 8, right: 8, poison: true };
+        let mut memory = [0_u8; 96];
+        // SAFETY: the array is this test's, and the object lies inside.
+        unsafe {
+            let object = NonNull::from(&mut memory).cast::<u8>().add(16);
+            watch.fill(object, State::InUse(48));
+            object.write_bytes(7, 48);
+            for (old, size) in [(48, 40), (40, 56), (56, 64), (64, 1)] {
+                watch.resize(object, old, size, true);
+                assert_eq!(watch.inspect(object, State::InUse(size), |_| ()), 0);
+                let bytes = core::slice::from_raw_parts(object.as_ptr(), size);
+                assert!(bytes[..old.min(size).min(40)].iter().all(|byte| *byte == 7));
+                assert!(bytes[old.min(size)..].iter().all(|byte| *byte == 0), "{old} to {size}");
+            }
+        }
+    }
+}

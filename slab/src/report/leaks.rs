@@ -1,0 +1,217 @@
+//! Who holds memory, by call stack, and what of it nobody can reach any more: as Solaris' `::findleaks`.
+//!
+//! The walk is conservative. Every aligned word of the process's writable memory that is no slab's is a root, the stacks of its
+//! threads and large blocks among them; a word that is an address inside an object in use reaches it, and what that has in it is looked at,
+//! too. So memory that something looks like a pointer to is missed, and so is what only a register has. What is reported is
+//! reached by no word of memory at all.
+
+use crate::cache::Cache;
+use crate::cache::core::Core;
+use crate::debug::stacks::CallStack;
+use crate::memory::large_blocks::large;
+use core::fmt;
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::fs;
+use uslab_buddy::{PAGE_SIZE, Pfn};
+
+/// Objects in use of one cache that were allocated by one call stack.
+///
+/// ```
+/// use uslab::report::leaks::Holder;
+///
+/// let is_leak = |holder: &Holder| holder.unreachable > 0;
+/// # let _ = is_leak;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Holder {
+    /// The cache's name.
+    pub cache: String,
+    /// Objects in use,
+    pub objects: u64,
+    /// their bytes, as asked for,
+    pub bytes: u64,
+    /// and how many of the objects nobody can reach.
+    pub unreachable: u64,
+    /// Who allocated them; none without `U`.
+    pub stack: CallStack,
+}
+
+/// Who holds objects, those with most unreachable ones first, then by bytes. Shown a line each, and the stack, a function a line.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config { slab_debug: "FU".parse()?, ..Config::default() })?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// let holders = subsystem.leaks();
+/// assert_eq!((holders.0[0].objects, holders.0[0].unreachable), (1, 0)); // `root` is on the stack
+/// # drop(root);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub struct Holders(pub Vec<Holder>);
+
+impl Holders {
+    /// How many objects nobody can reach.
+    pub fn unreachable(&self) -> u64 {
+        self.0.iter().map(|holder| holder.unreachable).sum()
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cache, objects, bytes, unreachable, stack } = self;
+        write!(f, "{unreachable:>7} unreachable of {objects} in use, {bytes} bytes, of {cache}\n{stack}")
+    }
+}
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|holder| holder.fmt(f))
+    }
+}
+
+/// An object in use.
+struct Object {
+    /// Where it begins, its bits turned over: the list of these is in memory that is walked, and reaches nothing.
+    hidden: usize,
+    bytes: usize,
+    cache: usize,
+    stack: CallStack,
+    reached: bool,
+}
+
+impl Object {
+    fn start(&self) -> usize {
+        !self.hidden
+    }
+}
+
+/// The walk.
+struct Walk {
+    /// By address, which falls.
+    objects: Vec<Object>,
+    /// Which of them were reached and not looked into yet.
+    open: Vec<usize>,
+}
+
+impl Walk {
+    /// A word: what it leads to is reached.
+    fn see(&mut self, word: usize) {
+        let at = self.objects.partition_point(|object| object.start() > word);
+        if let Some(object) = self.objects.get_mut(at)
+            && word - object.start() < object.bytes.max(1)
+            && !core::mem::replace(&mut object.reached, true)
+        {
+            self.open.push(at);
+        }
+    }
+    /// Words of memory that may go meanwhile: they are read by the kernel.
+    fn see_range(&mut self, range: Range<usize>) {
+        let mut copy = [0_usize; 512];
+        let mut at = range.start;
+        while at < range.end {
+            let bytes = (range.end - at).min(size_of_val(&copy));
+            let read = read(at, &mut copy, bytes);
+            copy[..read / size_of::<usize>()].iter().for_each(|word| self.see(*word));
+            at += if read == 0 { PAGE_SIZE.min(bytes) } else { read };
+        }
+        // What was copied stays on this stack, which may be walked next.
+        core::hint::black_box(&mut copy).fill(0);
+    }
+    fn finish(&mut self) {
+        while let Some(at) = self.open.pop() {
+            let start = self.objects[at].start();
+            self.see_range(start..start + self.objects[at].bytes / size_of::<usize>() * size_of::<usize>());
+        }
+    }
+}
+
+/// Copies up to `bytes` bytes of this process; how many could be read.
+#[cfg(target_os = "linux")]
+fn read(at: usize, copy: &mut [usize], bytes: usize) -> usize {
+    let local = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(size_of_val(copy)) };
+    let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: local.iov_len };
+    // SAFETY: it writes to `copy` at most, and reads what there is.
+    let read =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(read).unwrap_or(0)
+}
+#[cfg(not(target_os = "linux"))]
+fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
+    0
+}
+
+/// The process's private writable memory.
+fn writable() -> Vec<Range<usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let range = |line: &str| {
+        let (addresses, rest) = line.split_once(' ')?;
+        let (start, end) = addresses.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        rest.starts_with("rw-p").then_some(address(start)?..address(end)?)
+    };
+    maps.lines().filter_map(range).collect()
+}
+
+impl Core {
+    /// See [`Subsystem::leaks`](crate::Subsystem::leaks).
+    pub(crate) fn leaks(&self) -> Holders {
+        let caches: Vec<_> = self.caches.iter().collect();
+        let mut objects = Vec::new();
+        for (index, cache) in caches.iter().enumerate() {
+            cache.each_in_use(|object, bytes, track| {
+                let stack = track.map_or(CallStack::NONE, |track| track.stack);
+                let hidden = !object.addr().get();
+                objects.push(Object { hidden, bytes, cache: index, stack, reached: false });
+            });
+        }
+        objects.sort_unstable_by_key(|object| object.hidden);
+        let mut walk = Walk { objects, open: Vec::new() };
+        let pages = &self.memory.pages;
+        let first = pages.address(Pfn::new(0)).addr().get();
+        let end = first + pages.frames().len() as usize * PAGE_SIZE;
+        for range in writable() {
+            // Of the pages only what is a large block is a root; objects are looked into when they are reached.
+            walk.see_range(range.start..range.end.min(first).max(range.start));
+            walk.see_range(range.start.max(end).min(range.end)..range.end);
+            let mut at = range.start.max(first);
+            while at < range.end.min(end) {
+                let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
+                let bytes = if frame.owner() == large() { frame.state().order().bytes() } else { 0 };
+                walk.see_range(at..at + bytes);
+                at += bytes.max(PAGE_SIZE);
+            }
+            walk.finish();
+        }
+        walk.holders(&caches)
+    }
+}
+
+impl Walk {
+    fn holders(self, caches: &[std::sync::Arc<Cache>]) -> Holders {
+        let mut outer = BTreeMap::new();
+        let mut holders = BTreeMap::<_, Holder>::new();
+        for object in self.objects {
+            let stack = *outer.entry(object.stack).or_insert_with(|| object.stack.outer());
+            let holder = holders.entry((object.cache, stack)).or_insert_with(|| Holder {
+                cache: caches[object.cache].name().to_owned(),
+                objects: 0,
+                bytes: 0,
+                unreachable: 0,
+                stack,
+            });
+            holder.objects += 1;
+            holder.bytes += object.bytes as u64;
+            holder.unreachable += u64::from(!object.reached);
+        }
+        let mut holders: Vec<_> = holders.into_values().collect();
+        holders.sort_by_key(|holder| core::cmp::Reverse((holder.unreachable, holder.bytes)));
+        Holders(holders)
+    }
+}

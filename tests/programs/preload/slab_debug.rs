@@ -1,0 +1,102 @@
+//! Programs whose malloc is debugged.
+
+use super::{compiled, preloaded, text};
+use std::path::Path;
+use std::process::Command;
+
+/// What a program says of a mistake, and that it ends there.
+fn report(program: &Path, mistake: &str, options: &str) -> String {
+    let output = preloaded(Command::new(program).arg(mistake), options);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        !output.status.success() && out.is_empty(),
+        "{mistake} {options}: {:?}\n{out}{err}",
+        output.status
+    );
+    err
+}
+
+#[test]
+fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("damage.c", dir.path());
+    let rows = [
+        ("overflow", "Right Redzone overwritten", false),
+        ("underflow", "Left Redzone overwritten", false),
+        ("late", "Poison overwritten", true),
+        ("double", "double free", true),
+        ("realloc", "Right Redzone overwritten", false),
+    ];
+    for options in ["slab_debug=FZPU", "slab_debug=FZPU:malloc-*", "slab_debug=:malloc-56:malloc-64,check=0"]
+    {
+        for (mistake, what, freed) in rows {
+            let err = report(&program, mistake, options);
+            assert!(err.starts_with("uslab: corruption: cache malloc-"), "{mistake} {options}: {err}");
+            assert!(err.contains(&format!(": {what}\n")), "{mistake} {options}: {err}");
+            let allocated = err.find("\nAllocated: age=").unwrap_or_else(|| panic!("{err}"));
+            let freed_at = err.find("\nFreed: age=").unwrap_or(usize::MAX);
+            let named = |name: &str| err.match_indices(name).map(|(at, _)| at).collect::<Vec<_>>();
+            if mistake != "realloc" {
+                let at = named("the_allocation");
+                assert!(at.iter().any(|at| *at > allocated && *at < freed_at), "{mistake} {options}: {err}");
+            }
+            assert!(mistake != "double" || err.contains(": 6b 6b 6b 6b 6b 6b 6b 6b "), "as it was: {err}");
+            if freed {
+                assert!(named("the_free").iter().any(|at| *at > freed_at), "{mistake} {options}: {err}");
+            }
+        }
+        let output = preloaded(Command::new(&program).arg("none"), options);
+        assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("well\n", ""), "{options}");
+    }
+    // Of other sizes nothing is looked at.
+    let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0");
+    assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
+}
+
+/// Twenty objects whose addresses are nowhere, and five that a list leads to, by addresses inside of them.
+#[test]
+fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("damage.c", dir.path());
+    for options in ["leaks=1", "leaks=1,slab_debug=FZPU"] {
+        let output = preloaded(Command::new(&program).arg("leak"), options);
+        let err = text(&output.stderr);
+        assert!(output.status.success() && err.starts_with("uslab: leaks: "), "{options}: {err}");
+        let rows: Vec<_> = err.split_inclusive('\n').collect();
+        let of = |name: &str| {
+            let at = rows.iter().position(|row| row.contains(name))?;
+            let row = rows[..at].iter().rfind(|row| row.contains(" unreachable of "))?;
+            row.split_whitespace().next()?.parse::<u32>().ok()
+        };
+        // A word that is left of somebody else may look like the address of one.
+        assert!(of("the_allocation").is_some_and(|objects| (10..=20).contains(&objects)), "{options}: {err}");
+        assert_eq!(of("the_list"), None, "{options}: {err}");
+        let output = preloaded(Command::new(&program).arg("none"), options);
+        assert_eq!(text(&output.stdout), "well\n", "{options}");
+    }
+}
+
+/// Shells fork, and their children go on with the heap.
+#[test]
+fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
+    let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
+    let shell = || {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    };
+    let without = shell().output().unwrap();
+    let with = preloaded(&mut shell(), "slab_debug=FZPU");
+    assert!(with.status.success(), "{:?} {}", with.status, text(&with.stderr));
+    assert_eq!((text(&with.stdout), text(&with.stderr)), (text(&without.stdout), String::new()));
+}
+
+#[test]
+fn the_library_does_what_c_programs_rely_on_while_it_is_debugged() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = compiled("api.c", dir.path());
+    let output = preloaded(&mut Command::new(&api), "slab_debug=FZPU");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && err.is_empty(), "{:?}\n{out}{err}", output.status);
+    assert!(out.starts_with("all good with "), "{out}");
+}

@@ -1,0 +1,639 @@
+//! `slab_debug`: red zones, poison, users, faults by cache, and the situations of SLUB's own tests.
+
+use crate::common::{Heard, config};
+use std::alloc::Layout;
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::{Arc, Barrier};
+use uslab::debug::flags::{DebugRules, SlabDebug};
+use uslab::{
+    AllocError, Busy, Config, Corruption, CorruptionKind, Gfp, KmallocKind, KmemCache, KmemCacheBuilder,
+    Magazines, Malloc, ObjectCache, SizeClass, Subsystem, faults,
+};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Mutex;
+
+/// What a handler was told: a line, and the report.
+#[derive(Clone, Default)]
+struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
+
+impl Reports {
+    fn take(&self) -> Vec<(CorruptionKind, String, String)> {
+        std::mem::take(&mut self.0.lock())
+    }
+    fn kinds(&self) -> Vec<CorruptionKind> {
+        self.take().into_iter().map(|(kind, ..)| kind).collect()
+    }
+}
+
+/// A subsystem with these rules that tells `Reports`.
+fn listening(rules: &str) -> (Subsystem, Reports) {
+    let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
+    config.slab_debug = rules.parse().unwrap();
+    let told = reports.clone();
+    config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
+        // Made outside of the lock: names are looked up, and that allocates.
+        let heard = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
+        told.0.lock().push(heard);
+    });
+    on_cpu(0);
+    (Subsystem::new(config).unwrap(), reports)
+}
+
+fn built(subsystem: &Subsystem, flags: SlabDebug) -> KmemCache {
+    KmemCache::builder("inode", 64).slab_debug(flags).build_in(subsystem).unwrap()
+}
+
+/// # Safety
+/// There is such a byte in the slab.
+unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
+    // SAFETY: by contract.
+    unsafe { object.offset(at).write(byte) };
+}
+
+/// The situations of SLUB's KUnit tests, by their names, with the errors that these expect: each damage is one, and each repair.
+///
+/// Two differ. `next_pointer` breaks and mends the pointer of a free list that lies in a free object: 3, 2 and 0 errors. Here no pointer
+/// lies in any object; the same word is poison, which is 2 errors, repaired, and 0. `kmalloc_kfree_nolock` allocates in an interrupt;
+/// a handler of a signal must not, so other threads do.
+mod slub_kunit {
+    use super::*;
+
+    fn errors(flags: SlabDebug, free: bool, at: isize) -> [u64; 2] {
+        let (subsystem, reports) = listening("-");
+        let cache = built(&subsystem, flags);
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once; what is written then is the error that is tested.
+        unsafe {
+            if free {
+                cache.free(object);
+            }
+            clobber(object, at, 0x9a);
+        }
+        let found = [cache.validate(), cache.validate()].map(|found| found.errors());
+        assert_eq!(reports.take().len(), 1, "{flags} {at}");
+        if !free {
+            // SAFETY: as above.
+            unsafe { cache.free(object) };
+        }
+        cache.destroy().unwrap();
+        assert_eq!(subsystem.check().unwrap().objects, 0);
+        assert!(reports.take().is_empty(), "it was repaired");
+        found
+    }
+
+    #[test]
+    fn clobber_zone() {
+        assert_eq!(errors(SlabDebug::RED_ZONE, false, 64), [2, 0]);
+    }
+    #[test]
+    fn clobber_zone_to_the_left() {
+        assert_eq!(errors(SlabDebug::RED_ZONE, false, -1), [2, 0]);
+    }
+    #[test]
+    fn next_pointer() {
+        assert_eq!(errors(SlabDebug::POISON, true, 32), [2, 0]);
+    }
+    #[test]
+    fn first_word() {
+        assert_eq!(errors(SlabDebug::POISON, true, 0), [2, 0]);
+    }
+    #[test]
+    fn clobber_50th_byte() {
+        assert_eq!(errors(SlabDebug::POISON, true, 50), [2, 0]);
+    }
+    #[test]
+    fn clobber_redzone_free() {
+        assert_eq!(errors(SlabDebug::RED_ZONE, true, 64), [2, 0]);
+    }
+
+    #[test]
+    fn kmalloc_redzone_access() {
+        let (subsystem, reports) = listening("ZU,kmalloc-32");
+        let kmalloc = subsystem.kmalloc();
+        let object = kmalloc.alloc(18, Gfp::KERNEL).unwrap();
+        let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(18).unwrap());
+        // SAFETY: allocated above, freed once; what is written then is the error that is tested.
+        unsafe {
+            assert_eq!(kmalloc.usable_size(object), 18);
+            object.write_bytes(7, 18);
+            assert_eq!(cache.validate().errors(), 0);
+            clobber(object, 18, 0xab);
+            clobber(object, 19, 0xab);
+            assert_eq!(cache.validate().errors(), 2);
+            assert_eq!(reports.kinds(), [CorruptionKind::RedZone]);
+            kmalloc.free(object);
+        }
+        assert_eq!(cache.validate().errors(), 0);
+    }
+
+    #[test]
+    fn kfree_rcu() {
+        let _readers = crate::common::READERS.lock();
+        let (subsystem, reports) = listening("FZPU");
+        let cache = built(&subsystem, SlabDebug::empty());
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free_deferred(object) };
+        uslab::rcu::advance();
+        assert_eq!(cache.validate().errors(), 0);
+        while cache.destroy().is_err() {
+            uslab::rcu::advance();
+        }
+        assert!(reports.take().is_empty());
+    }
+
+    #[test]
+    fn kfree_rcu_wq_destroy() {
+        let _readers = crate::common::READERS.lock();
+        let (subsystem, reports) = listening("FZPU");
+        for _ in 0..10 {
+            let cache = built(&subsystem, SlabDebug::empty());
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free_deferred(object) };
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    on_cpu(1);
+                    while cache.destroy().is_err() {
+                        uslab::rcu::advance();
+                    }
+                });
+            });
+        }
+        assert!(reports.take().is_empty());
+    }
+
+    /// Two: the cache says that it is in use, and by whom.
+    #[test]
+    fn leak_destroy() {
+        let (subsystem, reports) = listening("-");
+        let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        assert_eq!(cache.destroy(), Err(Busy { live: 1, aliases: 0 }));
+        let leaks = cache.alloc_traces();
+        assert_eq!(leaks.0.iter().map(|trace| trace.count).collect::<Vec<_>>(), [1]);
+        assert!(cache.live().iter().eq([object]));
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(object) };
+        cache.destroy().unwrap();
+        assert!(reports.take().is_empty());
+    }
+
+    #[test]
+    fn krealloc_redzone_zeroing() {
+        let (subsystem, reports) = listening("ZU,kmalloc-64,kmalloc-128;FPZU");
+        let kmalloc = subsystem.kmalloc();
+        let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(48).unwrap());
+        let object = kmalloc.alloc_zeroed(48, Gfp::KERNEL).unwrap();
+        // SAFETY: in use up to the free, with so many bytes.
+        unsafe {
+            object.write_bytes(0xff, 48);
+            let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
+            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "in place");
+            let zone = std::slice::from_raw_parts(object.as_ptr().add(40), 8);
+            assert!(zone.iter().all(|byte| *byte == 0xcc), "{zone:x?}");
+            assert_eq!(cache.validate().errors(), 0);
+            let larger = kmalloc.realloc(smaller, 56, Gfp::ZERO).unwrap();
+            assert_eq!((larger, kmalloc.usable_size(larger)), (object, 56), "in place");
+            let new = std::slice::from_raw_parts(object.as_ptr().add(40), 16);
+            assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
+            assert_eq!(cache.validate().errors(), 0);
+            let moved = kmalloc.realloc(larger, 112, Gfp::ZERO).unwrap();
+            assert_ne!(moved, object);
+            let new = std::slice::from_raw_parts(moved.as_ptr().add(56), 56);
+            assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
+            assert_eq!(cache.validate().errors(), 0);
+            kmalloc.free(moved);
+        }
+        assert!(reports.take().is_empty());
+    }
+
+    #[test]
+    fn kmalloc_kfree_by_threads() {
+        let (subsystem, reports) = listening("FZP");
+        let kmalloc = subsystem.kmalloc();
+        std::thread::scope(|scope| {
+            for cpu in 0..4 {
+                scope.spawn(move || {
+                    on_cpu(cpu % 2);
+                    for round in 0..50 {
+                        let objects: Vec<_> = (0..100)
+                            .map(|i| kmalloc.alloc(1 + (i * 37 + round) % 600, Gfp::KERNEL).unwrap())
+                            .collect();
+                        // SAFETY: allocated above, freed once.
+                        objects.into_iter().for_each(|object| unsafe { kmalloc.free(object) });
+                    }
+                });
+            }
+        });
+        for class in SizeClass::all() {
+            assert_eq!(kmalloc.cache(KmallocKind::Normal, class).validate().errors(), 0);
+        }
+        assert!(reports.take().is_empty());
+        subsystem.check().unwrap();
+    }
+}
+
+#[test]
+fn what_is_written_around_an_object_is_named_and_repaired() {
+    for (at, part) in
+        [(-1, "Left Redzone"), (-8, "Left Redzone"), (64, "Right Redzone"), (71, "Right Redzone")]
+    {
+        let (subsystem, reports) = listening("-");
+        let cache = built(&subsystem, SlabDebug::RED_ZONE);
+        let keep: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        // SAFETY: allocated above, freed once; what is written is the error that is tested.
+        unsafe {
+            clobber(keep[2], at, 0x12);
+            cache.free(keep[2]);
+        }
+        let heard = reports.take();
+        let [(CorruptionKind::RedZone, line, report)] = &heard[..] else { panic!("{heard:?}") };
+        let expected = format!("cache inode: red zone overwritten of object {:#x}", keep[2].addr());
+        assert!(line.starts_with(&expected), "{line}");
+        let wrong = keep[2].addr().get().wrapping_add_signed(at);
+        let lines: Vec<_> = report.lines().collect();
+        assert_eq!(lines[1], format!("BUG inode: {part} overwritten"));
+        assert!(lines[3].starts_with(&format!("{wrong:#x}-{wrong:#x} @offset=")), "{report}");
+        assert!(lines[3].ends_with("First byte 0x12 instead of 0xcc"), "{report}");
+        let fix = format!("FIX inode: Restoring {part} {wrong:#x}-{wrong:#x}=0xcc");
+        assert_eq!(*lines.last().unwrap(), fix);
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "it was taken back");
+        // Free now: its zones are other bytes, and looked at when it is handed out.
+        // SAFETY: as above.
+        unsafe { clobber(keep[2], at, 0x13) };
+        let again: BTreeSet<_> =
+            (0..cache.info().objects).map_while(|_| cache.alloc(Gfp::KERNEL).ok()).collect();
+        assert!(again.contains(&keep[2]));
+        let heard = reports.take();
+        let [(CorruptionKind::RedZone, _, report)] = &heard[..] else { panic!("{heard:?}") };
+        assert!(report.contains("First byte 0x13 instead of 0xbb"), "{report}");
+        for object in keep.into_iter().collect::<BTreeSet<_>>().union(&again) {
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free(*object) };
+        }
+        assert!(reports.take().is_empty());
+        subsystem.check().unwrap();
+    }
+}
+
+#[test]
+fn what_is_written_to_a_free_object_is_named_and_repaired() {
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        for at in [0, 33, 63] {
+            let (subsystem, reports) = listening("-");
+            let builder = KmemCache::builder("inode", 64).slab_debug(SlabDebug::POISON | SlabDebug::USERS);
+            let cache = builder.magazines(magazines).build_in(&subsystem).unwrap();
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated above, freed once; what is read and written then is free memory of a slab that stays.
+            unsafe {
+                let bytes = std::slice::from_raw_parts(object.as_ptr(), 64);
+                assert!(bytes.iter().all(|byte| *byte == 0x5a), "{bytes:x?}");
+                cache.free(object);
+                let bytes = std::slice::from_raw_parts(object.as_ptr(), 64);
+                assert_eq!((bytes[0], bytes[62], bytes[63]), (0x6b, 0x6b, 0xa5));
+                clobber(object, at, 0x12);
+            }
+            let all: Vec<_> = (0..64).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+            assert!(all.contains(&object));
+            let heard = reports.take();
+            let [(CorruptionKind::Poison, line, report)] = &heard[..] else { panic!("{heard:?}") };
+            assert!(line.starts_with(&format!("cache inode: use after free of object {:#x}", object.addr())));
+            let first = if at == 63 { "0xa5" } else { "0x6b" };
+            assert!(report.contains(&format!("First byte 0x12 instead of {first}")), "{report}");
+            assert!(report.contains("\nAllocated: age=") && report.contains("\nFreed: age="), "{report}");
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free_bulk(all) };
+            assert_eq!(cache.validate().errors(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_behind_the_objects_of_a_slab_is_named() {
+    let (subsystem, reports) = listening("-");
+    let builder = KmemCache::builder("inode", 600).slab_debug(SlabDebug::POISON | SlabDebug::RED_ZONE);
+    let cache = builder.build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let geometry = *cache.geometry();
+    assert!(geometry.waste() > 0 && geometry.lead() > 0);
+    let index = usize::from(cache.place_of(object).unwrap().index);
+    let last = (geometry.order().bytes() - 1 - geometry.offset(index)).cast_signed();
+    // SAFETY: bytes of the slab; that is the error that is tested.
+    unsafe { clobber(object, last, 1) };
+    assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0));
+    let heard = reports.take();
+    let [(CorruptionKind::Padding, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
+    // SAFETY: as above; and allocated above, freed once.
+    unsafe {
+        clobber(object, last, 1);
+        cache.free(object);
+    }
+    cache.shrink();
+    assert_eq!(reports.kinds(), [CorruptionKind::Padding], "when the slab goes back");
+    assert_eq!(subsystem.check().unwrap().slabs, 0);
+}
+
+#[inline(never)]
+fn the_one_who_allocates(cache: &KmemCache) -> NonNull<u8> {
+    std::hint::black_box(cache.alloc(Gfp::KERNEL).unwrap())
+}
+#[inline(never)]
+fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
+    // SAFETY: it is the callers' affair.
+    unsafe { cache.free(std::hint::black_box(object)) };
+    std::hint::black_box(cache);
+}
+
+#[test]
+fn a_double_free_is_reported_with_who_allocated_and_who_freed() {
+    let (subsystem, reports) = listening("FU");
+    let cache = built(&subsystem, SlabDebug::empty());
+    let object = the_one_who_allocates(&cache);
+    the_one_who_frees(&cache, object);
+    the_one_who_frees(&cache, object);
+    let heard = reports.take();
+    let [(CorruptionKind::DoubleFree, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    let parts: Vec<_> =
+        ["\nAllocated:", "\nFreed:", "\nNoticed by"].map(|part| report.find(part).unwrap()).into();
+    let allocated = report.find("the_one_who_allocates").unwrap();
+    let freed: Vec<_> = report.match_indices("the_one_who_frees").map(|(at, _)| at).collect();
+    assert!(parts[0] < allocated && allocated < parts[1], "{report}");
+    assert!(freed.len() >= 2 && parts[1] < freed[0] && *freed.last().unwrap() > parts[2], "{report}");
+}
+
+#[test]
+fn objects_in_use_are_told_by_call_stack() {
+    let (subsystem, _) = listening("U,inode");
+    let cache = built(&subsystem, SlabDebug::empty());
+    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| the_one_who_allocates(&cache)).collect();
+    held.push(cache.alloc(Gfp::KERNEL).unwrap());
+    let traces = cache.alloc_traces();
+    let counts: Vec<_> = traces.0.iter().map(|trace| trace.count).collect();
+    assert_eq!((counts, cache.free_traces().0.len()), (vec![30, 1], 0));
+    assert!(traces.to_string().starts_with("     30 waste=0 age="), "{traces}");
+    assert!(traces.0[0].stack.to_string().contains("the_one_who_allocates"), "{traces}");
+    assert!(traces.0[0].cpus.iter().eq(&[0]));
+    let json = serde_json::to_value(&traces).unwrap();
+    let functions = json[0]["stack"].as_array().unwrap();
+    assert!(functions.iter().any(|name| name.as_str().unwrap().contains("the_one_who_allocates")), "{json}");
+    held.into_iter().for_each(|object| the_one_who_frees(&cache, object));
+    assert!(cache.alloc_traces().0.is_empty());
+    let again = cache.alloc(Gfp::KERNEL).unwrap();
+    let frees = cache.free_traces();
+    assert!(frees.0.len() == 1 && frees.to_string().contains("the_one_who_frees"), "{frees}");
+    the_one_who_frees(&cache, again);
+}
+
+/// Found: both threads could find the tag.
+#[test]
+fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
+    const ROUNDS: usize = 2000;
+    for flags in [SlabDebug::CHECKS, SlabDebug::FULL - SlabDebug::USERS] {
+        let (subsystem, reports) = listening("-");
+        let cache = built(&subsystem, flags);
+        // Addresses, which threads may share.
+        let objects: Vec<_> =
+            (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get()).collect();
+        let barrier = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for cpu in 0..2 {
+                let (cache, objects, barrier) = (&cache, &objects, &barrier);
+                scope.spawn(move || {
+                    on_cpu(cpu);
+                    barrier.wait();
+                    for &object in objects {
+                        let object = NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
+                        // SAFETY: allocated above; that two free it is the error that is tested.
+                        unsafe { cache.free(object) };
+                    }
+                });
+            }
+        });
+        let heard = reports.take();
+        assert_eq!(heard.len(), ROUNDS, "{flags}");
+        assert!(heard.iter().all(|(kind, ..)| *kind == CorruptionKind::DoubleFree));
+        let info = cache.info();
+        assert_eq!((info.used, info.frees), (0, ROUNDS as u64));
+        let mut again: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
+        again.sort_unstable();
+        again.dedup();
+        assert_eq!(again.len(), ROUNDS, "nothing is handed out twice");
+    }
+}
+
+#[test]
+fn caches_are_debugged_by_name_and_by_their_own_wish() {
+    let (subsystem, _) = listening("ZP,dentry,inode_*");
+    let lead = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().lead();
+    assert!(lead(KmemCache::builder("dentry", 64)) > 0);
+    assert!(lead(KmemCache::builder("inode_cache", 64)) > 0);
+    assert_eq!(lead(KmemCache::builder("filp", 64)), 0);
+    assert!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::RED_ZONE)) > 0);
+    assert_eq!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::POISON)), 0);
+    // In slabinfo an object takes up what lies from one to the next.
+    let dentry = KmemCache::builder("dentry", 64).build_in(&subsystem).unwrap();
+    drop(dentry.alloc_block(Gfp::KERNEL).unwrap());
+    let row = subsystem.slabinfo().to_string();
+    let row = row.lines().find(|row| row.starts_with("dentry ")).unwrap().to_owned();
+    assert_eq!(row.split_whitespace().nth(3), Some("80"), "{row}");
+}
+
+#[test]
+fn caches_that_are_debugged_are_not_shared() {
+    let (subsystem, _) = listening("U,b");
+    let cache = |name: &str| KmemCache::builder(name, 64).merge().build_in(&subsystem).unwrap();
+    let (a, b, c) = (cache("a"), cache("b"), cache("c"));
+    assert_eq!((a.info().aliases, b.info().aliases, c.info().aliases), (1, 0, 1));
+    let d = KmemCache::builder("d", 64).merge().slab_debug(SlabDebug::POISON).build_in(&subsystem).unwrap();
+    assert_eq!((a.info().aliases, d.info().aliases), (1, 0));
+}
+
+#[test]
+fn with_faults_each_allocation_of_the_cache_may_be_refused() {
+    for flags in [SlabDebug::empty(), SlabDebug::FAULTS] {
+        let (mut config, plan) = (config(1, 1, 16 << 20), faults::Faults::new(1));
+        config.pages.faults = plan.clone();
+        let subsystem = Subsystem::new(config).unwrap();
+        let cache = built(&subsystem, flags);
+        // A magazine holds what comes next.
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        plan.arm(faults::parse("slab:cache=inode,times=-1").unwrap());
+        let refused = cache.alloc(Gfp::KERNEL);
+        plan.disarm();
+        match refused {
+            Ok(object) => {
+                assert!(flags.is_empty());
+                // SAFETY: allocated above, freed once.
+                unsafe { cache.free(object) };
+            }
+            Err(error) => assert_eq!((error, flags), (AllocError::Injected, SlabDebug::FAULTS)),
+        }
+        subsystem.check().unwrap();
+    }
+}
+
+#[test]
+fn objects_that_stay_constructed_are_not_poisoned() {
+    let (subsystem, reports) = listening("FZPU");
+    let cache = ObjectCache::builder("built").ctor(|| [7_u64; 9]).build_in(&subsystem).unwrap();
+    for _ in 0..3 {
+        let mut all: Vec<_> = (0..100).map(|_| cache.alloc().unwrap()).collect();
+        assert!(all.iter().all(|object| object[8] == 7));
+        all.iter_mut().for_each(|object| object[0] = 9);
+        drop(all);
+        assert!(cache.alloc().unwrap()[0] >= 7, "as constructed, or as its last user left it");
+    }
+    let zeroed = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
+    let plain = zeroed.alloc(Gfp::ZERO).unwrap();
+    // SAFETY: allocated above, zeroed, freed once.
+    unsafe {
+        assert_eq!(plain.cast::<u64>().read(), 0);
+        zeroed.free(plain);
+    }
+    assert_eq!((zeroed.validate().errors(), reports.take()), (0, vec![]));
+    drop(cache);
+    subsystem.shrink();
+    subsystem.check().unwrap();
+}
+
+/// Sizes, alignments and ways back of all kinds: the zones lie where the caller's bytes end.
+#[test]
+fn a_malloc_that_is_debugged_serves_all_sizes() {
+    for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
+        let (subsystem, reports) = listening(rules);
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
+        for (i, size) in [1, 8, 9, 24, 63, 64, 65, 100, 1000, 4090, 4096, 4097, 8193, 32_768, 32_769]
+            .into_iter()
+            .enumerate()
+        {
+            for align in [1, 8, 16, 64, 4096] {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                let gfp = if i % 2 == 0 { Gfp::KERNEL } else { Gfp::ZERO };
+                let memory = malloc.alloc(layout, gfp).unwrap();
+                assert!(memory.addr().get().is_multiple_of(align), "{rules} {layout:?}");
+                // SAFETY: so many bytes are ours.
+                unsafe {
+                    let bytes = std::slice::from_raw_parts(memory.as_ptr(), size);
+                    assert!(gfp.is_empty() || bytes.iter().all(|byte| *byte == 0), "{rules} {layout:?}");
+                    let usable = malloc.usable_size(memory);
+                    assert!(usable >= size, "{rules} {layout:?}");
+                    memory.write_bytes(held.len() as u8, usable);
+                }
+                held.push((memory, layout));
+            }
+        }
+        let zoned = rules.contains("FZ") || rules == "Z";
+        let of_64 = Layout::from_size_align(60, 1).unwrap();
+        let memory = malloc.alloc(of_64, Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above.
+        let usable = unsafe { malloc.usable_size(memory) };
+        assert_eq!(usable, if zoned { 60 } else { 64 }, "{rules}");
+        held.push((memory, of_64));
+        for (i, (memory, layout)) in held.into_iter().enumerate() {
+            let size = [layout.size() / 2 + 1, layout.size() + 3, layout.size() * 3, layout.size()][i % 4];
+            // SAFETY: allocated above with this layout; freed once, by one way or the other.
+            unsafe {
+                if i % 3 == 0 {
+                    let moved = malloc.realloc(memory, size).unwrap();
+                    let kept = std::slice::from_raw_parts(moved.as_ptr(), size.min(layout.size()));
+                    assert!(
+                        kept.iter().all(|byte| *byte == i as u8 || layout == of_64),
+                        "{rules} {layout:?} to {size}"
+                    );
+                    let usable = malloc.usable_size(moved);
+                    moved.write_bytes(1, usable);
+                    malloc.free(moved);
+                } else if i % 3 == 1 {
+                    let moved = malloc.realloc_sized(memory, layout, size, Gfp::ZERO).unwrap();
+                    let bytes = std::slice::from_raw_parts(moved.as_ptr(), size);
+                    let (kept, new) = bytes.split_at(size.min(layout.size()));
+                    assert!(kept.iter().all(|byte| *byte == i as u8), "{rules} {layout:?} to {size}");
+                    assert!(new.iter().all(|byte| *byte == 0), "{rules} {layout:?} to {size}");
+                    let layout = Layout::from_size_align(size, layout.align()).unwrap();
+                    malloc.free_sized(moved, layout);
+                } else {
+                    malloc.free(memory);
+                }
+            }
+        }
+        for cache in malloc.caches() {
+            assert_eq!(cache.validate().errors(), 0, "{rules} {}", cache.name());
+        }
+        assert_eq!(reports.take(), vec![], "{rules}");
+        subsystem.shrink();
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.objects, census.large_pages), (0, 0), "{rules}");
+    }
+}
+
+#[test]
+fn foreign_and_interior_frees_are_told_where_there_are_red_zones() {
+    let (mut config, heard) = (config(1, 1, 16 << 20), Heard::default());
+    heard.listen(&mut config);
+    let config = Config { slab_debug: DebugRules::from(SlabDebug::RED_ZONE), ..config };
+    let subsystem = Subsystem::new(config).unwrap();
+    let kmalloc = subsystem.kmalloc();
+    let object = kmalloc.alloc(50, Gfp::KERNEL).unwrap();
+    for at in [8, 16, -8, -16, 64, 72] {
+        // SAFETY: that is no object, and the error that is tested.
+        unsafe { kmalloc.free(object.offset(at)) };
+        let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, [CorruptionKind::Interior], "{at}");
+    }
+    // SAFETY: allocated above; the second one is the error that is tested.
+    unsafe {
+        kmalloc.free(object);
+        kmalloc.free(object);
+    }
+    assert_eq!(
+        heard.take().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(),
+        [CorruptionKind::DoubleFree]
+    );
+}
+
+/// Allocates so many, of which nothing is left on this thread's stack afterwards.
+#[inline(never)]
+fn lost(cache: &KmemCache, objects: usize) {
+    (0..objects).for_each(|_| _ = std::hint::black_box(cache.alloc(Gfp::KERNEL)));
+    std::hint::black_box([0_u8; 16 << 10]);
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn what_no_word_of_the_process_leads_to_is_unreachable() {
+    let (subsystem, _) = listening("FU");
+    let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
+    let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
+    lost(&leaked, 20);
+    // A list, by addresses inside of its objects.
+    let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
+    for _ in 0..5 {
+        let object = held.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: the object is so large, and aligned to a word.
+        unsafe { object.add(48).cast::<Option<NonNull<u8>>>().write(*first) };
+        *first = Some(object.map_addr(|address| address.saturating_add(56)));
+    }
+    drop(plain.alloc_block(Gfp::KERNEL).unwrap());
+    let holders = subsystem.leaks();
+    let of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
+    let found = of("leaked").unwrap();
+    // A word that is left of somebody else may look like the address of one.
+    assert_eq!((found.objects, found.bytes), (20, 20 * 64));
+    assert!((10..=20).contains(&found.unreachable), "{holders}");
+    assert!(found.stack.to_string().contains("lost"), "{holders}");
+    assert_eq!(of("held").map(|holder| (holder.objects, holder.unreachable)), Some((5, 0)), "{holders}");
+    assert_eq!((of("plain"), holders.unreachable()), (None, found.unreachable), "{holders}");
+    assert_eq!(holders.0[0].cache, "leaked");
+    let json = serde_json::to_value(&holders).unwrap();
+    assert_eq!(json[0]["unreachable"], found.unreachable);
+    std::hint::black_box(&first);
+    let all: Vec<_> = leaked.live().iter().chain(held.live().iter()).collect();
+    assert_eq!(all.len(), 25);
+    // SAFETY: allocated above, each freed once to its own cache.
+    all.into_iter().for_each(|object| unsafe { subsystem.kmalloc().free(object) });
+    assert_eq!(subsystem.leaks().0, vec![]);
+}
