@@ -181,7 +181,7 @@ pub struct Sample {
 
 #[cfg(not(shuttle))]
 impl Sample {
-    /// Tells `see` of each function on the stack: as [`CallStack::each_function`], without the end that unwinders find where a
+    /// Tells `see` of each function on the stack, without the end that unwinders find where a
     /// thread begins.
     pub fn each_function(&self, mut see: impl FnMut(Function<'_>)) {
         self.stack.each_function(|function| {
