@@ -289,6 +289,7 @@ impl Pool {
         }
     }
     /// What an access to an address of the pool was that is a fault.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
     pub(crate) fn fault(&self, address: usize) -> Mistake {
         let state = |slot: usize| self.slots[slot].state.load(Acquire);
         if let Some(slot) = self.slot_at(address) {
