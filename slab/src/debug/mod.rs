@@ -28,6 +28,7 @@ pub mod flags;
 pub(crate) mod gdb;
 #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have slots of samples, and no pages"))]
 pub(crate) mod guard;
+#[cfg_attr(loom, allow(dead_code, reason = "models do not look at bytes"))]
 pub mod harden;
 pub(crate) mod lines;
 #[cfg(not(loom))]

@@ -182,7 +182,7 @@ impl CallStack {
     #[cold]
     #[inline(never)]
     pub(crate) fn save() -> Self {
-        #[cfg_attr(not(feature = "stacks"), allow(unused_mut))]
+        #[cfg_attr(not(feature = "stacks"), allow(unused_mut, reason = "nothing is found"))]
         let (mut frames, mut len) = ([0; MOST], 0);
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
