@@ -113,7 +113,7 @@ impl Slot {
     /// From a state into this thread's hands; `false` if it is not in it.
     fn take(&self, from: u32) -> bool {
         planted!("a slot is looked at and then taken" => {
-            let found = self.state.load(Acquire) == from;
+            let found = self.state.load(Relaxed) == from;
             if found {
                 self.state.store(BUSY, Relaxed);
             }
@@ -130,7 +130,7 @@ impl Slot {
     fn give(&self, to: u32) {
         #[cfg(any(loom, shuttle))]
         self.hands.with_mut(|_| ());
-        // Release: pairs with the Acquire of `take`, and of whoever looks.
+        // Release: pairs with the Acquire of `take`.
         self.state.store(to, Release);
     }
 }
@@ -227,8 +227,8 @@ impl Pool {
     /// There is none in use.
     pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
-        // Acquire: pairs with the Release of `give`.
-        match slot.state.load(Acquire) {
+        // Relaxed: who asks for an object of its own has got it from `alloc`, with all that this wrote. Of another's it is a guess.
+        match slot.state.load(Relaxed) {
             USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
             USED => Err(CorruptionKind::Interior),
             _ => Err(CorruptionKind::DoubleFree),
@@ -279,8 +279,8 @@ impl Pool {
 
     fn known(&self, slot: usize) -> Known {
         let slot = &self.slots[slot];
-        // Acquire: pairs with the Release of `give`.
-        let freed = slot.state.load(Acquire) == FREED;
+        // Relaxed: for a report, which may be of an object that another thread has in hand.
+        let freed = slot.state.load(Relaxed) == FREED;
         let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
         Known {
             begin: self.base() + slot.at.get() as usize,
@@ -291,7 +291,8 @@ impl Pool {
     /// What an access to an address of the pool was that is a fault.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
     pub(crate) fn fault(&self, address: usize) -> Mistake {
-        let state = |slot: usize| self.slots[slot].state.load(Acquire);
+        // Relaxed: as in `known`.
+        let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
             let what =
                 if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
