@@ -291,6 +291,20 @@ fn is_own(at: usize) -> bool {
 
 /// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
 /// looks up.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// subsystem.start_profile(1)?;
+/// let _block = inodes.alloc_block(Gfp::KERNEL)?;
+/// let mut names = Vec::new();
+/// subsystem.profile().samples[0].each_function(|function| names.extend(function.name.map(str::to_owned)));
+/// # #[cfg(feature = "stacks")]
+/// assert!(names.iter().any(|name| name.contains("main")), "{names:?}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function<'a> {
