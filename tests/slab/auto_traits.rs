@@ -112,7 +112,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>,
             prometheus::Heaps<fn()>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
             info::Statistics<'static>, ReaperInfo, ReaperThread, SlabDebug, DebugRules, Harden, debug::flags::BadDebugRules,
-            debug::stacks::CallStack, debug::watch::Part, debug::watch::Damage, debug::tracks::Track,
+            debug::stacks::CallStack, debug::stacks::Function<'static>, debug::watch::Part, debug::watch::Damage, debug::tracks::Track,
             debug::report::ObjectReport<'static>, debug::traces::Trace, debug::traces::Traces, uslab::cache::Validation,
             uslab::report::leaks::Holder, uslab::report::leaks::Holders;
         "what a heap profile says" => YES YES: profile::Profile, profile::Sample, profile::Amount, profile::Total, profile::NotStarted;
