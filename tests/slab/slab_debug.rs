@@ -623,7 +623,7 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     let found = of("leaked").unwrap();
     // A word that is left of somebody else may look like the address of one.
     assert_eq!((found.objects, found.bytes), (200, 200 * 64));
-    assert!((100..=200).contains(&found.unreachable), "{holders}");
+    assert!((50..=200).contains(&found.unreachable), "{holders}");
     assert!(found.stack.to_string().contains("lost"), "{holders}");
     assert_eq!(of("held").map(|holder| (holder.objects, holder.unreachable)), Some((5, 0)), "{holders}");
     assert_eq!((of("plain"), holders.unreachable()), (None, found.unreachable), "{holders}");
