@@ -30,6 +30,21 @@ struct Freed(NonNull<u8>);
 // SAFETY: the test's objects, which no thread uses.
 unsafe impl Send for Freed {}
 
+/// Its frees went straight to the magazines.
+#[test]
+fn while_a_profile_runs_freed_objects_are_kept_from_use_as_well() {
+    let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
+    let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
+    subsystem.start_profile(4096).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(object) };
+    assert_eq!((cache.info().quarantined, cache.info().used), (1, 0));
+    assert_ne!(cache.alloc_block(Gfp::KERNEL).unwrap().address(), object);
+    subsystem.stop_profile();
+    subsystem.check().unwrap();
+}
+
 #[test]
 fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
     let (subsystem, heard) = hardened(Harden::OFF);

@@ -90,7 +90,7 @@ impl Cache {
         });
         self.seen_free(object);
         match self.has_free_hook {
-            true => self.on_free(object, |cache| cache.take_back(object)),
+            true => self.free_with_hook(object, |object| self.take_back_told(object)),
             false => self.take_back_told(object),
         }
     }

@@ -39,7 +39,7 @@
 //!
 //! A free that does not name its cache (`Kmalloc`, `Malloc`) looks at the page's frame and at the cache that it names. Both say
 //! at no cost in memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
-//! and so `dealloc` of a `#[global_allocator]`) looks at no frame.
+//! and so `dealloc` of a `#[global_allocator]`) looks at no frame, unless frees are checked.
 //!
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 
