@@ -310,11 +310,11 @@ impl Geometry {
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Whether a slab of `order` has an object `index`, which is at most [`MAX_OBJECTS`]. Cost: a multiplication, where
-    /// [`objects_at`](Self::objects_at) divides.
+    /// Whether a slab of `order` has an object `index`. Cost: a multiplication, where [`objects_at`](Self::objects_at)
+    /// divides.
     #[inline(always)]
     pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
-        index < MAX_OBJECTS && self.offset(index + 1) <= order.bytes()
+        index < self.most as usize && self.offset(index + 1) <= order.bytes()
     }
     /// Bytes from the beginning of the slab to object `index`.
     #[inline(always)]
@@ -415,7 +415,7 @@ mod tests {
                 prop_assert_eq!(geometry.index(offset), Some(index));
                 prop_assert_eq!(geometry.index(offset + 1), None);
                 prop_assert!(geometry.has(objects - 1, order));
-                prop_assert!(objects == MAX_OBJECTS || !geometry.has(objects, order));
+                prop_assert!(!geometry.has(objects, order));
             }
             prop_assert_eq!(geometry.index(0), None);
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);

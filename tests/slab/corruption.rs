@@ -134,6 +134,27 @@ fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
     assert!(heard.take().is_empty());
 }
 
+/// The room behind the last object of a slab that a limit keeps small was taken for objects.
+#[test]
+fn behind_the_last_object_of_a_limited_slab_nothing_is_freed() {
+    for check in [true, false] {
+        let (subsystem, heard) = listening(check);
+        let pool = KmemCache::builder("pool", 64).limit(Limit::Objects(3)).build_in(&subsystem).unwrap();
+        let objects = pool.alloc_blocks(Gfp::KERNEL, 3).unwrap();
+        let slab = subsystem.pages().pfn_of(objects[0].address().as_ptr()).unwrap();
+        let geometry = pool.geometry();
+        assert!(geometry.objects() == 3 && geometry.waste() >= 64);
+        // SAFETY: the error that is tested; no object lies there.
+        unsafe { pool.free(subsystem.pages().address(slab).add(geometry.offset(3))) };
+        pool.shrink();
+        assert_eq!(kinds(&heard), [CorruptionKind::Interior], "frees are checked: {check}");
+        assert_eq!(pool.info().used, 3);
+        drop(objects);
+        pool.shrink();
+        subsystem.check().unwrap();
+    }
+}
+
 #[test]
 fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
     let (subsystem, heard) = listening(false);
