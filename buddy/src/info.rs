@@ -49,8 +49,10 @@ pub struct ZoneInfo {
     pub zone: ZoneKind,
     /// Pages in the zone.
     pub managed: u32,
-    /// Free pages, committed or not, without those in per-CPU magazines.
+    /// Free pages, committed or not, without those in per-CPU magazines and those that are held back.
     pub free: u32,
+    /// Pages that are held back: see [`PageAllocator::charge`].
+    pub charged: u32,
     /// Of the free ones, not committed.
     pub uncommitted: u32,
     /// Of the free ones, committed, but given back to the system until they are next touched.
@@ -103,6 +105,7 @@ impl ZoneInfo {
                 zone: zone.kind,
                 managed: zone.managed,
                 free: inner.free(),
+                charged: inner.charged(),
                 uncommitted: inner.uncommitted(),
                 discarded: inner.discarded(),
                 per_cpu: 0,
@@ -127,7 +130,7 @@ impl ZoneInfo {
                 events.flushes += stats.flushes;
             }
         }
-        info.allocated = u64::from(info.managed - info.free).saturating_sub(info.per_cpu);
+        info.allocated = u64::from(info.managed - info.free - info.charged).saturating_sub(info.per_cpu);
         info
     }
 

@@ -2,7 +2,7 @@
 //! must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): B1-B7 blocks, frames and
-//! their memory, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
+//! their memory, B8 charges, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
 //! have scripts, one thread is moved to the other CPU before each of its first steps. Those of shuttle are larger, sampled, and
 //! sequentially consistent: orderings are loom's business.
 
@@ -64,6 +64,10 @@ uslab_magazine::sync::scenarios! {
     b7 {
         loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::a_trim_beside_an_allocation);
         bug("free pages are discarded after their lock", "B7", "Concurrent write accesses");
+    }
+    b8 {
+        loom("B8 two charge beside an allocation", Model::new(Bound::None, 10), models::two_charge_beside_an_allocation);
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more than there are");
     }
     p1 {
         loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);

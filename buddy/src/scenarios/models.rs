@@ -168,6 +168,24 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
+/// B8: two charges of which one has room, beside an allocation: they are never more than the pages.
+pub(super) fn two_charge_beside_an_allocation() {
+    let pages = allocator(4, false);
+    let charges = [(); 2].map(|()| {
+        let pages = pages.clone();
+        thread::spawn(move || pages.charge(3))
+    });
+    let mine = pages.alloc(ONE, Gfp::KERNEL, None);
+    let charged = charges.map(|t| t.join().unwrap()).into_iter().filter(|charged| *charged).count();
+    assert!(charged * 3 + usize::from(mine.is_ok()) <= 4, "more than there are");
+    assert!(charged == 1, "one has room, whoever is first");
+    let census = pages.check().unwrap();
+    assert_eq!((census.charged, census.allocated), (3, mine.is_ok().into()));
+    pages.uncharge(3);
+    mine.into_iter().for_each(|page| free(&pages, page, ONE));
+    audit(&pages);
+}
+
 /// P1: refill and drain of magazines against the zone: a page is in one place, none is lost.
 pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);

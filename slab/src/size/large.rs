@@ -79,13 +79,18 @@ impl Core {
             self.note_large(memory, pages, "huge");
             return Ok(memory);
         }
-        let map = || self.huge.map(layout);
-        let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
-            // What is kept without being used may be what is missing.
-            self.reclaim(&self.operation(What::Reclaim), None);
-            self.memory.pages.release();
-            map()
-        });
+        let bytes = self.huge.bytes_for(layout);
+        if self.is_beyond_limit(bytes) {
+            return Err(AllocError::TooLarge);
+        }
+        let map = || {
+            let memory = self.charge_huge(bytes)?.huge.map(layout);
+            if memory.is_none() {
+                self.uncharge_huge(bytes);
+            }
+            memory
+        };
+        let memory = self.press(gfp, map);
         #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
@@ -96,6 +101,44 @@ impl Core {
         self.grown();
         self.note_large(memory, pages, "huge");
         Ok(memory)
+    }
+
+    /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without.
+    fn press<T>(&self, gfp: Gfp, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
+        let second = first.or_else(|| {
+            self.reclaim(&self.operation(What::Reclaim), None);
+            self.memory.pages.release();
+            attempt()
+        });
+        let again = || {
+            self.shrink(&self.operation(What::Reclaim));
+            self.memory.pages.release();
+            attempt().ok_or(())
+        };
+        self.shrink_until(gfp, None, again, second.ok_or(())).ok()
+    }
+
+    /// Whether the limit leaves no hope for so many bytes.
+    fn is_beyond_limit(&self, bytes: usize) -> bool {
+        self.memory.pages.limit().is_some_and(|most| bytes > most)
+    }
+    /// So many bytes of mappings more; `None` if that is beyond the limit.
+    fn charge_huge(&self, bytes: usize) -> Option<&Self> {
+        self.memory.pages.charge(bytes / PAGE_SIZE).then_some(self)
+    }
+    /// So many less. Returns them.
+    pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
+        self.memory.pages.uncharge(bytes / PAGE_SIZE);
+        bytes
+    }
+    /// Unmaps all freed mappings. Returns bytes.
+    pub(crate) fn release_huge(&self) -> usize {
+        self.uncharge_huge(self.huge.release())
+    }
+    /// Ends a reaping interval of freed mappings. Returns the bytes that were unmapped.
+    pub(crate) fn end_huge_interval(&self) -> usize {
+        self.uncharge_huge(self.huge.end_interval())
     }
 
     /// Flags of memory that nobody may find used.
@@ -122,7 +165,14 @@ impl Core {
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
         // Where it cannot be resized, its user moves it.
         self.note_free(memory);
-        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE)?;
+        let (old, new) = (self.huge.bytes(memory).ok()?, size.checked_next_multiple_of(PAGE_SIZE)?);
+        let more = new.saturating_sub(old);
+        if self.harden.guard_pages || self.is_beyond_limit(new) || self.press(Gfp::KERNEL, || self.charge_huge(more)).is_none() {
+            return None;
+        }
+        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
+        self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
+        let resized = resized?;
         self.note_large(resized, size.next_multiple_of(PAGE_SIZE), "huge");
         Some(resized)
     }
@@ -136,7 +186,10 @@ impl Core {
         }
         self.note_free(memory);
         match self.huge.free(memory) {
-            Ok(()) => self.shed(),
+            Ok(bytes) => {
+                self.uncharge_huge(bytes);
+                self.shed();
+            }
             Err(kind) => self.refuse(kind, memory),
         }
     }
