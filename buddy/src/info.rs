@@ -49,9 +49,9 @@ pub struct ZoneInfo {
     pub zone: ZoneKind,
     /// Pages in the zone.
     pub managed: u32,
-    /// Free pages, committed or not, without those in per-CPU magazines and those that are held back.
+    /// Free pages, committed or not, without those in per-CPU magazines.
     pub free: u32,
-    /// Pages that are held back: see [`PageAllocator::charge`].
+    /// Of the free ones, held back: see [`PageAllocator::charge`].
     pub charged: u32,
     /// Of the free ones, not committed.
     pub uncommitted: u32,
@@ -104,7 +104,7 @@ impl ZoneInfo {
                 node: zone.node,
                 zone: zone.kind,
                 managed: zone.managed,
-                free: inner.free(),
+                free: inner.free() + inner.charged(),
                 charged: inner.charged(),
                 uncommitted: inner.uncommitted(),
                 discarded: inner.discarded(),
@@ -130,7 +130,7 @@ impl ZoneInfo {
                 events.flushes += stats.flushes;
             }
         }
-        info.allocated = u64::from(info.managed - info.free - info.charged).saturating_sub(info.per_cpu);
+        info.allocated = u64::from(info.managed - info.free).saturating_sub(info.per_cpu);
         info
     }
 

@@ -67,7 +67,7 @@ uslab_magazine::sync::scenarios! {
     }
     b8 {
         loom("B8 two charge beside an allocation", Model::new(Bound::None, 10), models::two_charge_beside_an_allocation);
-        bug("a charge is judged in one lock hold and made in the next", "B8", "more than there are");
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
     }
     p1 {
         loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
@@ -79,7 +79,7 @@ uslab_magazine::sync::scenarios! {
     }
 
     zones {
-        shuttle("B1 B2 B3 B5 B6 B7: blocks of three orders change hands", RUNS, schedules::zone);
+        shuttle("B1 B2 B3 B5 B6 B7 B8: blocks of three orders change hands", RUNS, schedules::zone);
         bug("merge without looking at the buddy", "B1", "taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
         bug("frame marked after the lock", "B1", "taken off an empty list");
@@ -88,6 +88,7 @@ uslab_magazine::sync::scenarios! {
         bug("owner announced before it is initialised", "B5", "an owner is found initialised");
         bug("frames are discarded by whole pages, outwards", "B6", "the owner was lost");
         bug("free pages are discarded after their lock", "B7", "the memory of a page in use was given back");
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
     }
     freed_twice {
         shuttle("B4: four free the same pages", RUNS, schedules::twice);

@@ -874,6 +874,7 @@ impl Zone {
             inner = self.inner.lock();
         });
         inner.charged += charged;
+        debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
         self.trim_charged(shared, inner);
         charged
     }
