@@ -86,7 +86,8 @@ fn measured<O: DerefMut<Target = Object> + Send>(
         let alone = pairs(None, alloc.clone());
         let start = &Barrier::new(2);
         let both: f64 = std::thread::scope(|scope| {
-            let threads = [alloc.clone(), alloc.clone()].map(|alloc| scope.spawn(move || pairs(Some(start), alloc)));
+            let threads =
+                [alloc.clone(), alloc.clone()].map(|alloc| scope.spawn(move || pairs(Some(start), alloc)));
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
         });
         vec![alone, both / 2.0]
@@ -94,14 +95,19 @@ fn measured<O: DerefMut<Target = Object> + Send>(
 }
 
 fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start("owned", "CPU ns for an object of 64 B and its drop, the same over and over");
+    let mut bench =
+        Bench::start("owned", "CPU ns for an object of 64 B and its drop, the same over and over");
     let budget = bench.budget();
     let cache: &'static ObjectCache<Object> =
         Box::leak(Box::new(ObjectCache::builder("bench-owned").ctor(Object::default).build()?));
     let pool = Arc::new(Pool::default());
     let contenders = vec![
         Contender::new("alloc", Kind::Ours, measured(|| cache.alloc().expect("an object"), budget)),
-        Contender::new("alloc_owned", Kind::Ours, measured(|| cache.alloc_owned().expect("an object"), budget)),
+        Contender::new(
+            "alloc_owned",
+            Kind::Ours,
+            measured(|| cache.alloc_owned().expect("an object"), budget),
+        ),
         Contender::new("Box", Kind::General, measured(Box::<Object>::default, budget)),
         Contender::new("Arc pool", Kind::Pool, measured(move || Pooled::new(&pool), budget)),
     ];

@@ -96,7 +96,9 @@ impl fmt::Display for AllocError {
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
             Self::TooLarge => f.write_str("larger than what can be had"),
-            Self::Refused { bytes } => write!(f, "no {bytes} bytes more: the system maps none, or they are beyond the limit"),
+            Self::Refused { bytes } => {
+                write!(f, "no {bytes} bytes more: the system maps none, or they are beyond the limit")
+            }
             Self::Constructor => f.write_str("the constructor of an object refused"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NotAnObject => f.write_str("the address is that of no object"),

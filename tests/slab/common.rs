@@ -16,7 +16,8 @@ pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
     // Mappings above the largest block come on top.
-    let pages = PageConfig { limited: false, min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
+    let pages =
+        PageConfig { limited: false, min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
     Config { check_frees: true, ..Config::new(pages) }
 }
 

@@ -129,7 +129,9 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str("the table of huge memory is not in order, or not what pages are charged with"),
+            Self::Huge => {
+                f.write_str("the table of huge memory is not in order, or not what pages are charged with")
+            }
             Self::Buddy(violation) => violation.fmt(f),
         }
     }

@@ -238,7 +238,11 @@ const CACHES: &[Metric<CacheInfo>] = &[
 ];
 
 const ACCOUNTS: &[Metric<AccountInfo>] = &[
-    single("uslab_account_charged_bytes", "Bytes of the slabs of an account's caches.", &[("", |a| a.charged)]),
+    single(
+        "uslab_account_charged_bytes",
+        "Bytes of the slabs of an account's caches.",
+        &[("", |a| a.charged)],
+    ),
     single("uslab_account_peak_bytes", "The most that there were at a time.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "The most that there may be.", &[("", |a| a.limit)]),
     single(
@@ -392,8 +396,7 @@ impl Exposition<'_> {
         for (heap, info) in &self.heaps {
             info.accounts.iter().for_each(|of| accounts.entry((heap, &of.name)).or_default().push(of));
         }
-        let accounts =
-            accounts.into_iter().map(|((heap, name), of)| (labels(heap, [("account", name)]), of));
+        let accounts = accounts.into_iter().map(|((heap, name), of)| (labels(heap, [("account", name)]), of));
         visit(ACCOUNTS, &accounts.collect::<Vec<_>>(), visitor)?;
         let zones = || {
             self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))
@@ -419,7 +422,11 @@ impl Display for Exposition<'_> {
                     write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
                 }
                 f.write_str(if labels.is_empty() { " " } else { "} " })?;
-                if name.contains(SECONDS) { writeln!(f, "{:?}", seconds(*value)) } else { writeln!(f, "{value}") }
+                if name.contains(SECONDS) {
+                    writeln!(f, "{:?}", seconds(*value))
+                } else {
+                    writeln!(f, "{value}")
+                }
             })
         })
     }

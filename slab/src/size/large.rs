@@ -167,7 +167,10 @@ impl Core {
         self.note_free(memory);
         let (old, new) = (self.huge.bytes(memory).ok()?, size.checked_next_multiple_of(PAGE_SIZE)?);
         let more = new.saturating_sub(old);
-        if self.harden.guard_pages || self.is_beyond_limit(new) || self.press(Gfp::KERNEL, || self.charge_huge(more)).is_none() {
+        if self.harden.guard_pages
+            || self.is_beyond_limit(new)
+            || self.press(Gfp::KERNEL, || self.charge_huge(more)).is_none()
+        {
             return None;
         }
         let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
