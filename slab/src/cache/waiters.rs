@@ -250,7 +250,7 @@ impl Cache {
         let again =
             |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
         let result = match again(&source).ok_or_else(|| source.error()) {
-            Err(AllocError::Memory(_)) => self.reclaim(op, &source, again),
+            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
         };
         // Of a new slab.

@@ -507,7 +507,8 @@ impl World {
         while core::mem::take(&mut goes_on) {
             for me in 0..self.sides.len() {
                 let side = Side { world: self, me };
-                for mut wait in std::mem::take(&mut self.sides[me].borrow_mut().waits) {
+                let waits = std::mem::take(&mut self.sides[me].borrow_mut().waits);
+                for mut wait in waits {
                     let was_told = wait.bell.0.get() > 0;
                     match self.poll(&mut wait) {
                         Poll::Pending => self.sides[me].borrow_mut().waits.push(wait),
@@ -927,6 +928,7 @@ fn kept_scripts_run() {
     let scripts = [
         include_str!("simulation/kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("simulation/kept/a_grace_period_that_ends_at_a_fork.txt"),
+        include_str!("simulation/kept/a_wait_that_ends_without_memory.txt"),
     ];
     for script in scripts {
         outcome(&Script::read(script).unwrap()).unwrap();
