@@ -98,10 +98,8 @@ fn accounts_limits_and_waits_have_series() {
     assert!(pages.acquire_timeout(Gfp::KERNEL, Duration::from_millis(2)).is_err());
     let waits = |cache: &KmemCache| -> bool {
         let mut acquire = pin!(cache.acquire(Gfp::KERNEL));
-        let pending = |acquire: &mut std::pin::Pin<&mut _>| {
-            Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop())).is_pending()
-        };
-        assert!(pending(&mut acquire) && cache.info().waiting == 1);
+        let polled = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending() && cache.info().waiting == 1);
         let info = subsystem.info();
         let text = info.prometheus().to_string();
         let series = read(&text).unwrap();
