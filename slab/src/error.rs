@@ -10,7 +10,7 @@
 //! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
 //! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
-//! | more above 4 MiB than a limit on all memory leaves beside what is in use | [`AllocError::Refused`]; [`AllocError::TooLarge`] if it is more than the limit | `a_limit_is_one_on_blocks_and_mappings_together` |
+//! | more above 4 MiB than a limit on all memory leaves beside what is in use | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
 //! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
 //! | more objects at once than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |

@@ -158,7 +158,7 @@ fn a_limit_is_one_on_blocks_and_mappings_together() {
         // SAFETY: allocated from this malloc, freed once.
         unsafe { malloc.free(memory) }
     };
-    assert_eq!(alloc(100), Err(AllocError::TooLarge));
+    assert_eq!(alloc(100), Err(AllocError::Refused { bytes: 100 * MIB }));
     let held = [alloc(24).unwrap(), alloc(24).unwrap()];
     assert_eq!(alloc(24), Err(AllocError::Refused { bytes: 24 * MIB }));
     assert_eq!(charged(&subsystem), 48);

@@ -3,6 +3,7 @@
 use super::Cache;
 use super::charges::Charges;
 use super::core::Core;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
@@ -167,16 +168,20 @@ impl Cache {
 impl Core {
     /// The numbers of all accounts that have caches.
     pub(crate) fn account_infos(&self) -> Vec<AccountInfo> {
-        let mut found: Vec<(Arc<Charges>, AccountInfo)> = Vec::new();
+        let mut found = BTreeMap::new();
         for cache in self.caches.iter() {
             let Some(charges) = &cache.config.account else { continue };
-            let at = found.iter().position(|(known, _)| Arc::ptr_eq(known, charges)).unwrap_or_else(|| {
-                found.push((charges.clone(), charges.info()));
-                found.len() - 1
+            let info = found.entry(Arc::as_ptr(charges)).or_insert_with(|| AccountInfo {
+                name: charges.name.clone(),
+                limit: charges.limit() as u64,
+                charged: charges.bytes.load(Relaxed) as u64,
+                peak: charges.peak.get(),
+                refusals: charges.refusals.get(),
+                waiting: 0,
             });
-            found[at].1.waiting += cache.waiting() as u64;
+            info.waiting += cache.waiting() as u64;
         }
-        found.into_iter().map(|(_, info)| info).collect()
+        found.into_values().collect()
     }
     pub(super) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))

@@ -1,6 +1,5 @@
 //! The numbers of an account: see [`Account`](super::Account).
 
-use super::account::AccountInfo;
 use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
@@ -11,7 +10,7 @@ pub(crate) struct Charges {
     limit: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) peak: Counter,
-    refusals: Counter,
+    pub(super) refusals: Counter,
     pub(super) name: String,
     /// Caches with somebody who waits for a charge to come back.
     waiting: AtomicU32,
@@ -19,14 +18,9 @@ pub(crate) struct Charges {
 
 impl Charges {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit: AtomicUsize::new(limit),
-            bytes: AtomicUsize::new(0),
-            peak: Counter::new(0),
-            refusals: Counter::new(0),
-            name: "account".to_owned(),
-            waiting: AtomicU32::new(0),
-        }
+        let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
+        let [peak, refusals] = [(); 2].map(|()| Counter::new(0));
+        Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(super) fn limit(&self) -> usize {
         // Relaxed: a number. Who waits for a larger one looks under the queue's lock.
@@ -57,16 +51,6 @@ impl Charges {
     /// Whether so many slabs can be had at all.
     pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
-    }
-    pub(super) fn info(&self) -> AccountInfo {
-        AccountInfo {
-            name: self.name.clone(),
-            limit: self.limit() as u64,
-            charged: self.bytes.load(Relaxed) as u64,
-            peak: self.peak.get(),
-            refusals: self.refusals.get(),
-            waiting: 0,
-        }
     }
     pub(super) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }

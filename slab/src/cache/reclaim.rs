@@ -74,7 +74,7 @@ impl Core {
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();
-        self.end_huge_interval();
+        self.uncharge_huge(self.huge.end_interval());
         objects
     }
     fn reap_caches(&self) -> u64 {
@@ -144,7 +144,7 @@ impl Reap for Core {
             self.reap_caches();
             self.discard_empty();
         });
-        pages + self.end_huge_interval()
+        pages + self.uncharge_huge(self.huge.end_interval())
     }
     fn relieve(&self) {
         let op = &self.operation(What::Reclaim);

@@ -45,8 +45,7 @@ pub(super) struct Waiter {
 
 impl Waiter {
     pub(super) fn new(ticket: u64, waker: Option<Waker>) -> Self {
-        let since = (!cfg!(target_family = "wasm")).then(Instant::now);
-        Self { ticket, since, waker, object: None }
+        Self { ticket, since: (!cfg!(target_family = "wasm")).then(Instant::now), waker, object: None }
     }
     /// Nanoseconds that it has waited.
     pub(super) fn waited(&self) -> u64 {

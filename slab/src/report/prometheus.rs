@@ -115,11 +115,9 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             series.iter().try_for_each(|(labels, value)| {
                 let one = metric.encode_family(labels)?;
-                match kind {
-                    MetricType::Counter if name.ends_with(SECONDS) => {
-                        ConstCounter::new(seconds(*value)).encode(one)
-                    }
-                    MetricType::Counter => ConstCounter::new(*value).encode(one),
+                match (kind, seconds(name, *value)) {
+                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(one),
+                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(one),
                     _ => ConstGauge::new(*value).encode(one),
                 }
             })
@@ -145,12 +143,9 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// No series.
-const NONE: u64 = u64::MAX;
-/// In the name of a metric whose values are nanoseconds here, and seconds where they are shown.
-const SECONDS: &str = "_seconds";
-fn seconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e9
+/// A time, which is measured in nanoseconds, by the name of what is measured.
+fn seconds(name: &str, value: u64) -> Option<f64> {
+    name.contains("_seconds").then_some(value as f64 / 1e9)
 }
 
 const CACHES: &[Metric<CacheInfo>] = &[
@@ -223,34 +218,22 @@ const CACHES: &[Metric<CacheInfo>] = &[
     single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
     single(
         "uslab_cache_limit_bytes",
-        "The most bytes of all slabs, where a cache has a limit of its own.",
-        &[("", |c| c.limit.map_or(NONE, |slabs| (slabs * PAGE) << c.order))],
+        "The most bytes of all slabs; 0 is no limit.",
+        &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
     ),
     single("uslab_cache_waiting", "Who waits for an object at the limit.", &[("", |c| c.waiting)]),
-    single(
-        "uslab_cache_waits_total",
-        "Waits at the limit that are over: with an object, or given up.",
-        &[("", |c| c.waits)],
-    ),
+    single("uslab_cache_waits_total", "Waits at the limit that are over.", &[("", |c| c.waits)]),
     single("uslab_cache_waited_seconds_total", "Seconds that these took.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
 ];
 
 const ACCOUNTS: &[Metric<AccountInfo>] = &[
-    single(
-        "uslab_account_charged_bytes",
-        "Bytes of the slabs of an account's caches.",
-        &[("", |a| a.charged)],
-    ),
+    single("uslab_account_charged_bytes", "Bytes of the slabs of its caches.", &[("", |a| a.charged)]),
     single("uslab_account_peak_bytes", "The most that there were at a time.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "The most that there may be.", &[("", |a| a.limit)]),
-    single(
-        "uslab_account_refusals_total",
-        "Slabs that an account had no room for; an allocation may try several times.",
-        &[("", |a| a.refusals)],
-    ),
-    single("uslab_account_waiting", "Who waits in an account's caches.", &[("", |a| a.waiting)]),
+    single("uslab_account_refusals_total", "Slabs that it had no room for.", &[("", |a| a.refusals)]),
+    single("uslab_account_waiting", "Who waits in its caches.", &[("", |a| a.waiting)]),
 ];
 
 const ZONES: &[Metric<ZoneInfo>] = &[
@@ -268,7 +251,7 @@ const ZONES: &[Metric<ZoneInfo>] = &[
     },
     single(
         "uslab_zone_charged_bytes",
-        "Of the free bytes, those held back under a limit for mappings of their own.",
+        "Of the free bytes, those that mappings of their own have under a limit.",
         &[("", |z| u64::from(z.charged) * PAGE)],
     ),
     Metric {
@@ -365,15 +348,12 @@ fn visit<T: 'static>(
 ) -> fmt::Result {
     metrics.iter().filter(|_| !measured.is_empty()).try_for_each(|Metric { name, help, label, series }| {
         let samples = measured.iter().flat_map(|(labels, things)| {
-            series.iter().filter_map(move |(place, value)| {
+            series.iter().map(move |(place, value)| {
                 let own = (!label.is_empty()).then_some((*label, *place));
-                let sum = things.iter().map(|thing| value(thing)).filter(|value| *value != NONE);
-                let sum = sum.reduce(u64::wrapping_add)?;
-                Some((labels.iter().copied().chain(own).collect(), sum))
+                (labels.iter().copied().chain(own).collect(), things.iter().map(|thing| value(thing)).sum())
             })
         });
-        let samples = samples.collect::<Vec<_>>();
-        if samples.is_empty() { Ok(()) } else { visitor(name, help, &samples) }
+        visitor(name, help, &samples.collect::<Vec<_>>())
     })
 }
 
@@ -422,11 +402,8 @@ impl Display for Exposition<'_> {
                     write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
                 }
                 f.write_str(if labels.is_empty() { " " } else { "} " })?;
-                if name.contains(SECONDS) {
-                    writeln!(f, "{:?}", seconds(*value))
-                } else {
-                    writeln!(f, "{value}")
-                }
+                seconds(name, *value)
+                    .map_or_else(|| writeln!(f, "{value}"), |seconds| writeln!(f, "{seconds:?}"))
             })
         })
     }

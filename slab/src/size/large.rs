@@ -80,17 +80,12 @@ impl Core {
             return Ok(memory);
         }
         let bytes = self.huge.bytes_for(layout);
-        if self.is_beyond_limit(bytes) {
-            return Err(AllocError::TooLarge);
-        }
         let map = || {
-            let memory = self.charge_huge(bytes)?.huge.map(layout);
-            if memory.is_none() {
-                self.uncharge_huge(bytes);
-            }
+            let memory = self.memory.pages.charge(bytes / PAGE_SIZE).then(|| self.huge.map(layout))?;
+            self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
             memory
         };
-        let memory = self.press(gfp, map);
+        let memory = self.press(gfp, bytes, map);
         #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
@@ -103,31 +98,19 @@ impl Core {
         Ok(memory)
     }
 
-    /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without.
-    fn press<T>(&self, gfp: Gfp, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without. Not where
+    /// the limit leaves no hope for so many bytes.
+    fn press<T>(&self, gfp: Gfp, bytes: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
-        let second = first.or_else(|| {
-            self.reclaim(&self.operation(What::Reclaim), None);
-            self.memory.pages.release();
-            attempt()
-        });
         let again = || {
             self.shrink(&self.operation(What::Reclaim));
             self.memory.pages.release();
             attempt().ok_or(())
         };
-        self.shrink_until(gfp, None, again, second.ok_or(())).ok()
+        self.shrink_until(gfp, None, again, first.ok_or(()).or_else(|()| again())).ok()
     }
-
-    /// Whether the limit leaves no hope for so many bytes.
-    fn is_beyond_limit(&self, bytes: usize) -> bool {
-        self.memory.pages.limit().is_some_and(|most| bytes > most)
-    }
-    /// So many bytes of mappings more; `None` if that is beyond the limit.
-    fn charge_huge(&self, bytes: usize) -> Option<&Self> {
-        self.memory.pages.charge(bytes / PAGE_SIZE).then_some(self)
-    }
-    /// So many less. Returns them.
+    /// So many bytes of mappings less. Returns them.
     pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
@@ -135,10 +118,6 @@ impl Core {
     /// Unmaps all freed mappings. Returns bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
-    }
-    /// Ends a reaping interval of freed mappings. Returns the bytes that were unmapped.
-    pub(crate) fn end_huge_interval(&self) -> usize {
-        self.uncharge_huge(self.huge.end_interval())
     }
 
     /// Flags of memory that nobody may find used.
@@ -167,12 +146,8 @@ impl Core {
         self.note_free(memory);
         let (old, new) = (self.huge.bytes(memory).ok()?, size.checked_next_multiple_of(PAGE_SIZE)?);
         let more = new.saturating_sub(old);
-        if self.harden.guard_pages
-            || self.is_beyond_limit(new)
-            || self.press(Gfp::KERNEL, || self.charge_huge(more)).is_none()
-        {
-            return None;
-        }
+        let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
+        self.press(Gfp::KERNEL, new, charge).filter(|()| !self.harden.guard_pages)?;
         let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
         let resized = resized?;
