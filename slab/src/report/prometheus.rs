@@ -402,8 +402,10 @@ impl Display for Exposition<'_> {
                     write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
                 }
                 f.write_str(if labels.is_empty() { " " } else { "} " })?;
-                seconds(name, *value)
-                    .map_or_else(|| writeln!(f, "{value}"), |seconds| writeln!(f, "{seconds:?}"))
+                match seconds(name, *value) {
+                    Some(seconds) => writeln!(f, "{seconds:?}"),
+                    None => writeln!(f, "{value}"),
+                }
             })
         })
     }

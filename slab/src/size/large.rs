@@ -100,7 +100,7 @@ impl Core {
 
     /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without. Not where
     /// the limit leaves no hope for so many bytes.
-    fn press<T>(&self, gfp: Gfp, bytes: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
         let again = || {
