@@ -237,7 +237,8 @@ fn threads_at_a_limit_together_never_have_more() {
                         }
                         Err(_) => refused.add(1),
                     }
-                    if held.len() > step % 4 {
+                    // So many that one thread alone comes to the limit.
+                    if held.len() > 4 + step % 8 {
                         let (memory, mib) = held.swap_remove(step % held.len());
                         had.sub(mib as u64);
                         // SAFETY: allocated above, freed once.

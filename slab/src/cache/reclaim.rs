@@ -10,7 +10,7 @@ use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use std::panic::resume_unwind;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
@@ -68,6 +68,16 @@ impl Core {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
         slabs.sum::<usize>() + usize::from(self.release_huge() > 0)
+    }
+
+    /// So many bytes of mappings less. Returns them.
+    pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
+        self.memory.pages.uncharge(bytes / PAGE_SIZE);
+        bytes
+    }
+    /// Unmaps all freed mappings. Returns bytes.
+    pub(crate) fn release_huge(&self) -> usize {
+        self.uncharge_huge(self.huge.release())
     }
 
     /// See [`Subsystem::reap`](crate::Subsystem::reap).

@@ -110,15 +110,6 @@ impl Core {
         };
         self.shrink_until(gfp, None, again, first.ok_or(()).or_else(|()| again())).ok()
     }
-    /// So many bytes of mappings less. Returns them.
-    pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
-        self.memory.pages.uncharge(bytes / PAGE_SIZE);
-        bytes
-    }
-    /// Unmaps all freed mappings. Returns bytes.
-    pub(crate) fn release_huge(&self) -> usize {
-        self.uncharge_huge(self.huge.release())
-    }
 
     /// Flags of memory that nobody may find used.
     fn zeroed(&self, gfp: Gfp) -> Gfp {
