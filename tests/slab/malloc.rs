@@ -227,6 +227,7 @@ fn threads_at_a_limit_together_never_have_more() {
                 let mut held = Vec::new();
                 for step in 0..300_usize {
                     let mib = [1, 5, 9, 3, 12, 2][(step * 7 + thread * 5) % 6];
+                    let mut is_full = false;
                     match malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL) {
                         Ok(memory) => {
                             had.add(mib as u64);
@@ -235,10 +236,13 @@ fn threads_at_a_limit_together_never_have_more() {
                             bytes(memory, mib * MIB)[0] = 1;
                             held.push((memory, mib));
                         }
-                        Err(_) => refused.add(1),
+                        Err(_) => {
+                            refused.add(1);
+                            is_full = true;
+                        }
                     }
                     // So many that one thread alone comes to the limit.
-                    if held.len() > 4 + step % 8 {
+                    if held.len() > 4 + step % 8 || is_full && !held.is_empty() {
                         let (memory, mib) = held.swap_remove(step % held.len());
                         had.sub(mib as u64);
                         // SAFETY: allocated above, freed once.
