@@ -212,6 +212,22 @@ fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
     assert_all_given_back(&subsystem);
 }
 
+/// It was taken for no page, and one too many was given back.
+#[test]
+fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
+    let subsystem = limited(16);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let aligned = |size| layout(size, 8 * MIB);
+    let memory = malloc.alloc(aligned(100), Gfp::KERNEL).unwrap();
+    // SAFETY: allocated with this layout, and freed with the last one.
+    unsafe {
+        let memory = malloc.realloc_sized(memory, aligned(100), 0, Gfp::KERNEL).unwrap();
+        subsystem.check().unwrap();
+        malloc.free_sized(memory, aligned(0));
+    }
+    assert_all_given_back(&subsystem);
+}
+
 #[test]
 fn threads_at_a_limit_together_never_have_more() {
     const LIMIT: usize = 40;
