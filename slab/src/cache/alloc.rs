@@ -189,13 +189,21 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.take_slow(gfp).map(|object| self.hand_out(object, gfp))
+    }
+    /// The same for a caller who has counted the object for the profile.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_counted(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.take_slow(gfp).map(|object| self.hand_out_noted(object, gfp))
+    }
+    #[inline]
+    fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
-        match self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
-            Some(object) => Ok(self.hand_out(object, gfp)),
-            None => {
-                self.alloc_elsewhere(op, &source, self.this_node()).map(|object| self.hand_out(object, gfp))
-            }
-        }
+        let object =
+            self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node()));
+        object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
     /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.

@@ -315,10 +315,15 @@ impl Cache {
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// Its inlined path; closed where anything is done with objects on their way.
+    /// Its inlined paths: of allocations, of frees by address, and what serves where these are closed. Disabled where anything is done
+    /// with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
-    pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {
-        if self.config.check_frees { FastPath::disabled() } else { self.frees }
+    pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
+        if self.config.check_frees || self.frees.is_disabled() {
+            return [FastPath::disabled(); 3];
+        }
+        let per_cpu = &self.config.per_cpu;
+        [self.allocs, per_cpu.fast_path_of_frees(), per_cpu.fast_path_behind()]
     }
     pub(crate) fn config(&self) -> &CacheConfig {
         &self.config

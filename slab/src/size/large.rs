@@ -134,6 +134,10 @@ impl Core {
         if let Some(pool) = self.guard.pool_of(memory) {
             return self.free_guarded(pool, memory);
         }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.free(memory).unwrap_or_else(|kind| self.refuse(kind, memory));
+        }
         self.note_free(memory);
         match self.huge.free(memory) {
             Ok(()) => self.shed(),
@@ -155,6 +159,10 @@ impl Core {
         #[cfg(not(any(loom, shuttle)))]
         if let Some(pool) = self.guard.pool_of(memory) {
             return pool.size_of(memory.addr().get());
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.size_of(memory);
         }
         self.huge.bytes(memory)
     }
