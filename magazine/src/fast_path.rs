@@ -73,6 +73,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         (&raw const self.class.stack).addr()
     }
 
+    /// The number of the CPU that this thread runs on, where restartable sequences serve: a hint.
+    #[inline(always)]
+    pub fn cpu(&self) -> u32 {
+        self.pcpu.cpu()
+    }
     /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then
     /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///

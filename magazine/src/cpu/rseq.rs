@@ -327,6 +327,11 @@ impl PcpuPtr {
             None => Self::new(table),
         }
     }
+    /// The CPU that this thread runs on, as sections find it.
+    #[inline(always)]
+    pub(crate) fn cpu(&self) -> u32 {
+        cpu_id_at(self.area)
+    }
     /// Every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
         Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }

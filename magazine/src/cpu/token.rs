@@ -97,6 +97,9 @@ impl PcpuPtr {
     pub(crate) fn inlined(_: &impl Regions, _: Inlined) -> Self {
         Self
     }
+    pub(crate) fn cpu(&self) -> u32 {
+        u32::MAX
+    }
     pub(crate) fn disabled() -> Self {
         Self
     }

@@ -41,6 +41,8 @@ use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
+/// What is named where no cache is known.
+pub(crate) const NO_CACHE: &str = "kmalloc";
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
 
@@ -295,10 +297,14 @@ impl Core {
     }
     #[cold]
     pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
+        self.refuse_of(NO_CACHE, kind, memory);
+    }
+    #[cold]
+    pub(crate) fn refuse_of(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
         self.corrupt(&Corruption {
             kind,
             address: memory.addr().get(),
-            cache: "kmalloc",
+            cache,
             owner: None,
             index: None,
             #[cfg(not(any(loom, shuttle)))]

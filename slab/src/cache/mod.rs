@@ -141,6 +141,9 @@ pub(crate) struct CacheConfig {
     pub(crate) harden: Harden,
     /// Whether nobody can touch its objects, which are addresses and no more.
     pub(crate) no_access: bool,
+    /// Whether one in many of its objects is a sample of the guard.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models sample nothing"))]
+    pub(crate) guarded: bool,
     /// What its random order and its canaries follow from.
     pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
@@ -243,8 +246,11 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook =
-            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
+        let has_free_hook = config.check_frees
+            || config.zero_on_free
+            || config.guarded
+            || resets
+            || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;

@@ -376,8 +376,6 @@ mod sampled {
         /// Allocations up to the next one; below 0 there is one to take.
         left: Counter,
         samples: Counter,
-        /// Whether faults are to be told.
-        tells_faults: Counter,
         /// Allocations and samples at the end of the last interval.
         seen: [Counter; 2],
         key: Key,
@@ -394,7 +392,6 @@ mod sampled {
                 slots: Counter::new(0),
                 left: Counter::new(0),
                 samples: Counter::new(0),
-                tells_faults: Counter::new(0),
                 seen: [const { Counter::new(0) }; 2],
                 key,
                 backend,
@@ -409,10 +406,6 @@ mod sampled {
             self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
-        }
-        /// Names faults from the first sample on.
-        pub(crate) fn tell_faults(&self) {
-            self.tells_faults.set(1);
         }
         /// Allocations up to the next sample: `every` on average, and nobody knows how many.
         fn distance(&self, every: u64) -> u64 {
@@ -447,9 +440,7 @@ mod sampled {
                     self.pool.publish(Box::new(Pool::new(slots, self.backend, self.key)?))
                 }
             };
-            if self.tells_faults.get() > 0 {
-                faults::tell(pool);
-            }
+            faults::tell(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)

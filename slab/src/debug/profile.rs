@@ -589,12 +589,23 @@ fn mark(_address: usize, _more: bool) {
 /// What a CPU has left until its next sample. Only hints: a lost update is a late sample.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Countdown {
+pub(crate) struct Countdown {
     left: Counter,
     random: Counter,
 }
 
 impl Countdown {
+    /// Takes `bytes` off, unless that is its end or `alloc` has nothing.
+    #[inline(always)]
+    pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
+        let left = self.left.get();
+        if left <= bytes {
+            return None;
+        }
+        let memory = alloc()?;
+        self.left.set(left - bytes);
+        Some(memory)
+    }
     /// Bytes up to the next sample and with its own.
     fn draw(&self, rate: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
@@ -614,7 +625,7 @@ impl Countdown {
 pub(crate) struct Profiler {
     /// Which profile runs, counted from 1; 0 if none does.
     run: AtomicU32,
-    /// Whether samples of a malloc have memory of their own, as 1, and where it begins; 0 if there never was any.
+    /// Whether one runs whose samples of a malloc have memory of their own, as 1; and where that begins, 0 if there never was any.
     own: Counter,
     base: Counter,
     countdowns: Box<[Countdown]>,
@@ -670,6 +681,7 @@ impl Profiler {
         let own = wants && fresh.own.is_some();
         self.own.set(own.into());
         if !close(!own) {
+            self.own.set(0);
             noted.own = fresh.own.take();
             return Err(NotStarted::Fence);
         }
@@ -690,6 +702,7 @@ impl Profiler {
             return false;
         }
         self.run.store(0, Relaxed);
+        self.own.set(0);
         open();
         true
     }
@@ -723,7 +736,11 @@ impl Profiler {
     /// Whether one runs that needs to see allocations of a malloc only.
     #[inline(always)]
     pub(crate) fn counts_only(&self) -> bool {
-        self.runs() && self.own.get() > 0
+        self.own.get() > 0
+    }
+    #[inline(always)]
+    pub(crate) fn countdown(&self, cpu: u32) -> &Countdown {
+        &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
     /// An object of a malloc is about to be allocated, by a thread on `cpu`: memory of its own if it is a sample.
     #[cfg(not(any(loom, shuttle)))]
@@ -736,10 +753,8 @@ impl Profiler {
     ) -> Option<NonNull<u8>> {
         // Relaxed: as above.
         let run = self.run.load(Relaxed);
-        let countdown = &self.countdowns[(cpu() as usize).min(self.countdowns.len() - 1)];
-        let left = countdown.left.get();
-        if left > bytes as u64 {
-            countdown.left.set(left - bytes as u64);
+        let countdown = self.countdown(cpu());
+        if countdown.spend(bytes as u64, || Some(())).is_some() {
             return None;
         }
         self.own_sample(run, countdown, bytes, cache())
@@ -800,11 +815,8 @@ impl Profiler {
         // Relaxed: as above.
         let run = self.run.load(Relaxed);
         if run > 0 {
-            let countdown = &self.countdowns[(cpu() as usize).min(self.countdowns.len() - 1)];
-            let left = countdown.left.get();
-            if left > bytes as u64 {
-                countdown.left.set(left - bytes as u64);
-            } else {
+            let countdown = self.countdown(cpu());
+            if countdown.spend(bytes as u64, || Some(())).is_none() {
                 self.sample(run, countdown, memory, bytes, cache);
             }
         }

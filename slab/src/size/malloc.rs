@@ -116,7 +116,13 @@ impl Malloc {
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
         let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
-        let only_addresses = Harden { canaries: false, zero_on_free: false, zero_on_alloc: false, ..harden };
+        let only_addresses = Harden {
+            canaries: false,
+            zero_on_free: false,
+            zero_on_alloc: false,
+            slab_guards: false,
+            ..harden
+        };
         let nothing =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
@@ -141,9 +147,10 @@ impl Malloc {
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
         }
-        let [allocs, frees] = [0, 1]
+        let [allocs, frees, counted] = [0, 1, 2]
             .map(|i| FastPathTable::of(self.caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
-        let known = Known { page_classes: self.core.memory.classes.first(), frees, strides };
+        let page_classes = self.core.memory.classes.first();
+        let known = Known { page_classes, frees, counted, profiler: (&self.core.profiler).into(), strides };
         let bytes = pages.frames().len() as usize * PAGE_SIZE;
         // SAFETY: passed on.
         unsafe { fast.publish(pages.address(Pfn::new(0)), bytes, &allocs, known) };
@@ -279,8 +286,11 @@ impl Malloc {
     /// One in many allocations has a page of its own: see [`guard`](crate::debug::guard).
     #[inline]
     fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
-        let guard = &self.core.guard;
-        let due = guard.is_on() && guard.is_due(self.caches[class].cache().allocs_of_a_miss());
+        let (guard, profiler) = (&self.core.guard, &self.core.profiler);
+        // While a profile runs that wants to see each operation, each one comes here.
+        let all = profiler.runs() && !profiler.counts_only();
+        let one = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
+        let due = guard.is_on() && guard.is_due(one());
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 

@@ -7,8 +7,8 @@ use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// The pool whose faults are told.
-static POOL: FixedPtr<Pool> = FixedPtr::null();
+/// The pools whose faults are told. Those of more subsystems are told at the free only.
+static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
 /// Standard error, past everything that may hold a lock.
 pub(crate) struct Stderr;
@@ -28,24 +28,30 @@ impl Write for Stderr {
 
 /// From now on faults in `pool` are told, and end the process.
 pub(super) fn tell(pool: &Pool) {
-    if !POOL.get().is_null() {
-        return;
+    let pool = core::ptr::from_ref(pool).cast_mut();
+    for place in &POOLS {
+        if place.get().is_null() {
+            place.set(pool);
+        }
+        // Two that come at once may want one place.
+        if place.get() == pool {
+            break;
+        }
     }
-    POOL.set(core::ptr::from_ref(pool).cast_mut());
     #[cfg(target_os = "linux")]
     handler::install();
 }
 
 /// There is no such pool any more.
 pub(super) fn forget(pool: &Pool) {
-    if core::ptr::eq(POOL.get(), pool) {
-        POOL.set(core::ptr::null_mut());
+    for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
+        place.set(core::ptr::null_mut());
     }
 }
 
 #[cfg(target_os = "linux")]
 mod handler {
-    use super::{POOL, Stderr};
+    use super::{POOLS, Stderr};
     use core::ffi::{c_int, c_void};
     use core::fmt::Write;
     use core::mem::{MaybeUninit, transmute};
@@ -81,11 +87,11 @@ mod handler {
         // SAFETY: the kernel's; a code above 0 is a fault's, which has an address.
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         // SAFETY: a pool that is named lives.
-        if let (Some(address), Some(pool)) = (fault, unsafe { POOL.get().as_ref() })
-            && pool.holds(address)
-        {
-            let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
-            std::process::abort();
+        for pool in POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() }) {
+            if let Some(address) = fault.filter(|address| pool.holds(*address)) {
+                let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
+                std::process::abort();
+            }
         }
         // SAFETY: put there before this was installed, and never taken.
         let Some(before) = (unsafe { BEFORE.get() }) else { return };

@@ -9,7 +9,8 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::{Cpus, on_cpu};
 
 fn subsystem(cpus: Cpus) -> Subsystem {
-    Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(256 << 20))).unwrap()
+    let pages = PageConfig::default_for(cpus).limit(256 << 20);
+    Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
 /// Whether samples can have memory of their own here.
 const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -119,6 +120,8 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
         subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
         assert_eq!(subsystem.core().profiler.counts_only(), HAS_OWN && seed % 2 == 0);
         program.run();
+        let in_own = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
+        assert_eq!(program.held.iter().any(in_own), HAS_OWN && seed % 2 == 0);
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {

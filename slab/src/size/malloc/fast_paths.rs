@@ -8,6 +8,7 @@
 
 use super::{CLASSES, MAX_CLASS, class_of, size_of_class};
 use crate::cache::Object;
+use crate::debug::profile::Profiler;
 use crate::memory::page_classes::PageClass;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -25,6 +26,17 @@ const BY_WORDS: [u8; WORDS] = {
     while word < WORDS {
         table[word] = class_of((word + 1) * 8) as u8;
         word += 1;
+    }
+    table
+};
+
+/// Bytes of the objects of each class.
+const BYTES: [u32; CLASSES] = {
+    let mut table = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        table[class] = size_of_class(class) as u32;
+        class += 1;
     }
     table
 };
@@ -63,6 +75,9 @@ pub(super) struct Known {
     pub(super) page_classes: NonNull<PageClass>,
     /// The caches' inlined paths of frees; closed where objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
+    /// What serves allocations while a profile counts them, and that profile.
+    pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
+    pub(super) profiler: NonNull<Profiler>,
     /// By what is known of a page: none first, then the classes.
     pub(super) strides: [Stride; CLASSES + 1],
 }
@@ -158,6 +173,28 @@ impl FastPaths {
         // SAFETY: passed on.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
+            .map(Object::memory)
+    }
+    /// The same while a profile runs that sees allocations only: `None`, too, if none does, or this one is a sample.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline(always)]
+    pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let word = self.word_for(size, align)?;
+        // SAFETY: it is published, and has so many entries; the malloc lives, and with it the profiler.
+        let (fast_path, profiler) = unsafe {
+            let Tables { known, by_words } = self.tables();
+            (by_words.fast_path_as(&known.counted, word), known.profiler.as_ref())
+        };
+        let bytes = BYTES[usize::from(BY_WORDS[word])];
+        if !profiler.counts_only() {
+            return None;
+        }
+        // SAFETY: passed on.
+        profiler
+            .countdown(fast_path.cpu())
+            .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
     /// Takes memory back that was allocated so; `false` if this did nothing, as with memory that lies in no page.
