@@ -123,6 +123,25 @@ fn a_free_of_another_size_is_named() {
     }
 }
 
+/// It was called wrong where the alignment is larger: a mapping that was used before may have an eighth more than is asked for.
+#[test]
+fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() {
+    let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    on_cpu(0);
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for pages in [16, 15] {
+        let layout = Layout::from_size_align(pages * 4096, 8 << 20).unwrap();
+        let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above with this layout, freed once.
+        unsafe { malloc.free_sized(memory, layout) };
+    }
+    assert_eq!(heard.take(), []);
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    assert_eq!(subsystem.info().huge.reused, 1);
+}
+
 #[test]
 fn a_write_behind_an_object_is_named_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });

@@ -12,12 +12,16 @@
 //!
 //! # What is sampled
 //!
-//! Allocations of [`Malloc`](crate::Malloc) up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
+//! Allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
 //! counts for as many allocations as a magazine holds. A program that allocates and frees in turn never misses. So each interval of
 //! the [reaper](crate::reaper) that saw fewer than half of the samples that its allocations ask for takes the stacks of one class away
 //! from the CPUs, drawn by its share of them, and the next allocation of that class is sampled.
 //!
-//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there.
+//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there. A free that names its cache
+//! looks at no address: so frees of caches that sample leave the inlined path. Caches do so where [`Config::guard_every`](crate::Config::guard_every)
+//! says it, and not for `Uslab`'s sake. Left out are those with a constructor, destructor or reset, whose objects stay constructed; type-stable
+//! ones, whose free objects readers may see; those with a limit or an account, where each object counts; and bulk callers and stocks
+//! that are filled in advance.
 //!
 //! # Invariants
 //!

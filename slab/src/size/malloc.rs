@@ -476,9 +476,11 @@ impl Malloc {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // What a realloc leaves where it is has up to twice the bytes; a mapping has whole pages.
+        // What a realloc leaves where it is has up to twice the bytes; a block has those of its alignment. A mapping has whole pages, or
+        // what a freed one had.
+        let fits = |size| fits_in_place(usable, size);
         let close =
-            || fits_in_place(usable, size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
+            || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
         let right = if self.tail > 0 && self.holds(memory) {
             size == usable || size.max(1) == usable
         } else {
