@@ -644,8 +644,10 @@ fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() 
     assert!((100..1000).contains(&sampled.get()), "{}", sampled.get());
     subsystem.stop_profile();
     assert_eq!(heard.take(), []);
-    drop(subsystem.reap());
-    uslab::rcu::advance();
+    for _ in 0..100 {
+        subsystem.reap();
+        uslab::rcu::advance();
+    }
     subsystem.shrink();
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }

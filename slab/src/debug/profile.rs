@@ -393,6 +393,7 @@ pub(crate) struct Own {
 
 const FREE: u32 = 1 << 31;
 
+#[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
 impl Own {
     /// `None` where addresses are refused, limited, or memory.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
@@ -742,6 +743,7 @@ impl Profiler {
         self.run.load(Relaxed) > 0
     }
     /// Whether one runs that needs to see allocations of a malloc only.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
     #[inline(always)]
     pub(crate) fn counts_only(&self) -> bool {
         self.own.get() > 0

@@ -182,15 +182,16 @@ impl FastPaths {
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let word = self.word_for(size, align)?;
-        // SAFETY: it is published, and has so many entries; the malloc lives, and with it the profiler.
-        let (fast_path, profiler) = unsafe {
-            let Tables { known, by_words } = self.tables();
-            (by_words.fast_path_as(&known.counted, word), known.profiler.as_ref())
-        };
-        let bytes = BYTES[usize::from(BY_WORDS[word])];
+        // SAFETY: it is published, and has so many entries.
+        let Tables { known, by_words } = unsafe { self.tables() };
+        // SAFETY: the malloc lives, and with it the profiler.
+        let profiler = unsafe { known.profiler.as_ref() };
         if !profiler.counts_only() {
             return None;
         }
+        // SAFETY: as of the tables.
+        let fast_path = unsafe { by_words.fast_path_as(&known.counted, word) };
+        let bytes = BYTES[usize::from(BY_WORDS[word])];
         // SAFETY: passed on.
         profiler
             .countdown(fast_path.cpu())
