@@ -654,6 +654,7 @@ fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() 
 
 /// Does what is to end the process.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[inline(never)]
 fn make_a_mistake(what: &str, of_kmalloc: bool) {
     let (mut config, at_end) = (Config { guard_every: 1, ..config(2, 1, 64 << 20) }, what != "underflow");
     config.check_frees = false;
