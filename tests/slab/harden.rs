@@ -706,7 +706,7 @@ fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_bo
             assert!(!output.status.success(), "{what} of {of}: {said}");
             assert!(said.contains(&format!("uslab: guard: {what}: ")), "{what} of {of}: {said}");
             let is_freed = what.ends_with("free");
-            let stacks = [true, is_freed].map(|is| usize::from(is));
+            let stacks = [true, is_freed].map(usize::from);
             let told = ["\nallocated by thread ", "\nfreed by thread "].map(|who| said.matches(who).count());
             assert_eq!(told, stacks, "{what} of {of}: {said}");
             // One of each.
