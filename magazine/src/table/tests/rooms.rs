@@ -279,7 +279,7 @@ fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
                 (Table::<Heap>::footprint(&cpus, region), Table::<Heap>::writable(&cpus, region));
             assert_eq!(footprint - writable, 2 * region.next_multiple_of(ALIGN));
             let words = writable - count as usize * region.next_multiple_of(ALIGN);
-            assert_eq!(words, (2 * (2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
+            assert_eq!(words, (3 * (2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
         }
     }
 }
