@@ -75,6 +75,7 @@ pub struct PageAllocator {
     cpus: Cpus,
     pub(crate) tables: Tables,
     corruption: corruption::Handler,
+    limited: bool,
     pub(crate) counts: Counts,
 }
 
@@ -207,6 +208,7 @@ impl PageAllocator {
             cpus: config.cpus,
             tables,
             corruption: config.corruption,
+            limited: config.limited,
             counts: Counts::default(),
         })
     }
@@ -569,6 +571,37 @@ impl PageAllocator {
     #[doc(hidden)]
     pub fn trim(&self) -> usize {
         self.cached_zones.iter().map(|cached| cached.zone.release(&self.shared)).sum()
+    }
+
+    /// As many pages less can be allocated from now on, because as much memory is in use elsewhere; `false`, with nothing changed, if not
+    /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`release`](Self::release).
+    /// Does nothing where nothing [is limited](PageConfig::limited).
+    ///
+    /// Cost: each zone's lock until enough is charged, and what free memory goes back to the OS then.
+    pub fn charge(&self, pages: usize) -> bool {
+        let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
+        if !self.limited {
+            return true;
+        }
+        let in_part = self.cached_zones.len() > 1;
+        let charge = |left, cached: &CachedZone| left - cached.zone.charge(&self.shared, left, in_part);
+        let left = self.cached_zones.iter().fold(wanted, charge);
+        if left > 0 {
+            self.uncharge((wanted - left) as usize);
+        }
+        left == 0
+    }
+    /// Takes a charge back. It may be of several, or a part of one.
+    pub fn uncharge(&self, pages: usize) {
+        if self.limited {
+            self.cached_zones.iter().fold(pages as u32, |left, cached| left - cached.zone.uncharge(left));
+        }
+    }
+
+    /// Bytes of all pages, where they [are limited](PageConfig::limited).
+    pub fn limit(&self) -> Option<usize> {
+        let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
+        self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
 
     /// Bytes of addresses that it holds for its pages, committed or not.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use uslab::cache::{Account, Acquiring};
 use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab_buddy::Order;
 use uslab_magazine::sync::{Counter, Mutex};
 use uslab_magazine::{Paths, on_cpu};
 
@@ -566,6 +567,28 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     assert!(one.info().in_magazines > 0);
     drop((one, other));
     assert_all_given_back(&subsystem);
+}
+
+/// Once it was told that its cache was destroyed, and no shrinker was asked.
+#[test]
+fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
+    let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let [first, second] = ["first", "second"].map(|name| {
+        let builder = KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
+        builder.build_in(&subsystem).unwrap()
+    });
+    account.set_limit(first.geometry().order().bytes());
+    let held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
+    let mut acquire = second.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    drop(held);
+    let pages = subsystem.pages();
+    let _all: Vec<_> =
+        std::iter::from_fn(|| pages.alloc_block(Order::ZERO, Gfp::MEMALLOC, None).ok()).collect();
+    let result = poll(&mut acquire);
+    assert!(matches!(result, Some(Err(AllocError::Memory(_)))), "{result:?}");
 }
 
 #[test]

@@ -298,7 +298,7 @@ impl Cache {
         let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
         let again =
             |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
-        let result = self.reclaim(op, source, again);
+        let result = self.reclaim(op, source, source.error(), again);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -307,14 +307,16 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
+    /// Whatever helps against `error`, once each.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,
+        error: AllocError,
         again: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
         let again = || again(source).ok_or_else(|| source.error());
-        let mut result = Err(source.error());
+        let mut result = Err(error);
         if self.core.memory.pages.nodes() > 1 {
             result = again();
         }

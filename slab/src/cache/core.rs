@@ -33,7 +33,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
-use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
@@ -173,7 +173,8 @@ impl Core {
             match started {
                 // The page allocator took all there was, and left nothing for the rest.
                 Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
-                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                    let limited = config.pages.limited;
+                    config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
                 }
                 started => return started,
             }

@@ -58,7 +58,7 @@ mod slabs;
 pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
-pub use account::Account;
+pub use account::{Account, AccountInfo};
 #[cfg(not(any(loom, shuttle)))]
 pub use debugged::Validation;
 pub use live::{Live, Run, Runs};
@@ -218,6 +218,9 @@ struct Counts {
     handles: Counter,
     constructed: Counter,
     destructed: Counter,
+    /// Waits that ended, and nanoseconds of them.
+    waits: Counter,
+    waited: Counter,
     failures: Counter,
     corruptions: Counter,
     /// Of these, the ones whose free was counted before it was refused.

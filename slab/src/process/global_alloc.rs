@@ -42,7 +42,7 @@ use core::ptr::NonNull;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
@@ -181,6 +181,10 @@ fn start_here() -> Option<&'static Process> {
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
+        // The range has addresses for all of it, up to 4 TiB.
+        let zones = config.pages.nodes.len();
+        let share = (limit / PAGE_SIZE).min(1 << 30).div_ceil(zones) as u32;
+        config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
         config.pages = config.pages.limit(limit);
     }
     let guard_slots = config.guard_slots;
@@ -617,7 +621,7 @@ impl Uslab {
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
-            let mapped = core.huge.release();
+            let mapped = core.release_huge();
             core.shrink(&core.operation(What::Reclaim));
             mapped + core.memory.pages.release()
         })
