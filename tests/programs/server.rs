@@ -20,9 +20,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(server());
-        command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        Self::of(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
+    }
+    /// A program that says where it listens.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
         let (mut said, mut address) = (String::new(), None);
         while address.is_none() {
@@ -108,6 +110,16 @@ impl Client {
     fn bytes(&mut self, arguments: &[&[u8]]) -> Reply {
         self.send(&request(arguments));
         self.reply()
+    }
+    /// Sends the words of a text as arguments, to a server that may end: whether it has answered.
+    pub(crate) fn is_answered(&mut self, words: &str) -> bool {
+        let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
+        let sent = self.stream.write_all(&request(&arguments));
+        let answered = sent.is_ok() && self.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        if answered {
+            self.reply();
+        }
+        answered
     }
     /// Sends the words of a text as arguments.
     pub(crate) fn say(&mut self, words: &str) -> Reply {
