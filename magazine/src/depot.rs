@@ -44,6 +44,10 @@ impl Block {
     pub(crate) fn on_heap() -> Self {
         Self(NonNull::from(Box::leak(Box::new(Slot { next: None, magazine: Magazine::new() }))))
     }
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn address(&self) -> usize {
+        self.0.addr().get()
+    }
     fn slot(&self) -> &Slot {
         // SAFETY: written when the block was made; it is this owner's.
         unsafe { self.0.as_ref() }

@@ -1,6 +1,6 @@
 //! Waiting at a limit, on threads and in futures.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{READERS, assert_all_given_back, config, subsystem};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -48,6 +48,31 @@ fn below_the_limit_nobody_waits() {
     assert_eq!((*object, *cache.acquire_timeout(Duration::ZERO).unwrap()), (7, 7));
     drop(object);
     assert!(cache.info().in_magazines > 0, "the magazines are open");
+}
+
+#[test]
+fn frees_after_a_grace_period_are_in_no_hurry_once_nobody_waits() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let (full, mut objects) = at_the_limit(&subsystem);
+    let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    let defer = || {
+        let object = node.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { node.free_deferred(object) };
+        (0..1000).for_each(|_| uslab::rcu::advance());
+        node.info().deferred
+    };
+    assert_eq!(defer(), 1, "it is in a batch that is not full");
+    let mut waits = full.acquire(Gfp::KERNEL);
+    assert!(poll(&mut waits).is_none());
+    assert_eq!(defer(), 0, "somebody waits, though for another cache");
+    // SAFETY: allocated above, freed once.
+    unsafe { full.free(objects.pop().unwrap()) };
+    objects.push(poll(&mut waits).unwrap().unwrap());
+    assert_eq!(defer(), 1);
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { full.free(object) });
 }
 
 #[test]

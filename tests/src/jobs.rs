@@ -70,8 +70,8 @@ pub struct Ended {
     pub used: Duration,
 }
 
-/// Runs a command. It is killed once it has used so much CPU time, or has asked for none for so long: on a machine that does other
-/// things, too, the time that passes says little.
+/// Runs a command. It is killed once it has used so much CPU time, or next to none for so long without asking for more: on a machine
+/// that does other things, too, the time that passes says little.
 ///
 /// # Errors
 /// It cannot be started, or what it prints cannot be read.
@@ -80,21 +80,26 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let begun = Instant::now();
     let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
-    let (mut used, mut at) = (Duration::ZERO, begun);
-    let status = loop {
-        let now = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
-        if now > used || at.elapsed() >= limit && asks_for_cpu(child.id()) {
-            (used, at) = (now, Instant::now());
+    // Since when it is looked at, and what it had used by then.
+    let (mut at, mut before) = (begun, Duration::ZERO);
+    let (status, used) = loop {
+        let used = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
+        let status = child.try_wait()?;
+        if status.is_some() {
+            break (status, used);
         }
-        match child.try_wait()? {
-            None if used >= limit || at.elapsed() >= limit => {
-                child.kill()?;
-                child.wait()?;
-                break None;
-            }
-            None => std::thread::sleep(Duration::from_millis(2)),
-            status => break status,
+        let mut ends = used >= limit;
+        if at.elapsed() >= limit {
+            // What waits in vain may wake up now and then, and look.
+            ends |= (used - before) * 20 < at.elapsed() && !asks_for_cpu(child.id());
+            (at, before) = (Instant::now(), used);
         }
+        if ends {
+            child.kill()?;
+            child.wait()?;
+            break (None, used);
+        }
+        std::thread::sleep(Duration::from_millis(2));
     };
     let mut bytes = vec![];
     said.rewind()?;
@@ -134,6 +139,13 @@ mod tests {
         assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
         let ended = shell("echo here; exec sleep 1000", 0.3);
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
+    }
+
+    /// Each look was taken for work, and a mutant that waited for what never came ran on.
+    #[test]
+    fn what_only_wakes_up_and_looks_is_killed() {
+        let ended = shell("while sleep 0.2; do :; done", 1.0);
+        assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
     /// On a busy machine a process got no CPU for seconds, and was said to be out of time.

@@ -1,6 +1,6 @@
 //! What the verbs take.
 
-use super::engines::Length;
+use super::engines::TimeLimit;
 use super::plan::Plan;
 use super::record::Metric;
 use super::spec;
@@ -209,7 +209,7 @@ pub(super) struct SlurmArgs {
     pub(super) cpus: NonZeroU32,
     /// The longest a task may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS.
     #[arg(long, value_name = "TIME")]
-    pub(super) time: Option<Length>,
+    pub(super) time: Option<TimeLimit>,
     /// Memory of a task, as sbatch has it: 2G.
     #[arg(long, value_name = "SIZE", value_parser = word)]
     pub(super) memory: Option<String>,
@@ -255,10 +255,10 @@ pub(super) struct KubernetesArgs {
     /// The longest a pod may take: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. It is ended then, and its share goes on in another one, three
     /// times at most.
     #[arg(long, value_name = "TIME")]
-    pub(super) time: Option<Length>,
+    pub(super) time: Option<TimeLimit>,
     /// The longest all of the Job may take.
     #[arg(long, value_name = "TIME")]
-    pub(super) deadline: Option<Length>,
+    pub(super) deadline: Option<TimeLimit>,
     /// Write the Job that merges: one pod, to be applied after the other Job is done. CSV, Parquet and page go to /sweep, the report to
     /// its log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]

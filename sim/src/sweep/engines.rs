@@ -17,9 +17,9 @@ pub(super) fn many_tasks(shards: u64) -> String {
 
 /// How long something may take, in seconds: `3600` is `01:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Length(u32);
+pub(super) struct TimeLimit(u32);
 
-impl FromStr for Length {
+impl FromStr for TimeLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -45,7 +45,7 @@ impl FromStr for Length {
     }
 }
 
-impl fmt::Display for Length {
+impl fmt::Display for TimeLimit {
     /// As `sbatch` takes it: a number alone would be minutes there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(seconds) = self;
@@ -58,7 +58,7 @@ impl fmt::Display for Length {
 pub(super) struct Slurm<'a> {
     pub(super) shards: u64,
     pub(super) cpus: u32,
-    pub(super) time: Option<Length>,
+    pub(super) time: Option<TimeLimit>,
     pub(super) memory: Option<&'a str>,
     pub(super) partition: Option<&'a str>,
     pub(super) inputs: Option<&'a Path>,
@@ -148,8 +148,8 @@ pub(super) struct Kubernetes<'a> {
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
     /// Of a pod, and of the whole Job.
-    pub(super) time: Option<Length>,
-    pub(super) deadline: Option<Length>,
+    pub(super) time: Option<TimeLimit>,
+    pub(super) deadline: Option<TimeLimit>,
     /// One pod that merges, in the place of shares.
     pub(super) merge: bool,
 }
@@ -218,10 +218,10 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
             }
         }
     });
-    if let Some(Length(seconds)) = deadline {
+    if let Some(TimeLimit(seconds)) = deadline {
         job["spec"]["activeDeadlineSeconds"] = json!(seconds);
     }
-    if let Some(Length(seconds)) = time {
+    if let Some(TimeLimit(seconds)) = time {
         job["spec"]["template"]["spec"]["activeDeadlineSeconds"] = json!(seconds);
     }
     job
@@ -266,11 +266,11 @@ mod tests {
             ("1-00:00:01", 86_401, "24:00:01"),
             ("90", 90, "00:01:30"),
         ] {
-            let length: Length = text.parse().unwrap();
-            assert_eq!((length, &*length.to_string()), (Length(seconds), shown));
+            let limit: TimeLimit = text.parse().unwrap();
+            assert_eq!((limit, &*limit.to_string()), (TimeLimit(seconds), shown));
         }
         for text in ["", "0", "banana", "01:00", "01:60:00", "1-", "1-5", "-1", "99999999999"] {
-            assert!(text.parse::<Length>().unwrap_err().contains("01:00:00"), "{text}");
+            assert!(text.parse::<TimeLimit>().unwrap_err().contains("01:00:00"), "{text}");
         }
     }
 }

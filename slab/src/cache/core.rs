@@ -285,3 +285,22 @@ impl Core {
         self.tell(kind, memory, "kmalloc", self.cache_at(memory).map(Cache::name), None);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use core::cell::RefCell;
+
+    #[test]
+    fn half_as_many_pages_are_tried_again_down_to_the_least_and_no_fewer() {
+        let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
+        let started = Core::start_with_fewer_pages(config, |core| {
+            tried.borrow_mut().push(core.memory.frames().len() as usize);
+            Err::<(), _>(CacheError::Memory)
+        });
+        assert_eq!(started.err(), Some(StartError::Kmalloc));
+        let tried = tried.into_inner();
+        assert!(tried.len() > 2 && tried.is_sorted_by(|more, fewer| *more > *fewer), "{tried:?}");
+        assert!(tried[tried.len() - 2] > LEAST_PAGES && tried[tried.len() - 1] <= LEAST_PAGES, "{tried:?}");
+    }
+}

@@ -175,13 +175,11 @@ impl Cache {
             return Ok(ticket);
         }
     }
-    /// What is free somewhere comes to the slabs, and to who waits.
+    /// What is free somewhere comes to the slabs, and so to who waits.
     fn call_in(&self) {
         self.touch_charge();
         self.flush_deferred();
-        let op = &self.operation(What::Reclaim);
-        self.purge(op);
-        self.serve(op);
+        self.purge(&self.operation(What::Reclaim));
     }
 
     /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.

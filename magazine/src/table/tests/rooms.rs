@@ -308,3 +308,21 @@ fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
         assert!(head >= 2 * CAP, "{class:?}");
     }
 }
+
+/// Two threads that ask for a magazine's room at the same moment get two.
+#[test]
+fn rooms_of_magazines_that_threads_ask_for_at_once_are_apart() {
+    let (table, each) = (simulated(1, 2 << 20), if cfg!(miri) { 10 } else { 400 });
+    let take = || {
+        core::iter::from_fn(|| table.block(&Operation::new()))
+            .take(each)
+            .map(|block| block.address())
+            .collect()
+    };
+    let all: Vec<Vec<usize>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let apart: BTreeSet<_> = all.iter().flatten().collect();
+    assert_eq!(apart.len(), 4 * each);
+}
