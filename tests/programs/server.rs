@@ -210,6 +210,25 @@ fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
     assert_eq!(client.say("GET key"), string("value"));
 }
 
+#[test]
+fn a_server_whose_objects_are_watched_serves_as_any_other() {
+    let server = Server::start(&["--slab-debug", "FZPU,entry;FZP"]);
+    let mut client = server.client();
+    for n in 0..300_usize {
+        let (key, value) = (format!("key{}", n % 50), "v".repeat(n * n % 5000));
+        assert_eq!(client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]), Status("OK".into()));
+        assert_eq!(client.say(&format!("GET {key}")), string(&value));
+    }
+    let slabinfo = client.info("INFO slabinfo");
+    let of_entries = slabinfo.lines().find(|line| line.starts_with("entry ")).unwrap();
+    assert_eq!(
+        of_entries.split_whitespace().nth(3),
+        Some("64"),
+        "48 bytes, and their red zones: {of_entries}"
+    );
+    assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
+}
+
 /// More clients than connections may be: each is served when another one has gone.
 #[test]
 fn clients_beyond_the_limit_wait_for_their_turn() {
@@ -463,7 +482,9 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
 fn wrong_options_name_themselves() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 7] = [
+        (&["--slab-debug", "Q"], "expected letters of FZPUTA"),
+        (&["--memory", "box", "--slab-debug", "F"], "--slab-debug"),
         (&["--listen", "nowhere"], "--listen"),
         (&["--listen", &address], &address),
         (&["--memory", "paper"], "[possible values: uslab, box]"),

@@ -78,8 +78,12 @@ pub(crate) fn main() -> ExitCode {
                 |config| Config { slab_debug: options.slab_debug.clone().unwrap_or_default(), ..config };
             Caches::new(limit, options.max_clients, as_asked).and_then(|caches| run(caches, &options))
         }
-        Source::Box if options.max_memory.is_some() || options.max_clients.is_some() => {
-            let why = "--max-memory and --max-clients are limits of caches: --memory box has none";
+        Source::Box
+            if options.max_memory.is_some()
+                || options.max_clients.is_some()
+                || options.slab_debug.is_some() =>
+        {
+            let why = "--max-memory, --max-clients and --slab-debug are of caches: --memory box has none";
             Options::command().error(ErrorKind::ArgumentConflict, why).exit()
         }
         Source::Box => run(Heap, &options),

@@ -84,7 +84,13 @@ mod handler {
         if let (Some(address), Some(pool)) = (fault, unsafe { POOL.get().as_ref() })
             && pool.holds(address)
         {
-            let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
+            let mistake = pool.fault(address);
+            let tell = move || _ = write!(Stderr, "uslab: guard: {mistake}");
+            // A thread of Rust's has a stack for handlers, which is too small to look for names on.
+            match std::thread::Builder::new().spawn(tell) {
+                Ok(thread) => _ = thread.join(),
+                Err(_) => tell(),
+            }
             std::process::abort();
         }
         // SAFETY: put there before this was installed, and never taken.
