@@ -38,7 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let slab_debug = rules.parse()?;
             let harden = Harden { quarantine: quarantine.parse()?, seed: Some(1), ..Harden::OFF };
             let found = Config { slab_debug, harden, ..Config::default() };
-            serve(Caches::new(None, None, |config| Config { pages: config.pages, ..found.clone() })?)
+            // A core has zeros of what is reserved.
+            let as_asked = |config: Config| Config { pages: config.pages.limit(32 << 20), ..found.clone() };
+            serve(Caches::new(None, None, as_asked)?)
         }
         _ => Err("expected rules and bytes, or `heap`".into()),
     }
