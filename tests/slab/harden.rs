@@ -8,7 +8,12 @@ use uslab::{Config, CorruptionKind, Fork, Gfp, Harden, KmemCache, Limit, Malloc,
 use uslab_magazine::on_cpu;
 
 fn hardened(harden: Harden) -> (Subsystem, Heard) {
+    debugged(harden, "-")
+}
+/// The same with these rules of `slab_debug`.
+fn debugged(harden: Harden, rules: &str) -> (Subsystem, Heard) {
     let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, Heard::default());
+    config.slab_debug = rules.parse().unwrap();
     heard.listen(&mut config);
     on_cpu(0);
     (Subsystem::new(config).unwrap(), heard)
@@ -29,6 +34,85 @@ fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
 struct Freed(NonNull<u8>);
 // SAFETY: the test's objects, which no thread uses.
 unsafe impl Send for Freed {}
+
+/// Both want the bytes behind an object. Found: where free objects are poisoned without red zones, the poison was taken for a write behind
+/// what a malloc's caller had asked for.
+#[test]
+fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
+    let canaries = Harden { canaries: true, ..Harden::OFF };
+    for rules in ["-", "F", "U", "P", "PU", "Z", "ZP", "FZPU"] {
+        for harden in [canaries, Harden { zero_on_free: true, zero_on_alloc: true, ..canaries }, Harden::ALL]
+        {
+            let (subsystem, heard) = debugged(harden, rules);
+            let behind = if rules.contains('Z') { CorruptionKind::RedZone } else { CorruptionKind::Overflow };
+            let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
+            for round in 0..3 {
+                let all: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+                all.iter().for_each(|object| bytes(*object, 64).fill(7));
+                assert_eq!((cache.validate().errors(), kinds(&heard)), (0, vec![]), "{rules} {harden:?}");
+                // SAFETY: allocated above, freed once; what is written behind one of them is the error that is tested.
+                unsafe {
+                    all[round].add(64).write(0x12);
+                    all.into_iter().for_each(|object| cache.free(object));
+                }
+                assert_eq!(kinds(&heard), [behind], "{rules} {harden:?}");
+                assert_eq!(cache.validate().errors(), 0, "{rules} {harden:?}");
+            }
+            let malloc = Malloc::new(&subsystem).unwrap();
+            for size in [1, 20, 50, 100, 1000, 5000, 30_000, 40_000] {
+                let [first, second, third] =
+                    [(); 3].map(|()| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
+                // SAFETY: allocated above for these layouts; each is freed once.
+                unsafe {
+                    assert!(
+                        (size..=2 * size + 8).contains(&malloc.usable_size(first)),
+                        "{size} {rules} {harden:?}"
+                    );
+                    for memory in [first, second, third] {
+                        bytes(memory, malloc.usable_size(memory)).fill(7);
+                    }
+                    let smaller = malloc.realloc(first, size / 2 + 1).unwrap();
+                    bytes(smaller, malloc.usable_size(smaller)).fill(8);
+                    let larger = malloc.realloc(smaller, size + 7).unwrap();
+                    bytes(larger, malloc.usable_size(larger)).fill(9);
+                    malloc.free(larger);
+                    let other = malloc.realloc_sized(second, layout(size), size + 3, Gfp::ZERO).unwrap();
+                    assert!(bytes(other, size).iter().all(|byte| *byte == 7));
+                    malloc.free_sized(other, layout(size + 3));
+                    assert_eq!(kinds(&heard), [], "{size} {rules} {harden:?}");
+                    if (20..=5000).contains(&size) {
+                        third.add(malloc.usable_size(third)).write(0x12);
+                        malloc.free(third);
+                        assert_eq!(kinds(&heard), [behind], "{size} {rules} {harden:?}");
+                    } else {
+                        malloc.free(third);
+                    }
+                }
+            }
+            assert_eq!(kinds(&heard), [], "{rules} {harden:?}");
+            subsystem.shrink();
+            subsystem.check().unwrap();
+        }
+    }
+}
+
+/// Found: with canaries and without guard pages each of these frees was refused.
+#[test]
+fn a_block_of_pages_is_freed_by_its_size_beside_canaries() {
+    let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for size in [33_000, 40_000, 1 << 20] {
+        let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above; the first free is the error that is tested.
+        unsafe {
+            malloc.free_sized(memory, layout(size / 3));
+            assert_eq!(kinds(&heard), [CorruptionKind::WrongSize]);
+            malloc.free_sized(memory, layout(size));
+        }
+        assert_eq!(kinds(&heard), [], "{size}");
+    }
+    assert_eq!(subsystem.check().unwrap().large_pages, 0);
+}
 
 /// Its frees went straight to the magazines.
 #[test]

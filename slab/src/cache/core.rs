@@ -270,8 +270,7 @@ impl Core {
         self.profiler.freed(_memory);
     }
 
-    /// The cache that `memory` is an object of.
-    #[cfg(any(not(loom), crossbeam_loom))]
+    /// The cache in whose slab `memory` lies.
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())
@@ -302,15 +301,7 @@ impl Core {
     }
     #[cold]
     pub(crate) fn refuse_of(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.corrupt(&Corruption {
-            kind,
-            address: memory.addr().get(),
-            cache,
-            owner: None,
-            index: None,
-            #[cfg(not(any(loom, shuttle)))]
-            report: None,
-        });
+        self.tell(kind, memory, cache, self.cache_at(memory).map(Cache::name), None);
     }
 }
 

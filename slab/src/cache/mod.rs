@@ -272,7 +272,18 @@ impl Cache {
         #[cfg(not(any(loom, shuttle)))]
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
-            gdb::CacheSeen::new(&config.name, &config.geometry, config.hooks.is_some(), nodes, stacks)
+            let quarantine = config.per_cpu.quarantine_seen();
+            let tracks = checked.as_ref().map_or(0, Checked::tracks_seen);
+            let constructed = config.hooks.is_some();
+            gdb::CacheSeen::new(
+                &config.name,
+                &config.geometry,
+                constructed,
+                nodes,
+                stacks,
+                quarantine,
+                tracks,
+            )
         };
         Some(Arc::new_cyclic(|this| Self {
             #[cfg(not(any(loom, shuttle)))]

@@ -170,6 +170,11 @@ impl PerCpu {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
+    /// The same: the quarantine.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn quarantine_seen(&self) -> [usize; 2] {
+        self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
+    }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }

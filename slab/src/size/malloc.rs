@@ -481,7 +481,8 @@ impl Malloc {
         let fits = |size| fits_in_place(usable, size);
         let close =
             || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
-        let right = if self.tail > 0 && self.holds(memory) {
+        // A block of pages has no canary.
+        let right = if self.tail > 0 && self.core.cache_at(memory).is_some() {
             size == usable || size.max(1) == usable
         } else {
             same_class || size == usable || size == 0 || close()
