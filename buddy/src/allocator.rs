@@ -698,6 +698,22 @@ impl PageAllocator {
         // SAFETY: passed on.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
+    /// Gives the memory of a block's last page back and lets nobody touch it, or makes it accessible again, as zeros.
+    ///
+    /// # Safety
+    /// As [`protect`](Self::protect), of this page.
+    #[doc(hidden)]
+    pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
+        let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
+        let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
+        // SAFETY: passed on.
+        unsafe {
+            if on {
+                region.discard(page.clone());
+            }
+            region.protect(page, !on)
+        }
+    }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {

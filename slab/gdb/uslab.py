@@ -3,7 +3,7 @@
     (gdb) source slab/gdb/uslab.py
     (gdb) uslab caches            all caches: objects in use, kept in magazines and depots, free; slabs
     (gdb) uslab slab ADDRESS      the slab there, object by object
-    (gdb) uslab whatis ADDRESS    which object an address is of, and whether it is in use
+    (gdb) uslab whatis ADDRESS    which object an address is of, whether it is in use, and who allocated and freed it
     (gdb) uslab magazines CPU     what a CPU's stacks hold
     (gdb) uslab leaks [CACHE]     objects in use by cache, and which of them nothing in the process points to
 
@@ -17,11 +17,12 @@ gdb's Python runs this: `python3` by itself does not.
 import re
 import struct
 from collections import namedtuple
+from itertools import dropwhile, islice
 
 import gdb
 
 MAGIC = b"uslabgdb"
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 WORD = 8
 # Bytes of the side table for each page; bits of a bitmap that a frame has room for.
@@ -31,6 +32,9 @@ SUBSYSTEMS = 64
 ALLOCATED = 3
 # How an object is shown.
 IN_USE, IN_STACK, IN_DEPOT, FREE = "in use", "on the stack of CPU %d", "in the depot of node %d", "free in its slab"
+IN_QUARANTINE = "free in the quarantine"
+# Functions that are the allocator's own.
+OWN = re.compile(r"[<&]*(uslab|uslab_magazine|uslab_buddy|uslab_pool)(\[[0-9a-f]+\])?::(?!.*::tests::)")
 
 
 class Error(gdb.GdbError):
@@ -58,12 +62,18 @@ def half(address):
 Frames = namedtuple("Frames", "size link state head owner data")
 FrameList = namedtuple("FrameList", "size first len")
 Layer = namedtuple("Layer", "rounds next len magazine")
+Record = namedtuple("Record", "first size free when stack thread cpu")
+Depot = namedtuple("Depot", "address pieces piece head")
+Layouts = namedtuple("Layouts", "frame list layer record depot")
 SubsystemSeen = namedtuple("SubsystemSeen", "pages len frames side large caches place entry weak value cache bands")
 CacheSeen = namedtuple(
     "CacheSeen",
-    "name name_len object_size stride constructed full partial empty node nodes stack depot stacks_node stacks regions region cpus",
+    "name name_len object_size lead stride constructed full partial empty node nodes stack depot stacks_node stacks regions region cpus"
+    " quarantine quarantined tracks",
 )
 Slab = namedtuple("Slab", "page state objects inuse bits")
+# Who allocated or freed an object: a stack's number, a thread and a CPU.
+Track = namedtuple("Track", "stack thread cpu")
 
 
 def sections():
@@ -86,12 +96,14 @@ def subsystems():
             continue
         at = section.find(MAGIC)
         while at >= 0:
-            numbers = struct.unpack_from("<14Q", section, at + len(MAGIC))
-            if numbers[0] != VERSION:
-                raise Error("uslab: the process has version %d of this, the script knows %d" % (numbers[0], VERSION))
+            version, = struct.unpack_from("<Q", section, at + len(MAGIC))
+            if version != VERSION:
+                raise Error("uslab: the process has version %d of this, the script knows %d" % (version, VERSION))
             descriptions += 1
-            layouts = Frames(*numbers[1:7]), FrameList(*numbers[7:10]), Layer(*numbers[10:14])
-            listed = struct.unpack_from("<%dQ" % SUBSYSTEMS, section, at + len(MAGIC) + 14 * WORD)
+            numbers = iter(struct.unpack_from("<%dQ" % (24 + SUBSYSTEMS), section, at + len(MAGIC) + WORD))
+            parts = (Frames, FrameList, Layer, Record, Depot)
+            layouts = Layouts(*[part(*islice(numbers, len(part._fields))) for part in parts])
+            listed = list(numbers)
             found += [(layouts, seen) for seen in listed if seen]
             at = section.find(MAGIC, at + 1)
     if not descriptions:
@@ -102,7 +114,7 @@ def subsystems():
 class Subsystem:
     def __init__(self, number, layouts, seen):
         self.number = number
-        self.frame, self.list, self.layer = layouts
+        self.frame, self.list, self.layer, self.record, self.depot = layouts
         self.seen = SubsystemSeen(*words(seen, len(SubsystemSeen._fields)))
         first, count = words(self.seen.caches + self.seen.place, 2)
         self.caches = []
@@ -164,7 +176,7 @@ class Cache:
 
     def objects_in(self, slab):
         """Addresses, and whether each is out: with a user, or in a magazine."""
-        start = self.subsystem.address_of(slab.page)
+        start = self.subsystem.address_of(slab.page) + self.seen.lead
         for i in range(slab.objects):
             yield start + i * self.seen.stride, bool(slab.bits >> i & 1)
 
@@ -190,9 +202,14 @@ class Cache:
             yield words(slot + layer.magazine, half(slot + layer.len))
             slot = word(slot + layer.next)
 
+    def quarantine(self):
+        """Freed objects that are kept from use."""
+        places = words(self.seen.quarantine, self.seen.quarantined) if self.seen.quarantined else ()
+        return [object for object in places if object]
+
     def kept(self):
         """What is in magazines: for each object where."""
-        kept = {}
+        kept = dict.fromkeys(self.quarantine(), IN_QUARANTINE)
         for cpu in range(self.seen.cpus):
             kept.update((object, IN_STACK % cpu) for object in self.stack(cpu))
         for node in range(self.seen.stacks):
@@ -209,20 +226,68 @@ class Cache:
                     yield object
 
 
+    def at(self, address):
+        """The slab that an address of the cache lies in, the number of the object there, and which byte of that it is."""
+        of = self.subsystem
+        slab = of.slab_at(half(of.frame_at(of.page_of(address)) + of.frame.head))
+        return slab, *divmod(address - of.address_of(slab.page) - self.seen.lead, self.seen.stride)
+
+    def tracks(self, address):
+        """Who allocated the object at an address and who freed it, as far as that is known."""
+        slab, index, _ = self.at(address)
+        block = word(self.seen.tracks + slab.page * WORD) if self.seen.tracks else 0
+        if not block or not 0 <= index < slab.objects:
+            return None, None
+        of = self.subsystem.record
+        deeds = [block + of.first + index * of.size + free for free in (0, of.free)]
+        return [Track(*[half(deed + part) for part in (of.stack, of.thread, of.cpu)]) if word(deed + of.when) else None
+                for deed in deeds]
+
+
+def function_at(address):
+    """The name of the function that a call returns to, and its line, where they are known."""
+    # The call is before what it returns to.
+    symbol = gdb.execute("with print asm-demangle on -- info symbol 0x%x" % (address - 1), to_string=True)
+    name = re.match(r"(.+?)(?:::h[0-9a-f]{16})?(?: \+ \d+)? in section", symbol)
+    line = gdb.find_pc_line(address - 1)
+    where = " (%s:%d)" % (line.symtab.filename, line.line) if line.symtab and line.line else ""
+    return (name[1] if name else "0x%x" % address) + where
+
+
+def stack_of(subsystem, number):
+    """The functions of a call stack, the innermost first, without the allocator's own."""
+    depot = subsystem.depot
+    if not number:
+        return ["no stack"]
+    record = word(depot.address + depot.pieces + number // depot.piece * WORD) + number % depot.piece * WORD
+    count = word(record + WORD) >> 32
+    names = [function_at(address) for address in words(record + depot.head * WORD, count)]
+    outer = list(dropwhile(OWN.match, names))
+    return outer or names
+
+
+def tracks_of(address):
+    """Who allocated the object at an address and who freed it, in lines."""
+    subsystem, cache, _ = slab_of(address)
+    for deed, track in zip(("allocated", "freed"), cache.tracks(address) if cache else ()):
+        if track:
+            yield "%s by thread %d on CPU %d:" % (deed, track.thread, track.cpu)
+            yield from ("  " + function for function in stack_of(subsystem, track.stack))
+
+
 def slab_of(address):
     """The subsystem, the cache and the slab that an address lies in; the cache is None in a block of pages."""
     for subsystem in subsystems():
         page = subsystem.page_of(address)
         if page is None:
             continue
-        frame = subsystem.frame_at(page)
         try:
             owner = subsystem.owner_of(page)
         except gdb.MemoryError:
             owner = 0
         cache = subsystem.by_address.get(owner)
         if cache:
-            return subsystem, cache, subsystem.slab_at(half(frame + subsystem.frame.head))
+            return subsystem, cache, cache.at(address)[0]
         return subsystem, None, owner
     return None, None, None
 
@@ -238,11 +303,13 @@ def whatis(address):
             return "0x%x: in a block of pages that is no slab, %s" % (address, where)
         return "0x%x: in no object, %s" % (address, where)
     start = subsystem.address_of(slab.page)
-    index, inside = divmod(address - start, cache.seen.stride)
+    _, index, inside = cache.at(address)
     where = "slab 0x%x of cache %s, subsystem %d" % (start, cache.name, subsystem.number)
+    if index < 0:
+        return "0x%x: before the first object of %s" % (address, where)
     if index >= slab.objects:
         return "0x%x: behind the last object of %s" % (address, where)
-    object = start + index * cache.seen.stride
+    object = address - inside
     state = FREE
     if slab.bits >> index & 1:
         state = cache.kept().get(object, IN_USE)
@@ -285,10 +352,12 @@ class Verb(gdb.Command):
 
 
 class Caches(Verb):
-    """uslab caches: of each cache that ever had a slab now, objects in use, in stacks, in depots and free in slabs; slabs."""
+    """uslab caches: of each cache that has a slab now, objects in use, in stacks, in depots and free in slabs; slabs; freed objects that
+    are kept from use."""
 
     def run(self, argument):
-        rows = [("cache", "subsystem", "in use", "stacks", "depots", "free", "size", "full", "partial", "empty")]
+        rows = [("cache", "subsystem", "in use", "stacks", "depots", "free", "size", "full", "partial", "empty",
+                 "quarantine")]
         for subsystem in subsystems():
             for cache in subsystem.caches:
                 slabs = list(cache.slabs())
@@ -299,9 +368,10 @@ class Caches(Verb):
                 depots = sum(len(magazine) for node in nodes for magazine in cache.depot(node))
                 out = sum(slab.inuse for slab in slabs)
                 free = sum(slab.objects for slab in slabs) - out
+                kept = len(cache.quarantine())
                 states = [sum(slab.state == state for slab in slabs) for state in ("full", "partial", "empty")]
-                rows.append((cache.name, subsystem.number, out - stacks - depots, stacks, depots, free,
-                             cache.seen.object_size, *states))
+                rows.append((cache.name, subsystem.number, out - stacks - depots - kept, stacks, depots, free,
+                             cache.seen.object_size, *states, kept))
         table(rows)
 
 
@@ -322,16 +392,17 @@ class SlabAt(Verb):
             cache.seen.object_size, cache.seen.stride))
         letters = ["." if not out else "m" if object in kept else "U" for object, out in cache.objects_in(slab)]
         for i in range(0, len(letters), 64):
-            object = subsystem.address_of(slab.page) + i * cache.seen.stride
+            object = subsystem.address_of(slab.page) + cache.seen.lead + i * cache.seen.stride
             print("0x%x %s" % (object, "".join(letters[i:i + 64])))
         print("U in use, m in a magazine, . free")
 
 
 class WhatIs(Verb):
-    """uslab whatis ADDRESS: which object an address is of, and whether it is in use."""
+    """uslab whatis ADDRESS: which object an address is of, and whether it is in use; with slab_debug=U who allocated and who freed it."""
 
     def run(self, argument):
-        print(whatis(address_of(argument)))
+        address = address_of(argument)
+        print(whatis(address), *tracks_of(address), sep="\n")
 
 
 class Magazines(Verb):
@@ -364,7 +435,7 @@ def mappings():
 
 
 class Leaks(Verb):
-    """uslab leaks [CACHE]: objects in use by cache, and those of them that nothing points to.
+    """uslab leaks [CACHE]: objects in use by cache, and those of them that nothing points to; with slab_debug=U who allocated these.
 
     Whatever looks like an address counts, also into the middle of an object: in registers, in stacks, in variables, in other memory that
     the process may write to, in free objects that stay constructed, and in objects that are reached themselves. So each that is named is unreachable, unless its address is
@@ -398,10 +469,24 @@ class Leaks(Verb):
             lost += [(object, cache) for object in unreachable]
             rows.append((cache.name, cache.subsystem.number, len(own), len(own) * cache.seen.stride, len(unreachable)))
         table(rows)
-        for object, cache in lost[:20]:
-            print("0x%x of cache %s: unreachable" % (object, cache.name))
+        by_holder = {}
+        for object, cache in lost:
+            by_holder.setdefault((cache, self.allocated(object, cache)), []).append(object)
+        left = 20
+        for (cache, stack), own in sorted(by_holder.items(), key=lambda row: -len(row[1])):
+            for object in own[:left]:
+                print("0x%x of cache %s: unreachable" % (object, cache.name))
+            if own[:left] and stack:
+                print("%d of them allocated by:" % len(own), *stack_of(cache.subsystem, stack), sep="\n  ")
+            left -= len(own[:left])
         if len(lost) > 20:
             print("and %d others" % (len(lost) - 20))
+
+    @staticmethod
+    def allocated(object, cache):
+        """The number of the stack that allocated an object; None if it is not known."""
+        track = cache.tracks(object)[0]
+        return track.stack if track else None
 
     def reached(self, objects, ranges):
         # A cache's slabs by page: which object an address lies in is arithmetic then.
@@ -409,7 +494,7 @@ class Leaks(Verb):
         for cache in set(objects.values()):
             start_of = cache.subsystem.address_of
             for slab in cache.slabs():
-                start = start_of(slab.page)
+                start = start_of(slab.page) + cache.seen.lead
                 for page in range(start // PAGE, (start + slab.objects * cache.seen.stride + PAGE - 1) // PAGE):
                     slabs[page] = (start, cache.seen.stride)
         reached, waiting = set(), []

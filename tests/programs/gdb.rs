@@ -2,21 +2,29 @@
 //! processes, these tests are skipped.
 
 use crate::server::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use uslab_tests::{libuslab, server, workspace};
+use uslab_tests::{faulty_server, libuslab, server, workspace};
 
-/// What gdb printed; `None` if it is not there, or not allowed to look.
-fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
+/// gdb with the script, and commands.
+fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     // 4 GiB of a file, in units of 512 bytes: a core that has what is only reserved would fill the disk.
     let mut gdb = Command::new("sh");
     gdb.args(["-c", "ulimit -f 8388608 && exec \"$0\" \"$@\"", "gdb"]);
     gdb.args(["-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-load no"]);
     gdb.args(arguments).args(["-ex", "source slab/gdb/uslab.py"]);
     gdb.args(commands.iter().flat_map(|command| ["-ex", command]));
-    let output = match gdb.current_dir(workspace()).stdin(Stdio::null()).output() {
+    gdb.current_dir(workspace()).stdin(Stdio::null());
+    gdb
+}
+
+/// What gdb printed; `None` if it is not there, or not allowed to look.
+fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
+    let output = match with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
             println!("SKIPPED: no gdb");
             return None;
@@ -62,6 +70,8 @@ fn a_core_of_the_server_is_read() {
     }
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
+    // As it is now: else its reaper takes from the magazines while gdb starts.
+    kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGSTOP).unwrap();
     let pid = running.process.id().to_string();
     if gdb(&["-p", &pid], &[&format!("gcore {}", core.display())]).is_none() {
         return;
@@ -109,6 +119,82 @@ fn a_core_of_the_server_is_read() {
     let said = gdb(&core, &[&format!("uslab whatis {slab}+{}", used * stride)]).unwrap();
     assert!(said.contains(" of cache entry, subsystem 0: in use\n"), "{said}");
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
+}
+
+/// The server writes to a value that it has freed, and ends: the core says whose memory that was, and what was lost before.
+#[test]
+fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
+    let mut command = Command::new(faulty_server());
+    let mut server =
+        Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=32m").stderr(Stdio::piped()));
+    let mut client = server.client();
+    let value = "v".repeat(100);
+    client.say(&format!("SET key {value}"));
+    client.say("MISTAKE leak");
+    let dir = tempfile::tempdir().unwrap();
+    let core = dir.path().join("core").display().to_string();
+    let (pid, gcore) = (server.process.id().to_string(), format!("gcore {core}"));
+    // It goes on under the debugger, and stops when it ends itself.
+    let commands = ["echo ATTACHED\\n", "handle SIGUSR1 nostop", "continue", &gcore];
+    let Ok(mut debugger) = with_script(&["-p", &pid], &commands).stdout(Stdio::piped()).spawn() else {
+        return;
+    };
+    let mut lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line == "ATTACHED");
+    client.is_answered("MISTAKE write_after_free");
+    let mut renewed = (0..1000).flat_map(|n| [format!("SET other{n} {value}"), format!("DEL other{n}")]);
+    assert!(renewed.any(|request| !client.is_answered(&request)), "it was not noticed");
+    println!("{}", lines.collect::<Vec<_>>().join("\n"));
+    debugger.wait().unwrap();
+    let mut report = String::new();
+    server.process.stderr.take().unwrap().read_to_string(&mut report).unwrap();
+    if !Path::new(&core).exists() {
+        println!("SKIPPED: no gdb, or it may not look at other processes");
+        return;
+    }
+    println!("{report}core: {} KiB", std::fs::metadata(&core).unwrap().len() >> 10);
+
+    let culprit = word(&report, "\nObject ");
+    let (program, whatis, slab) =
+        (faulty_server(), format!("uslab whatis {culprit}+7"), format!("uslab slab {culprit}"));
+    let core = [program.to_str().unwrap(), &core];
+    let said = gdb(&core, &[&whatis]).unwrap();
+    assert!(said.contains(&format!(": byte 7 of object {culprit} (")), "{said}");
+    assert_eq!(word(&said, "of cache "), "malloc-112,");
+    let allocated = said.split_once("\nallocated by thread ").expect("who allocated it").1;
+    let (allocated, freed) = allocated.split_once("\nfreed by thread ").expect("who freed it");
+    assert!(allocated.contains("Store"), "{said}");
+    assert!(freed.contains("mistakes::removed") || freed.contains("mistakes::make"), "{said}");
+
+    let said = gdb(&core, &[&slab]).unwrap();
+    let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&said, before));
+    let number = |hex: &str| usize::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
+    // Among red zones: no object begins where its slab does.
+    let offset = number(culprit) - number(start);
+    assert!(offset % apart.parse::<usize>().unwrap() != 0, "{said}");
+    let letters = said.lines().find(|line| line.starts_with("0x")).unwrap();
+    assert_eq!(number(word(letters, "0x")), number(start) + offset % apart.parse::<usize>().unwrap());
+
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let magazines: Vec<_> = (0..cpus).map(|cpu| format!("uslab magazines {cpu}")).collect();
+    let commands = ["echo CACHES\\n", "uslab caches", "echo LEAKS\\n", "uslab leaks", "echo MAGAZINES\\n"];
+    let said =
+        gdb(&core, &[&commands[..], &magazines.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    let said = said.unwrap();
+    // Those of the heap have the same names, in subsystem 0.
+    let row = |table: &str, cache: &str| {
+        let rows = said.split_once(&format!("{table}\n")).unwrap().1.lines().map(str::split_whitespace);
+        let mut found = rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.starts_with(&[cache, "1"]));
+        found.next().unwrap().into_iter().skip(2).map(|cell| cell.parse().unwrap()).collect::<Vec<usize>>()
+    };
+    // The last column is the quarantine.
+    assert!((10..=4096 / 112).contains(row("CACHES", "malloc-112").last().unwrap()), "{said}");
+    let [in_use, _, unreachable] = row("LEAKS", "malloc-256")[..] else { panic!("{said}") };
+    // Some may look as if something pointed to them.
+    assert!((50..60).contains(&in_use) && (40..=50).contains(&unreachable), "{said}");
+    let (_, holders) = said.split_once("of cache malloc-256: unreachable\n").expect("some are named");
+    let holder = holders.split_once(" of them allocated by:\n").expect("who allocated them").1;
+    assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{said}");
 }
 
 /// A C program under the library, once it has said a line.

@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod examples;
+mod faulty_server;
 mod gdb;
 mod preload;
 mod security;

@@ -20,9 +20,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(server());
-        command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        Self::of(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
+    }
+    /// A program that says where it listens.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
         let (mut said, mut address) = (String::new(), None);
         while address.is_none() {
@@ -108,6 +110,16 @@ impl Client {
     fn bytes(&mut self, arguments: &[&[u8]]) -> Reply {
         self.send(&request(arguments));
         self.reply()
+    }
+    /// Sends the words of a text as arguments, to a server that may end: whether it has answered.
+    pub(crate) fn is_answered(&mut self, words: &str) -> bool {
+        let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
+        let sent = self.stream.write_all(&request(&arguments));
+        let answered = sent.is_ok() && self.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        if answered {
+            self.reply();
+        }
+        answered
     }
     /// Sends the words of a text as arguments.
     pub(crate) fn say(&mut self, words: &str) -> Reply {
@@ -196,6 +208,25 @@ fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
     assert!(pages[1].contains("tokio_busy_seconds_total "));
     assert!(!pages[1].contains(r#"heap="malloc""#), "the malloc is another one's");
     assert_eq!(client.say("GET key"), string("value"));
+}
+
+#[test]
+fn a_server_whose_objects_are_watched_serves_as_any_other() {
+    let server = Server::start(&["--slab-debug", "FZPU,entry;FZP"]);
+    let mut client = server.client();
+    for n in 0..300_usize {
+        let (key, value) = (format!("key{}", n % 50), "v".repeat(n * n % 5000));
+        assert_eq!(client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]), Status("OK".into()));
+        assert_eq!(client.say(&format!("GET {key}")), string(&value));
+    }
+    let slabinfo = client.info("INFO slabinfo");
+    let of_entries = slabinfo.lines().find(|line| line.starts_with("entry ")).unwrap();
+    assert_eq!(
+        of_entries.split_whitespace().nth(3),
+        Some("64"),
+        "48 bytes, and their red zones: {of_entries}"
+    );
+    assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
 
 /// More clients than connections may be: each is served when another one has gone.
@@ -451,7 +482,9 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
 fn wrong_options_name_themselves() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 7] = [
+        (&["--slab-debug", "Q"], "expected letters of FZPUTA"),
+        (&["--memory", "box", "--slab-debug", "F"], "--slab-debug"),
         (&["--listen", "nowhere"], "--listen"),
         (&["--listen", &address], &address),
         (&["--memory", "paper"], "[possible values: uslab, box]"),

@@ -12,6 +12,8 @@ use uslab::{
 };
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Mutex;
+#[cfg(target_os = "linux")]
+use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// What a handler was told: a line, and the report.
 #[derive(Clone, Default)]
@@ -51,11 +53,13 @@ unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
     unsafe { object.offset(at).write(byte) };
 }
 
-/// The situations of SLUB's KUnit tests, by their names, with the errors that these expect: each damage is one, and each repair.
+/// The situations of SLUB's KUnit tests, by their names, with the errors that these expect: each damage is one, and each repair. Linux 7.1
+/// has eleven, and all are here. The twelfth, the zone to the left, is ours: SLUB's tests write behind objects only.
 ///
-/// Two differ. `next_pointer` breaks and mends the pointer of a free list that lies in a free object: 3, 2 and 0 errors. Here no pointer
-/// lies in any object; the same word is poison, which is 2 errors, repaired, and 0. `kmalloc_kfree_nolock` allocates in an interrupt;
-/// a handler of a signal must not, so other threads do.
+/// Two have no counterpart to the letter. `next_pointer` breaks and mends the pointer of a free list that lies in a free object: 3, 2 and
+/// 0 errors. Here no pointer lies in any object; the same word is poison, which is 2 errors, repaired, and 0. In `kmalloc_kfree_nolock`
+/// an interrupt allocates and frees while what it interrupted does. What interrupts a thread here is a handler of a signal, and
+/// it must not: the thread may hold a lock of the allocator's. The nearest is a handler that has another thread do it at once.
 mod slub_kunit {
     use super::*;
 
@@ -207,6 +211,61 @@ mod slub_kunit {
             kmalloc.free(moved);
         }
         assert!(reports.take().is_empty());
+    }
+
+    /// How many allocations the handler has asked for.
+    #[cfg(target_os = "linux")]
+    static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn kmalloc_kfree_nolock() {
+        use nix::sys::pthread::{pthread_kill, pthread_self};
+        use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+        extern "C" fn interrupt(_: std::ffi::c_int) {
+            // Relaxed: a count.
+            WANTED.fetch_add(1, Relaxed);
+        }
+        let (subsystem, reports) = listening("FZP");
+        let (kmalloc, done) = (subsystem.kmalloc(), AtomicBool::new(false));
+        let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler counts, and nothing else.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        let interrupted = pthread_self();
+        let served = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                on_cpu(1);
+                let mut served = 0;
+                // Relaxed: counts and a flag; the thread that is interrupted waits for this one.
+                while !done.load(Relaxed) {
+                    pthread_kill(interrupted, Signal::SIGURG).unwrap();
+                    while served < WANTED.load(Relaxed) {
+                        let object = kmalloc.alloc(1 + served % 600, Gfp::KERNEL).unwrap();
+                        // SAFETY: allocated above, freed once.
+                        unsafe { kmalloc.free(object) };
+                        served += 1;
+                    }
+                }
+                served
+            });
+            for round in 0..100 {
+                let objects: Vec<_> = (0..1000)
+                    .map(|i| kmalloc.alloc(1 + (i * 37 + round) % 600, Gfp::KERNEL).unwrap())
+                    .collect();
+                // SAFETY: allocated above, freed once.
+                objects.into_iter().for_each(|object| unsafe { kmalloc.free(object) });
+            }
+            done.store(true, Relaxed);
+            other.join().unwrap()
+        });
+        println!("{served} allocations were asked for by a handler");
+        assert!(served > 0);
+        for class in SizeClass::all() {
+            assert_eq!(kmalloc.cache(KmallocKind::Normal, class).validate().errors(), 0);
+        }
+        assert!(reports.take().is_empty());
+        subsystem.check().unwrap();
     }
 
     #[test]
@@ -376,14 +435,28 @@ fn objects_in_use_are_told_by_call_stack() {
     assert!(traces.to_string().starts_with("     30 waste=0 age="), "{traces}");
     assert!(traces.0[0].stack.to_string().contains("the_one_who_allocates"), "{traces}");
     assert!(traces.0[0].cpus.iter().eq(&[0]));
+    // The same as JSON, a row each with all that the text says.
     let json = serde_json::to_value(&traces).unwrap();
-    let functions = json[0]["stack"].as_array().unwrap();
-    assert!(functions.iter().any(|name| name.as_str().unwrap().contains("the_one_who_allocates")), "{json}");
+    assert_eq!(json.as_array().unwrap().len(), 2);
+    for (row, trace) in json.as_array().unwrap().iter().zip(&traces.0) {
+        let numbers = ["count", "waste", "age_min", "age_mean", "age_max", "thread_min", "thread_max"];
+        let said = numbers.map(|name| row[name].as_u64().unwrap());
+        let threads = [trace.thread_min, trace.thread_max].map(u64::from);
+        assert_eq!(said[..5], [trace.count, trace.waste, trace.age_min, trace.age_mean, trace.age_max]);
+        assert_eq!((&said[5..], &row["cpus"]), (&threads[..], &serde_json::json!([0])));
+        let functions: Vec<_> =
+            row["stack"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let shown: String = functions.iter().map(|name| format!("  {name}\n")).collect();
+        assert_eq!(shown, trace.stack.to_string());
+    }
+    assert!(json[0]["stack"].to_string().contains("the_one_who_allocates"), "{json}");
     held.into_iter().for_each(|object| the_one_who_frees(&cache, object));
     assert!(cache.alloc_traces().0.is_empty());
     let again = cache.alloc(Gfp::KERNEL).unwrap();
     let frees = cache.free_traces();
     assert!(frees.0.len() == 1 && frees.to_string().contains("the_one_who_frees"), "{frees}");
+    let json = serde_json::to_value(&frees).unwrap();
+    assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("the_one_who_frees"), "{json}");
     the_one_who_frees(&cache, again);
 }
 

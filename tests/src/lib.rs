@@ -80,6 +80,15 @@ pub fn server() -> PathBuf {
     built(&ONCE, &["--example", "server"], "examples/server")
 }
 
+/// The same of the example server that makes mistakes.
+///
+/// # Panics
+/// As [`uslab`].
+pub fn faulty_server() -> PathBuf {
+    static ONCE: Once = Once::new();
+    built(&ONCE, &["--example", "faulty_server"], "examples/faulty_server")
+}
+
 /// The same of any example.
 ///
 /// # Panics

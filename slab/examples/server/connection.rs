@@ -5,9 +5,10 @@ use super::command::{Then, execute};
 use super::memory::Memory;
 use super::protocol::{Failure, Parser, Replies};
 use super::store::Store;
-use std::io;
+use std::io::{self, Write};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 /// So many bytes of replies are sent before the next request is carried out.
 const ENOUGH: usize = 32 << 10;
@@ -84,11 +85,32 @@ impl<M: Memory> Connection<M> {
     }
 }
 
+/// Serves all who come, for ever.
+pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(async {
+                    // A small reply should not wait for the next one.
+                    _ = stream.set_nodelay(true);
+                    // That a client went in the middle of something is its own affair.
+                    _ = serve(store, stream).await;
+                });
+            }
+            // No descriptor is left, perhaps: some client may go.
+            Err(error) => {
+                _ = writeln!(io::stderr(), "server: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
 /// Serves a client, when it is its turn, until it goes or sends what is no request.
 ///
 /// # Errors
 /// The connection breaks, or there is no memory for it.
-pub(crate) async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
+async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
     // A pool: with `--max-clients` this waits for its turn.
     let mut connection = memory.connection().await.map_err(io::Error::other)?;

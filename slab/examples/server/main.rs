@@ -30,9 +30,10 @@ use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
+use uslab::Config;
+use uslab::debug::flags::DebugRules;
 
 /// A key-value server on object caches. It speaks the protocol of Redis, has no passwords and saves nothing.
 #[derive(Debug, Parser)]
@@ -49,6 +50,9 @@ struct Options {
     /// Clients that are served at a time, at most one more for each slab of connections; those beyond wait for their turn
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: Option<u32>,
+    /// Look for mistakes with the objects of which caches: FZPU, or FZ,entry;U,malloc-*
+    #[arg(long, value_name = "RULES")]
+    slab_debug: Option<DebugRules>,
     /// Serve a page for Prometheus there, of the caches and of tokio's runtime
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -70,10 +74,16 @@ pub(crate) fn main() -> ExitCode {
     let result = match options.memory {
         Source::Uslab => {
             let limit = options.max_memory.map(|mib| mib as usize * (1 << 20));
-            Caches::new(limit, options.max_clients).and_then(|caches| run(caches, &options))
+            let as_asked =
+                |config| Config { slab_debug: options.slab_debug.clone().unwrap_or_default(), ..config };
+            Caches::new(limit, options.max_clients, as_asked).and_then(|caches| run(caches, &options))
         }
-        Source::Box if options.max_memory.is_some() || options.max_clients.is_some() => {
-            let why = "--max-memory and --max-clients are limits of caches: --memory box has none";
+        Source::Box
+            if options.max_memory.is_some()
+                || options.max_clients.is_some()
+                || options.slab_debug.is_some() =>
+        {
+            let why = "--max-memory, --max-clients and --slab-debug are of caches: --memory box has none";
             Options::command().error(ErrorKind::ArgumentConflict, why).exit()
         }
         Source::Box => run(Heap, &options),
@@ -102,26 +112,6 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
         // On a worker, as the clients: this thread only waits.
-        Ok(tokio::spawn(accept(store, listener)).await?)
+        Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
-}
-
-async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(async {
-                    // A small reply should not wait for the next one.
-                    _ = stream.set_nodelay(true);
-                    // That a client went in the middle of something is its own affair.
-                    _ = connection::serve(store, stream).await;
-                });
-            }
-            // No descriptor is left, perhaps: some client may go.
-            Err(error) => {
-                _ = writeln!(std::io::stderr(), "server: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
 }

@@ -84,17 +84,18 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Caches whose keys, values and table have `limit` bytes at most, and about so many connections.
+    /// Caches whose keys, values and table have `limit` bytes at most, and about so many connections; both subsystems `as_asked`.
     pub(crate) fn new(
         limit: Option<usize>,
         max_clients: Option<u32>,
+        as_asked: impl Fn(Config) -> Config,
     ) -> Result<&'static Self, Box<dyn Error>> {
         let pages = PageConfig::default_for(Cpus::os());
-        let data = Subsystem::new(Config::new(match limit {
+        let data = Subsystem::new(as_asked(Config::new(match limit {
             Some(bytes) => pages.limit(bytes),
             None => pages,
-        }))?;
-        let clients = Subsystem::new(Config::default())?;
+        })))?;
+        let clients = Subsystem::new(as_asked(Config::default()))?;
         let strings: &'static Malloc = Box::leak(Box::new(Malloc::new(&data)?));
         let buffered: &'static Malloc = Box::leak(Box::new(Malloc::new(&clients)?));
         let entries = ObjectCache::builder("entry").ctor(move || Entry::new_in(strings)).reset(Entry::reset);

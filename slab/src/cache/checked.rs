@@ -32,6 +32,12 @@ impl Checked {
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
         self.tags.is_out(object, self.tag)
     }
+    /// For debuggers: the table of records; 0 if there are none.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn tracks_seen(&self) -> usize {
+        let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
+        if has_records { self.tags.tracks.place() } else { 0 }
+    }
 }
 
 /// What is done about the objects of a cache beside checking frees.

@@ -13,7 +13,7 @@ use crate::debug::gdb;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
-use crate::debug::profile::{NotStarted, Profiler};
+use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -41,6 +41,8 @@ use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
+/// What is named where no cache is known.
+pub(crate) const NO_CACHE: &str = "kmalloc";
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
 
@@ -237,12 +239,24 @@ impl Core {
     /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
     #[cfg(not(loom))]
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
-        self.profiler.start(rate, seed, || self.memory.pages.tables().close_inlined(true))
+        self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
+    }
+    /// The same, and whether samples of a malloc may have memory of their own.
+    #[cfg(not(loom))]
+    pub(crate) fn start_profile_with(
+        &self,
+        rate: usize,
+        seed: Option<u64>,
+        own: bool,
+    ) -> Result<(), NotStarted> {
+        let own = own.then_some(|| Own::new(self.backend, &self.faults));
+        self.profiler
+            .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
     #[cfg(not(loom))]
     pub(crate) fn stop_profile(&self) -> bool {
-        self.profiler.stop(|| _ = self.memory.pages.tables().close_inlined(false))
+        self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
     /// Memory that is no object is about to be handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
@@ -256,8 +270,7 @@ impl Core {
         self.profiler.freed(_memory);
     }
 
-    /// The cache that `memory` is an object of.
-    #[cfg(any(not(loom), crossbeam_loom))]
+    /// The cache in whose slab `memory` lies.
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())
@@ -284,15 +297,11 @@ impl Core {
     }
     #[cold]
     pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.corrupt(&Corruption {
-            kind,
-            address: memory.addr().get(),
-            cache: "kmalloc",
-            owner: None,
-            index: None,
-            #[cfg(not(any(loom, shuttle)))]
-            report: None,
-        });
+        self.refuse_of(NO_CACHE, kind, memory);
+    }
+    #[cold]
+    pub(crate) fn refuse_of(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
+        self.tell(kind, memory, cache, self.cache_at(memory).map(Cache::name), None);
     }
 }
 

@@ -112,6 +112,9 @@ impl Cache {
     /// Does what is to be done with the object, and then what a free does otherwise, be it with objects that were freed before:
     /// `missed` is for where there is no place on a stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
+        if self.free_sample(object) {
+            return;
+        }
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
@@ -127,6 +130,15 @@ impl Cache {
         });
     }
 
+    /// Takes it back if it is a sample of the guard, which lies in no slab.
+    #[inline(always)]
+    pub(super) fn free_sample(&self, _object: NonNull<u8>) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        return self.config.guarded && self.core.free_sample(_object, self.name());
+        #[cfg(any(loom, shuttle))]
+        false
+    }
+
     /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
     /// is back.
     #[inline(always)]
@@ -138,13 +150,6 @@ impl Cache {
         });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
-        }
-        #[cfg(not(loom))]
-        if let Some(hardened) = &self.hardened
-            // SAFETY: its user gave it up, and it is nobody's yet.
-            && let Err(kind) = unsafe { hardened.on_free(object) }
-        {
-            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
         }
         if self.config.zero_on_free && !self.is_poisoned() {
             // SAFETY: its user gave it up, it is nobody's yet, and so many bytes long.
@@ -220,6 +225,14 @@ impl Cache {
     #[must_use]
     pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
         let was_out = checked.tags.clear(object, checked.tag);
+        // Before poison takes what is looked at.
+        if was_out
+            && let Some(hardened) = &self.hardened
+            // SAFETY: its user gave it up, and it is nobody's yet.
+            && let Err(kind) = unsafe { hardened.on_free(object) }
+        {
+            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
+        }
         #[cfg(not(any(loom, shuttle)))]
         if was_out && let Some(debugged) = &checked.debugged {
             self.debug_free(checked, debugged, Object(object));
@@ -313,30 +326,51 @@ impl Cache {
     }
     pub(super) fn refuse(&self, kind: CorruptionKind, object: NonNull<u8>, index: Option<usize>) {
         self.counts.corruptions.add(1);
+        let owner = self.core.cache_at(object).filter(|owner| owner.owner() != self.owner());
+        self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
+    }
+    /// In which object an address of a slab of the cache lies.
+    #[cfg(not(any(loom, shuttle)))]
+    fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
-        let owner = memory.pages.pfn_of(object.as_ptr()).map(|pfn| memory.frames().frame(pfn).owner());
-        let owner = owner.filter(|owner| *owner != self.owner()).and_then(|owner| self.core.cache_of(owner));
+        let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
+        let geometry = self.geometry();
+        let inside =
+            (memory.pages.offset_from(slab, address.as_ptr()) as usize).checked_sub(geometry.lead())?;
+        let index = inside / geometry.stride();
+        let order = memory.frames().frame(slab).state().order();
+        geometry.has(index, order).then_some(ObjectIndex { slab, index })
+    }
+}
+
+impl Core {
+    /// Tells of a free that cannot be right, with what is known of the object that the address lies in.
+    #[cold]
+    pub(crate) fn tell(
+        &self,
+        kind: CorruptionKind,
+        address: NonNull<u8>,
+        cache: &str,
+        owner: Option<&str>,
+        index: Option<usize>,
+    ) {
         let corruption = Corruption {
             kind,
-            address: object.addr().get(),
-            cache: self.name(),
-            owner: owner.map(Self::name),
+            address: address.addr().get(),
+            cache,
+            owner,
             index,
             #[cfg(not(any(loom, shuttle)))]
             report: None,
         };
         #[cfg(not(any(loom, shuttle)))]
-        if index.is_some()
-            && let Ok(place) = self.place(Object(object))
+        if let Some(of) = self.cache_at(address)
+            && let Some(place) = of.place_around(address)
         {
-            return self
-                .with_report(place, None, |report| self.core.corrupt(&Corruption { report, ..corruption }));
+            return of.with_report(place, None, |report| self.corrupt(&Corruption { report, ..corruption }));
         }
-        self.core.corrupt(&corruption);
+        self.corrupt(&corruption);
     }
-}
-
-impl Core {
     /// Takes back an object of whatever cache; `false` if no object begins there.
     ///
     /// # Safety

@@ -170,6 +170,11 @@ impl PerCpu {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
+    /// The same: the quarantine.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn quarantine_seen(&self) -> [usize; 2] {
+        self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
+    }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
@@ -223,6 +228,16 @@ impl PerCpu {
     /// The inlined path; it always misses where there is none.
     pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
+    }
+    /// The same for frees by address.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(super) fn fast_path_of_frees(&self) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_of_frees)
+    }
+    /// What serves where these are closed.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "as above"))]
+    pub(super) fn fast_path_behind(&self) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_behind)
     }
 
     /// What the fast path does, where it is closed for a while.

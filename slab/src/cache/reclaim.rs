@@ -112,7 +112,8 @@ impl Core {
 impl Core {
     /// Allocations that were served by the caches that sample.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
-        let sampled = self.refs().filter(|cache| cache.config().page_class.is_some());
+        let sampled =
+            self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
         sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
     }
     /// What changes while there is something to sample.

@@ -26,7 +26,8 @@
 //! | **padding**: bytes of a slab that are no object's | `Z`, `P` | when the slab goes back, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
 //!
 //! These are repaired when the handler has returned, and the allocation or free goes on. With `U` reports say who allocated the object and
-//! who freed it; [`Corruption::report`] has all that is known of it, and `{:#}` shows that.
+//! who freed it. Of a refused free that is the object which the address lies in, of whatever cache. [`Corruption::report`] has all that is
+//! known of it, and `{:#}` shows that.
 //!
 //! The [handler](Handler) decides what comes of it: the [default](abort) says it on standard error and ends the process.
 //!
@@ -147,7 +148,7 @@ impl fmt::Display for Corruption<'_> {
         if let Some(report) = self.report
             && f.alternate()
         {
-            return report.write(f, self.cache, &self.kind);
+            return report.write(f, self);
         }
         write!(f, "cache {}: {} {:#x}", self.cache, self.kind, self.address)?;
         if let Some(owner) = self.owner {

@@ -9,6 +9,8 @@
 //!
 //! The format has a number, which changes with it: a script that does not know it says so.
 
+use super::stacks::{self, Depot};
+use super::tracks::Record;
 use crate::geometry::Geometry;
 use core::ptr::null_mut;
 use uslab_buddy::Frame;
@@ -27,6 +29,11 @@ struct Description {
     frame: [usize; 6],
     frame_list: [usize; 3],
     layer: [usize; 4],
+    /// Records of who allocated and who freed.
+    record: [usize; 7],
+    /// Call stacks.
+    stacks: &'static Depot,
+    depot: [usize; 3],
     subsystems: [AtomicPtr<SubsystemSeen>; SUBSYSTEMS],
 }
 
@@ -34,10 +41,13 @@ struct Description {
 #[cfg_attr(target_os = "linux", unsafe(link_section = ".uslab"))]
 static DESCRIPTION: Description = Description {
     magic: *b"uslabgdb",
-    version: 1,
+    version: 2,
     frame: Frame::LAYOUT,
     frame_list: FrameList::LAYOUT,
     layer: view::LAYOUT,
+    record: Record::LAYOUT,
+    stacks: &stacks::DEPOT,
+    depot: Depot::LAYOUT,
     subsystems: [const { AtomicPtr::new(null_mut()) }; SUBSYSTEMS],
 };
 
@@ -102,11 +112,17 @@ pub(crate) struct CacheSeen {
     name: usize,
     name_len: usize,
     object_size: usize,
+    /// How far the first object is from the beginning of its slab, and how far the next one.
+    lead: usize,
     stride: usize,
     /// 1 if a free object stays constructed, and owns what it owns.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,
+    /// Where the objects that are kept from use are written down, and how many may be.
+    quarantine: [usize; 2],
+    /// The table of records, a word a page; 0 if there are none.
+    tracks: usize,
 }
 
 /// Nodes of a cache.
@@ -140,15 +156,20 @@ impl CacheSeen {
         constructed: bool,
         nodes: Nodes,
         stacks: Stacks,
+        quarantine: [usize; 2],
+        tracks: usize,
     ) -> Self {
         Self {
             name: name.as_ptr().addr(),
             name_len: name.len(),
             object_size: geometry.object_size(),
+            lead: geometry.lead(),
             stride: geometry.stride(),
             constructed: constructed.into(),
             nodes,
             stacks,
+            quarantine,
+            tracks,
         }
     }
 }

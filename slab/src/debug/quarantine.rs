@@ -46,6 +46,11 @@ impl Quarantine {
             key,
         }
     }
+    /// For debuggers: the places, and how many there are.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn seen(&self) -> [usize; 2] {
+        [self.places.as_ptr().addr(), self.places.len()]
+    }
     fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
         // AcqRel: pairs with itself. Who takes an object finds it as its last user left it, and `closed` as who closed it.
         NonNull::new(self.places[place].swap(object, AcqRel))

@@ -1,5 +1,6 @@
 //! What is known of an object that somebody damaged or freed wrongly, in SLUB's shape.
 
+use super::corruption::Corruption;
 use super::stacks::CallStack;
 use super::tracks::Track;
 use super::watch::Damage;
@@ -92,13 +93,9 @@ pub struct ObjectReport<'a> {
 }
 
 impl ObjectReport<'_> {
-    /// The report, of cache `cache` and with what is wrong in a word.
-    pub(crate) fn write(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        cache: &str,
-        kind: &dyn fmt::Display,
-    ) -> fmt::Result {
+    /// The report of a corruption.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, corruption: &Corruption<'_>) -> fmt::Result {
+        let Corruption { cache, kind, address, owner, .. } = *corruption;
         write!(f, "{:=<78}\nBUG {cache}: ", "")?;
         match self.damage {
             Some(Damage { part, at, bytes, expected, found }) => write!(
@@ -108,7 +105,16 @@ impl ObjectReport<'_> {
                 at + bytes - 1,
                 at.wrapping_sub(self.slab)
             )?,
-            None => write!(f, "{kind}\n{:-<78}\n", "")?,
+            None => {
+                write!(f, "{kind}")?;
+                if address != self.object {
+                    write!(f, " {address:#x}")?;
+                }
+                if let Some(owner) = owner {
+                    write!(f, ", which belongs to cache {owner}")?;
+                }
+                write!(f, "\n{:-<78}\n", "")?;
+            }
         }
         if let Some(track) = self.allocated {
             write!(f, "Allocated: {track}")?;
@@ -148,12 +154,13 @@ fn dump(f: &mut fmt::Formatter<'_>, what: &str, at: usize, bytes: &[u8]) -> fmt:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::debug::corruption::CorruptionKind;
     use crate::debug::watch::Part;
 
-    struct Shown<'a>(ObjectReport<'a>);
+    struct Shown<'a>(ObjectReport<'a>, Corruption<'a>);
     impl fmt::Display for Shown<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.write(f, "inode", &"double free")
+            self.0.write(f, &self.1)
         }
     }
 
@@ -187,7 +194,15 @@ mod tests {
             freed: None,
             noticed: CallStack::NONE,
         };
-        let text = Shown(report).to_string();
+        let double = Corruption {
+            kind: CorruptionKind::DoubleFree,
+            address: 0x1040,
+            cache: "inode",
+            owner: None,
+            index: Some(1),
+            report: None,
+        };
+        let text = Shown(report, double).to_string();
         let lines: Vec<_> = text.lines().collect();
         let rule = ["=".repeat(78), "-".repeat(78)];
         assert_eq!(lines[0], rule[0]);
@@ -205,7 +220,13 @@ mod tests {
         assert_eq!(lines[3..10], rest);
         assert!(lines[10].starts_with("Noticed by thread="), "{text}");
         assert_eq!(lines[11..], ["  (no stack)", "FIX inode: Restoring Right Redzone 0x1058-0x1059=0xcc"]);
-        let double = Shown(ObjectReport { damage: None, ..report }).to_string();
-        assert!(double.contains("BUG inode: double free\n") && !double.contains("FIX"), "{double}");
+        let report = ObjectReport { damage: None, ..report };
+        let text = Shown(report, double).to_string();
+        assert!(text.contains("BUG inode: double free\n") && !text.contains("FIX"), "{text}");
+        let kind = CorruptionKind::WrongCache;
+        let text =
+            Shown(report, Corruption { kind, address: 0x1048, owner: Some("dentry"), ..double }).to_string();
+        let line = "BUG inode: free to the wrong cache 0x1048, which belongs to cache dentry\n";
+        assert!(text.contains(line), "{text}");
     }
 }

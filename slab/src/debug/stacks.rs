@@ -10,6 +10,7 @@
 
 use core::fmt;
 use core::hash::Hasher;
+use core::mem::offset_of;
 use core::ptr::null_mut;
 use std::cell::Cell;
 use std::hash::DefaultHasher;
@@ -40,14 +41,15 @@ const HEAD: u32 = 2;
 pub struct CallStack(u32);
 
 /// The records of a process.
-struct Depot {
+#[derive(Debug)]
+pub(crate) struct Depot {
     lists: [AtomicU32; LISTS],
     pieces: [AtomicPtr<u64>; PIECES],
     /// Words that are given away; those before the first record are none's, so that no record has number 0.
     used: AtomicU32,
 }
 
-static DEPOT: Depot = Depot {
+pub(super) static DEPOT: Depot = Depot {
     lists: [const { AtomicU32::new(0) }; LISTS],
     pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
     used: AtomicU32::new(HEAD),
@@ -75,6 +77,9 @@ fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
 }
 
 impl Depot {
+    /// For debuggers: where the addresses of the pieces are, and the words of a piece and in front of a record's frames.
+    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
+
     /// Where record `at` lies, which was had from [`take`](Self::take).
     fn record(&self, at: u32) -> *mut u64 {
         // Acquire: pairs with the Release of `piece`, so that the memory is found mapped.
@@ -282,7 +287,9 @@ fn is_own(at: usize) -> bool {
         if core::mem::take(&mut first) {
             let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
             let path = name.trim_start_matches(['<', '&']);
-            let ours = ["uslab::", "uslab_magazine::", "uslab_buddy::"].iter().any(|of| path.starts_with(of));
+            let ours = ["uslab::", "uslab_magazine::", "uslab_buddy::", "uslab_pool::"]
+                .iter()
+                .any(|of| path.starts_with(of));
             own = ours && !path.contains("::tests::");
         }
     });

@@ -10,6 +10,7 @@
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
 use core::fmt;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::time::Duration;
 use uslab_buddy::region::{Backend, Region, Reserved};
@@ -73,6 +74,21 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// For debuggers: where records begin in a block, how large one is, and how far in it a free is behind an allocation; where the
+    /// allocation's time, stack, thread and CPU are.
+    pub(crate) const LAYOUT: [usize; 7] = {
+        let deeds = offset_of!(Self, deeds);
+        [
+            FIRST,
+            size_of::<Self>(),
+            size_of::<Words>(),
+            deeds + offset_of!(Words, when),
+            deeds + offset_of!(Words, stack),
+            deeds + offset_of!(Words, thread),
+            deeds + offset_of!(Words, cpu),
+        ]
+    };
+
     // Relaxed, all of them: who has the object writes, and a report takes what it finds.
     pub(crate) fn size(&self) -> usize {
         self.size.load(Relaxed) as usize
@@ -149,6 +165,10 @@ impl Tracks {
     pub(crate) unsafe fn cut(&self, pages: usize) {
         // SAFETY: the table has its region for itself; else by contract.
         unsafe { self.table.cut(pages * size_of::<usize>()) };
+    }
+    /// For debuggers: where the table lies.
+    pub(crate) fn place(&self) -> usize {
+        self.table.base().addr().get()
     }
     /// # Safety
     /// The table is committed up to the slab's word.

@@ -128,7 +128,6 @@ impl Process {
         {
             guard.set(wanted, self.guard_slots);
         }
-        guard.tell_faults();
     }
 }
 
@@ -312,11 +311,26 @@ impl Uslab {
         // SAFETY: what was started lives for ever.
         unsafe { FAST.alloc(size, align) }
     }
+    /// What comes next where each instruction counts: all that is done while a profile runs that sees allocations only. `None` if it did
+    /// nothing.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn allocate_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: what was started lives for ever.
+        unsafe { FAST.alloc_counted(size, align) }
+    }
     /// Null if there is none.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        if let Some(memory) = self.allocate_counted(layout.size(), layout.align()) {
+            if gfp.contains(Gfp::ZERO) {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+            }
+            return memory.as_ptr();
+        }
         // An address of its own for each that is to have nothing.
         let layout = match process() {
             _ if layout.size() > 0 => layout,

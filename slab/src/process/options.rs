@@ -9,7 +9,7 @@
 //! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
 //! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
 //! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
-//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages` | `0`, `1` | a part of [`Harden`]; each has checked frees |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | a part of [`Harden`]; each has checked frees |
 //! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
 //! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
@@ -201,6 +201,7 @@ impl Options {
             b"canaries" => self.harden.canaries = flag(value)?,
             b"zero_size" => self.harden.zero_size = flag(value)?,
             b"guard_pages" => self.harden.guard_pages = flag(value)?,
+            b"slab_guards" => self.harden.slab_guards = flag(value)?,
             b"guard" => self.guard = Some(u32::try_from(number(&value[1..])?).ok()?),
             b"guard_slots" => {
                 let slots = number(&value[1..])?;

@@ -6,9 +6,11 @@
 #[cfg(not(any(loom, shuttle)))]
 use crate::cache::Object;
 use crate::cache::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use crate::cache::core::NO_CACHE;
 use crate::debug::corruption::CorruptionKind;
 #[cfg(not(any(loom, shuttle)))]
-use crate::debug::guard::{Pool, faults::Stderr};
+use crate::debug::guard::faults::Stderr;
 use crate::error::AllocError;
 use crate::memory::huge::{ADDRESSES, is_huge};
 pub use crate::memory::large_blocks::LargeInfo;
@@ -150,8 +152,12 @@ impl Core {
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
         #[cfg(not(any(loom, shuttle)))]
-        if let Some(pool) = self.guard.pool_of(memory) {
-            return self.free_guarded(pool, memory);
+        if self.free_sample(memory, NO_CACHE) {
+            return;
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.free(memory).unwrap_or_else(|kind| self.refuse(kind, memory));
         }
         self.note_free(memory);
         match self.huge.free(memory) {
@@ -163,13 +169,15 @@ impl Core {
         }
     }
 
-    /// Takes a sample back.
+    /// Takes memory back if it is a sample of the guard, of the cache of that name.
     #[cfg(not(any(loom, shuttle)))]
-    fn free_guarded(&self, pool: &Pool, memory: NonNull<u8>) {
+    pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
+        let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
             let _ = write!(Stderr, "uslab: guard: {mistake}");
-            self.refuse(kind, memory);
+            self.refuse_of(cache, kind, memory);
         }
+        true
     }
 
     #[cold]
@@ -177,6 +185,10 @@ impl Core {
         #[cfg(not(any(loom, shuttle)))]
         if let Some(pool) = self.guard.pool_of(memory) {
             return pool.size_of(memory.addr().get());
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.size_of(memory);
         }
         self.huge.bytes(memory)
     }

@@ -1,0 +1,26 @@
+//! The server's commands, and `MISTAKE`.
+
+#[path = "../../../slab/examples/server/command.rs"]
+mod redis;
+
+use super::memory::Memory;
+use super::protocol::{Replies, Request};
+use super::store::{OutOfMemory, Store};
+// Where the server's own source looks for them.
+use super::{memory, protocol, store};
+
+pub(crate) use redis::Then;
+
+#[inline(never)]
+pub(crate) fn execute<M: Memory>(
+    store: &Store<M>,
+    request: Request<'_>,
+    replies: &mut Replies<'_, M::Bytes>,
+) -> Result<Then, OutOfMemory> {
+    if request.len() == 2 && request[0] == *b"MISTAKE" {
+        let known = super::mistakes::make(store, &request[1], replies.0);
+        return if known { replies.status("OK") } else { replies.error("ERR unknown mistake") }
+            .map(|()| Then::GoOn);
+    }
+    redis::execute(store, request, replies)
+}

@@ -1,0 +1,58 @@
+//! The example server with one command more, `MISTAKE NAME`, that does what no program should.
+//!
+//! ```console
+//! $ faulty_server FZPU 4096     # rules of `slab_debug`, and bytes of the quarantine
+//! $ faulty_server heap          # no object caches: the heap, which is `Uslab`
+//! ```
+//!
+//! All but `command` is the server's own source.
+
+#[path = "../../../slab/examples/server/buffer.rs"]
+mod buffer;
+mod command;
+#[path = "../../../slab/examples/server/connection.rs"]
+mod connection;
+#[path = "../../../slab/examples/server/memory.rs"]
+#[allow(dead_code, reason = "there is no page of metrics here")]
+mod memory;
+mod mistakes;
+#[path = "../../../slab/examples/server/protocol.rs"]
+mod protocol;
+#[path = "../../../slab/examples/server/store.rs"]
+mod store;
+
+use memory::{Caches, Heap, Memory};
+use std::error::Error;
+use store::Store;
+use tokio::net::TcpListener;
+use uslab::{Config, Harden, Uslab};
+
+#[global_allocator]
+static ALLOCATOR: Uslab = Uslab;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["heap"] => serve(Heap),
+        [rules, quarantine] => {
+            let slab_debug = rules.parse()?;
+            let harden = Harden { quarantine: quarantine.parse()?, seed: Some(1), ..Harden::OFF };
+            let found = Config { slab_debug, harden, ..Config::default() };
+            // A core has zeros of what is reserved.
+            let as_asked = |config: Config| Config { pages: config.pages.limit(32 << 20), ..found.clone() };
+            serve(Caches::new(None, None, as_asked)?)
+        }
+        _ => Err("expected rules and bytes, or `heap`".into()),
+    }
+}
+
+fn serve<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
+    let store: &'static Store<_> = Box::leak(Box::new(Store::new(memory)));
+    // One thread serves: what one request frees is what the next one gets.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        println!("listening on {}", listener.local_addr()?);
+        Ok(tokio::spawn(connection::accept(store, listener)).await?)
+    })
+}

@@ -1,0 +1,167 @@
+//! Mistakes with the server's memory: with the value of `key`, which has 100 bytes, with an entry of the table, and with a
+//! connection's buffer.
+
+use super::buffer::Buffer;
+use super::memory::Memory;
+use super::store::{Entry, Store};
+use allocator_api2_02::alloc::Allocator;
+use std::alloc::Layout;
+use std::hint::black_box;
+use std::ptr::{NonNull, read};
+use std::sync::Barrier;
+
+const KEY: &[u8] = b"key";
+
+/// Makes the mistake of that name, if there is one.
+#[inline(never)]
+pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer<M::Bytes>) -> bool {
+    let memory = store.memory();
+    let value = || store.get(KEY, |value| NonNull::from(value.expect("a value")));
+    match name {
+        b"overflow_by_1" => write(value(), 100, 1),
+        b"overflow_by_8" => write(value(), 100, 8),
+        b"overflow_by_64" => write(value(), 100, 64),
+        b"underflow_by_1" => write(value(), -1, 1),
+        b"underflow_by_8" => write(value(), -8, 8),
+        b"write_after_free" => write(removed(store), 0, 1),
+        b"write_after_free_at_the_end" => write(removed(store), 99, 1),
+        b"write_after_free_of_all" => write(removed(store), 0, 100),
+        b"read_after_free" => _ = black_box(first_byte(removed(store))),
+        b"double_free" => {
+            let value = value();
+            the_first_free(memory, value);
+            the_second_free(memory, value, value.len());
+        }
+        b"double_free_later" => the_first_free(memory, value()),
+        b"double_free_by_another_thread" => {
+            let value = Shared(value());
+            the_first_free(memory, value.0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| the_second_free(memory, value.get(), value.get().len()));
+            });
+        }
+        b"double_free_at_one_moment" => {
+            let (value, barrier) = (Shared(value()), Barrier::new(2));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        the_first_free(memory, value.get());
+                    });
+                }
+            });
+        }
+        b"interior_free" => {
+            let value = value();
+            // SAFETY: inside of the value.
+            let inside = unsafe { value.cast::<u8>().add(16) };
+            the_second_free(memory, NonNull::slice_from_raw_parts(inside, 84), 100);
+        }
+        b"foreign_free" => {
+            let foreign = NonNull::from(Box::leak(vec![0_u8; 100].into_boxed_slice()));
+            the_second_free(memory, foreign, 100);
+        }
+        b"wrong_size" => the_second_free(memory, value(), 3000),
+        b"wrong_cache" => {
+            let entry = the_entry(memory);
+            let bytes = NonNull::from(&*entry).cast();
+            let size = size_of::<Entry<M::Bytes>>();
+            the_second_free(memory, NonNull::slice_from_raw_parts(bytes, size), size);
+        }
+        b"overflow_of_an_entry" => {
+            let entry = the_entry(memory);
+            write(bytes_of(&*entry), size_of_val(&*entry).cast_signed(), 1);
+            the_end_of(entry);
+        }
+        b"underflow_of_an_entry" => {
+            let entry = the_entry(memory);
+            write(bytes_of(&*entry), -1, 1);
+            the_end_of(entry);
+        }
+        b"overflow_of_a_freed_entry" => {
+            let entry = the_entry(memory);
+            let (bytes, size) = (bytes_of(&*entry), size_of_val(&*entry));
+            the_end_of(entry);
+            write(bytes, size.cast_signed(), 1);
+        }
+        b"double_free_of_an_entry" => {
+            let entry = the_entry(memory);
+            // SAFETY: that there are two is the mistake.
+            let twin = unsafe { read(&raw const entry) };
+            the_end_of(entry);
+            the_second_end_of(twin);
+        }
+        b"overflow_of_a_buffer" => write(bytes_of(buffer), size_of_val(buffer).cast_signed(), 1),
+        b"overflow_of_a_buffers_bytes" => {
+            // With the first byte comes room for 16 KiB.
+            buffer.push(b"?").expect("memory");
+            write(NonNull::from(buffer.bytes()), 16 << 10, 1);
+            buffer.consume(1);
+        }
+        // From now on allocations of the heap have pages of their own.
+        b"none_but_guard" => uslab::Uslab.guard_every(1),
+        b"leak" => (0..50).for_each(|_| the_leak(memory)),
+        _ => return false,
+    }
+    true
+}
+
+/// Memory that two threads have, which is the mistake.
+struct Shared(NonNull<[u8]>);
+// SAFETY: nobody reads what lies there.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn get(&self) -> NonNull<[u8]> {
+        self.0
+    }
+}
+
+fn bytes_of<T>(object: &T) -> NonNull<[u8]> {
+    NonNull::slice_from_raw_parts(NonNull::from(object).cast(), size_of::<T>())
+}
+/// The bytes that the value of `key` had.
+fn removed<M: Memory>(store: &Store<M>) -> NonNull<[u8]> {
+    let value = store.get(KEY, |value| NonNull::from(value.expect("a value")));
+    store.remove(KEY);
+    value
+}
+fn write(memory: NonNull<[u8]>, at: isize, bytes: usize) {
+    // SAFETY: there is memory, and it is the mistake.
+    unsafe { black_box(memory.cast::<u8>().offset(at)).write_bytes(0x77, bytes) };
+}
+fn first_byte(memory: NonNull<[u8]>) -> u8 {
+    // SAFETY: as in `write`.
+    unsafe { memory.cast::<u8>().read_volatile() }
+}
+
+#[inline(never)]
+fn the_first_free<M: Memory>(memory: M, value: NonNull<[u8]>) {
+    // SAFETY: that it stays in the table is the mistake.
+    unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
+    black_box(value);
+}
+#[inline(never)]
+fn the_second_free<M: Memory>(memory: M, value: NonNull<[u8]>, size: usize) {
+    // SAFETY: it is the mistake.
+    unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(size).expect("a size")) };
+    black_box(value);
+}
+#[inline(never)]
+fn the_entry<M: Memory>(memory: M) -> M::Object<Entry<M::Bytes>> {
+    black_box(memory.entry().expect("memory"))
+}
+#[inline(never)]
+fn the_end_of<T>(object: T) {
+    drop(black_box(object));
+    black_box(());
+}
+#[inline(never)]
+fn the_second_end_of<T>(object: T) {
+    drop(black_box(object));
+    black_box((1, 2));
+}
+#[inline(never)]
+fn the_leak<M: Memory>(memory: M) {
+    _ = black_box(memory.data().allocate(Layout::new::<[u64; 30]>()));
+}
