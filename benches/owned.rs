@@ -36,6 +36,7 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> 
 
 /// Free objects in a locked `Vec`, as one writes it by hand.
 #[derive(Default)]
+#[allow(clippy::vec_box, reason = "what is handed out is a box, and stays one")]
 struct Pool(Mutex<Vec<Box<Object>>>);
 
 /// An object of it, which keeps it alive.
