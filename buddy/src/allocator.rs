@@ -75,6 +75,7 @@ pub struct PageAllocator {
     cpus: Cpus,
     pub(crate) tables: Tables,
     corruption: corruption::Handler,
+    limited: bool,
     pub(crate) counts: Counts,
 }
 
@@ -207,6 +208,7 @@ impl PageAllocator {
             cpus: config.cpus,
             tables,
             corruption: config.corruption,
+            limited: config.limited,
             counts: Counts::default(),
         })
     }
@@ -571,6 +573,37 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| cached.zone.release(&self.shared)).sum()
     }
 
+    /// As many pages less can be allocated from now on, because as much memory is in use elsewhere; `false`, with nothing changed, if not
+    /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`release`](Self::release).
+    /// Does nothing where nothing [is limited](PageConfig::limited).
+    ///
+    /// Cost: each zone's lock until enough is charged, and what free memory goes back to the OS then.
+    pub fn charge(&self, pages: usize) -> bool {
+        let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
+        if !self.limited {
+            return true;
+        }
+        let in_part = self.cached_zones.len() > 1;
+        let charge = |left, cached: &CachedZone| left - cached.zone.charge(&self.shared, left, in_part);
+        let left = self.cached_zones.iter().fold(wanted, charge);
+        if left > 0 {
+            self.uncharge((wanted - left) as usize);
+        }
+        left == 0
+    }
+    /// Takes a charge back. It may be of several, or a part of one.
+    pub fn uncharge(&self, pages: usize) {
+        if self.limited {
+            self.cached_zones.iter().fold(pages as u32, |left, cached| left - cached.zone.uncharge(left));
+        }
+    }
+
+    /// Bytes of all pages, where they [are limited](PageConfig::limited).
+    pub fn limit(&self) -> Option<usize> {
+        let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
+        self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
+    }
+
     /// Bytes of addresses that it holds for its pages, committed or not.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
@@ -664,6 +697,22 @@ impl PageAllocator {
         let start = pfn.index() << PAGE_SHIFT;
         // SAFETY: passed on.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
+    }
+    /// Gives the memory of a block's last page back and lets nobody touch it, or makes it accessible again, as zeros.
+    ///
+    /// # Safety
+    /// As [`protect`](Self::protect), of this page.
+    #[doc(hidden)]
+    pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
+        let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
+        let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
+        // SAFETY: passed on.
+        unsafe {
+            if on {
+                region.discard(page.clone());
+            }
+            region.protect(page, !on)
+        }
     }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]

@@ -34,6 +34,8 @@ pub struct Census {
     pub per_cpu: u64,
     /// Pages in allocated blocks.
     pub allocated: u64,
+    /// Free pages that are held back: see [`PageAllocator::charge`].
+    pub charged: u64,
     /// Pages that other threads had in hand when the process was forked. 0 unless it is such a child.
     pub lost: u64,
 }
@@ -141,7 +143,8 @@ impl CachedZone {
         let found = walk.blocks(&committed)?;
         walk.lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
-        let (counted, free) = (inner.free().into(), found.listed + u64::from(inner.uncommitted()));
+        let counted = u64::from(inner.free() + inner.charged());
+        let free = found.listed + u64::from(inner.uncommitted());
         if counted != free {
             return Err(fail(Broken::Count { counted, found: free }));
         }
@@ -161,6 +164,7 @@ impl CachedZone {
         census.discarded += found.discarded;
         census.per_cpu += held;
         census.lost += lost;
+        census.charged += u64::from(inner.charged());
         census.allocated += found.allocated;
         Ok(())
     }

@@ -42,6 +42,9 @@ pub struct PageConfig {
     /// pageblocks for each migrate type, up to 5 % of the range. Off by default: a program's memory needs no such reserve.
     /// Without effect where `min_free_kib` is given.
     pub min_free_for_huge_pages: bool,
+    /// Whether memory that is [charged](crate::PageAllocator::charge) takes its part of the zones' pages; else charges do nothing.
+    /// [`limit`](Self::limit) sets it.
+    pub limited: bool,
     /// The largest block, and the step in which memory is committed. Smaller than [`MAX_ORDER`] for models and tests.
     pub max_order: Order,
     /// The unit of grouping by migrate type; at most `max_order`.
@@ -80,6 +83,7 @@ impl PageConfig {
             keep_free: None,
             min_free_kib: None,
             min_free_for_huge_pages: false,
+            limited: false,
             max_order: Order::MAX,
             pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),
             corruption: corruption::abort,
@@ -87,9 +91,11 @@ impl PageConfig {
         }
     }
 
-    /// At most `bytes` bytes of pages in all (rounded down to pages), shared out over the zones by size.
+    /// At most `bytes` bytes of pages in all (rounded down to pages), shared out over the zones by size. What is
+    /// [charged](crate::PageAllocator::charge) is a part of them.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
+        self.limited = true;
         let all = self.pages();
         let most = (bytes / PAGE_SIZE) as u64;
         if most < all {

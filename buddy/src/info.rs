@@ -51,6 +51,8 @@ pub struct ZoneInfo {
     pub managed: u32,
     /// Free pages, committed or not, without those in per-CPU magazines.
     pub free: u32,
+    /// Of the free ones, held back: see [`PageAllocator::charge`].
+    pub charged: u32,
     /// Of the free ones, not committed.
     pub uncommitted: u32,
     /// Of the free ones, committed, but given back to the system until they are next touched.
@@ -102,7 +104,8 @@ impl ZoneInfo {
                 node: zone.node,
                 zone: zone.kind,
                 managed: zone.managed,
-                free: inner.free(),
+                free: inner.free() + inner.charged(),
+                charged: inner.charged(),
                 uncommitted: inner.uncommitted(),
                 discarded: inner.discarded(),
                 per_cpu: 0,

@@ -502,6 +502,14 @@ impl Reserved {
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
+    /// Gives the memory behind `range` back, in whole pages: it reads as zero. `false`, with nothing changed, when it cannot be done.
+    ///
+    /// # Safety
+    /// It is committed, and nobody minds that the bytes become zero.
+    pub unsafe fn discard(&self, range: Range<usize>) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.region.discard(range) }
+    }
     /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if there are fewer, or they cannot be had.
     pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
         if self.region.faults.fires(Call::of(self.point, bytes)) {

@@ -2,7 +2,7 @@
 //! must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): B1-B7 blocks, frames and
-//! their memory, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
+//! their memory, B8 charges, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
 //! have scripts, one thread is moved to the other CPU before each of its first steps. Those of shuttle are larger, sampled, and
 //! sequentially consistent: orderings are loom's business.
 
@@ -65,6 +65,10 @@ uslab_magazine::sync::scenarios! {
         loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::a_trim_beside_an_allocation);
         bug("free pages are discarded after their lock", "B7", "Concurrent write accesses");
     }
+    b8 {
+        loom("B8 two charge beside an allocation", Model::new(Bound::None, 600), models::two_charge_beside_an_allocation);
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
+    }
     p1 {
         loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
         bug("frame marked after the lock", "P1", "page 2 taken off an empty list");
@@ -75,7 +79,7 @@ uslab_magazine::sync::scenarios! {
     }
 
     zones {
-        shuttle("B1 B2 B3 B5 B6 B7: blocks of three orders change hands", RUNS, schedules::zone);
+        shuttle("B1 B2 B3 B5 B6 B7 B8: blocks of three orders change hands", RUNS, schedules::zone);
         bug("merge without looking at the buddy", "B1", "taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
         bug("frame marked after the lock", "B1", "taken off an empty list");
@@ -84,6 +88,7 @@ uslab_magazine::sync::scenarios! {
         bug("owner announced before it is initialised", "B5", "an owner is found initialised");
         bug("frames are discarded by whole pages, outwards", "B6", "the owner was lost");
         bug("free pages are discarded after their lock", "B7", "the memory of a page in use was given back");
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
     }
     freed_twice {
         shuttle("B4: four free the same pages", RUNS, schedules::twice);

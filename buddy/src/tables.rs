@@ -75,8 +75,8 @@ pub struct Tables {
     tracepoints: Arc<Tracepoints>,
     /// With room for all that there may be.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Whether their inlined paths are closed, as 1; the list's lock protects it.
-    inlined_closed: Counter,
+    /// Whether their inlined paths are closed, and those of frees by address, as 1; the list's lock protects it.
+    closed: [Counter; 2],
 }
 
 impl Tables {
@@ -89,7 +89,7 @@ impl Tables {
             faults: faults.clone(),
             tracepoints,
             tables,
-            inlined_closed: Counter::new(0),
+            closed: [const { Counter::new(0) }; 2],
         };
         let first = made.make(false)?;
         made.tables.lock().push(first);
@@ -146,7 +146,7 @@ impl Tables {
         let table = self.make(true)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
-        if self.inlined_closed.get() > 0 && !table.close_inlined() {
+        if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
             return None;
         }
         if tables.len() < MOST {
@@ -180,17 +180,24 @@ impl Tables {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Lets all inlined paths miss from now on, or no more: see [`Table::close_inlined`]. `false` if that cannot be had: then they
-    /// are open.
-    pub fn close_inlined(&self, close: bool) -> bool {
+    /// Lets all inlined paths miss from now on, those of frees by address only `with_frees`: see [`Table::close_inlined`]. `false` if
+    /// that cannot be had: then they are open.
+    pub fn close_inlined(&self, with_frees: bool) -> bool {
         // Held throughout, so that a table that is made meanwhile knows.
         let tables = self.tables.lock();
-        let closed = close && tables.iter().all(|table| table.close_inlined());
+        let closed = tables.iter().all(|table| table.close_inlined(with_frees));
         if !closed {
             tables.iter().for_each(|table| table.open_inlined());
         }
-        self.inlined_closed.set(closed.into());
-        closed == close
+        self.closed[0].set(closed.into());
+        self.closed[1].set((closed && with_frees).into());
+        closed
+    }
+    /// Takes [`close_inlined`](Self::close_inlined) back.
+    pub fn open_inlined(&self) {
+        let tables = self.tables.lock();
+        tables.iter().for_each(|table| table.open_inlined());
+        self.closed.iter().for_each(|closed| closed.set(0));
     }
 
     /// What the drains of each table did so far.

@@ -41,6 +41,11 @@
 //!   has just freed;
 //! * [`release`](Zone::release) gives all of it back.
 //!
+//! ## Charges
+//!
+//! What others map beside the pages can be *charged* to a zone: it holds as many free pages back, as a balloon does in a virtual
+//! machine. So a limit on the zones is one on both together.
+//!
 //! ## Lock
 //!
 //! One lock a zone, a leaf: nothing else is locked and no foreign code runs under it, save what fills and empties a
@@ -175,15 +180,20 @@ pub(crate) struct Inner {
     recent: u32,
     /// Pages that are not committed.
     uncommitted: u32,
+    /// Free pages that are held back, because as much memory is in use elsewhere.
+    charged: u32,
     fresh: Fresh,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
 
 impl Inner {
-    /// Free pages, committed or not.
+    /// Free pages, committed or not, without those that are held back.
     pub(crate) fn free(&self) -> u32 {
-        self.listed + self.uncommitted
+        self.listed + self.uncommitted - self.charged
+    }
+    pub(crate) fn charged(&self) -> u32 {
+        self.charged
     }
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
@@ -305,6 +315,7 @@ impl Zone {
             idle: 0,
             recent: 0,
             uncommitted: managed,
+            charged: 0,
             fresh: Fresh::all(whole)?,
             tail_committed: false,
             events: ZoneEvents::default(),
@@ -460,6 +471,7 @@ impl Zone {
         if inner.events.system_calls() != calls {
             tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
+        self.trim_charged(shared, inner);
         (filled, limit)
     }
 
@@ -638,9 +650,10 @@ impl Zone {
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
-        let above = inner.backed > shared.keep;
+        let most = shared.keep.min(inner.free());
+        let above = inner.backed > most;
         drop(inner);
-        let bytes = if above { self.trim(shared, shared.keep - shared.keep / 4) } else { 0 };
+        let bytes = if above { self.trim(shared, most - most / 4) } else { 0 };
         if bytes > 0 {
             tell!(op: Step::Decommitted { pages: (bytes / PAGE_SIZE) as u32 });
         }
@@ -846,6 +859,40 @@ impl Zone {
         unsafe {
             shared.region.decommit(byte_range(start, pages));
             shared.frames.discard(start.get()..start.get() + pages);
+        }
+    }
+
+    // --- Charges ---------------------------------------------------------------------------------------------
+
+    /// Holds `pages` free pages back, above the lowest mark, or, `in_part`, as many as there are. Returns how many.
+    pub(crate) fn charge(&self, shared: &ZoneShared, pages: u32, in_part: bool) -> u32 {
+        let mut inner = self.inner.lock();
+        let room = inner.free().saturating_sub(self.marks.min);
+        let charged = if in_part || pages <= room { pages.min(room) } else { 0 };
+        planted!("a charge is judged in one lock hold and made in the next" => {
+            drop(inner);
+            inner = self.inner.lock();
+        });
+        inner.charged += charged;
+        debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
+        self.trim_charged(shared, inner);
+        charged
+    }
+    /// Holds up to `pages` pages back no more. Returns how many.
+    pub(crate) fn uncharge(&self, pages: u32) -> u32 {
+        let mut inner = self.inner.lock();
+        let back = inner.charged.min(pages);
+        inner.charged -= back;
+        back
+    }
+    /// Free pages stay backed only as far as none is held back: together with what they are held back for, the zone takes no more
+    /// than its size. Without charges this is always so.
+    fn trim_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
+        let free = inner.free();
+        let above = inner.backed > free;
+        drop(inner);
+        if above {
+            self.trim(shared, free);
         }
     }
 

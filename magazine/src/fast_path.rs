@@ -1,5 +1,6 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
+use crate::cpu::regions::Inlined;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
@@ -48,13 +49,17 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 
     /// The same for an owner who inlines it: it can be [closed](Table::close_inlined), and leaves the paths behind a miss as they are.
-    pub(crate) fn inlined(self, table: &Table<M>) -> Self {
-        Self { pcpu: PcpuPtr::inlined(table), ..self }
+    pub(crate) fn inlined(self, table: &Table<M>, set: Inlined) -> Self {
+        Self { pcpu: PcpuPtr::inlined(table, set), ..self }
     }
 
+    /// Whether it always misses.
+    pub fn is_disabled(&self) -> bool {
+        self.class == NO_CLASS
+    }
     /// Whether both are open, and of one table.
     fn is_beside(&self, other: &Self) -> bool {
-        self.class != NO_CLASS && self.pcpu == other.pcpu && self.table == other.table
+        !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
     pub(crate) fn pcpu(&self) -> PcpuPtr {
         self.pcpu
@@ -68,6 +73,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         (&raw const self.class.stack).addr()
     }
 
+    /// The number of the CPU that this thread runs on, where restartable sequences serve: a hint.
+    #[inline(always)]
+    pub fn cpu(&self) -> u32 {
+        self.pcpu.cpu()
+    }
     /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then
     /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
@@ -215,6 +225,10 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
             rounds: PhantomData,
         }
     }
+    /// Whether they always miss.
+    pub fn is_disabled(&self) -> bool {
+        self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
+    }
     /// The same fast paths in another order, each as often as it is named there: a table by which a fast path is found in one load.
     ///
     /// # Panics
@@ -224,6 +238,19 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         FastPathTable { pcpu: self.pcpu, table: self.table, stacks, rounds: PhantomData }
     }
 
+    /// Fast path `i` by the words of other fast paths, which are of the same table: what closes those closes it.
+    ///
+    /// # Safety
+    /// There are more than `i`.
+    #[inline(always)]
+    pub unsafe fn fast_path_as<const K: usize>(
+        &self,
+        others: &FastPathTable<R, M, K>,
+        i: usize,
+    ) -> FastPath<R, M> {
+        // SAFETY: passed on.
+        FastPath { pcpu: others.pcpu, ..unsafe { self.fast_path(i) } }
+    }
     /// Fast path `i`.
     ///
     /// # Safety

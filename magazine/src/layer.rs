@@ -38,6 +38,7 @@
 //! commits by one store: so a head and its stack agree. What the other threads held in hand is lost to the child, as all that
 //! they owned: at most a magazine each.
 
+use crate::cpu::regions::Inlined;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
 use crate::fast_path::FastPath;
@@ -283,7 +284,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn fast_path(&self) -> FastPath<R, M> {
         match &*self.nodes {
-            [node] => node.fast_path.inlined(&self.table),
+            [node] => node.fast_path.inlined(&self.table, Inlined::Common),
+            _ => FastPath::disabled(),
+        }
+    }
+    /// The same for frees by address, which can be left open where all else is [closed](Table::close_inlined).
+    #[doc(hidden)]
+    pub fn fast_path_of_frees(&self) -> FastPath<R, M> {
+        match &*self.nodes {
+            [node] => node.fast_path.inlined(&self.table, Inlined::Frees),
+            _ => FastPath::disabled(),
+        }
+    }
+    /// And for who comes there when the inlined paths are closed: it is never closed.
+    #[doc(hidden)]
+    pub fn fast_path_behind(&self) -> FastPath<R, M> {
+        match &*self.nodes {
+            [node] => node.fast_path,
             _ => FastPath::disabled(),
         }
     }

@@ -1,7 +1,7 @@
 //! One table a CPU: where the stacks of all classes lie, and how somebody else takes them away.
 //!
 //! ```text
-//!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; twice
+//!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; three times
 //!                          │       └──> region of CPU 1
 //!                          └──> region of CPU 0
 //!  the empty region: never committed, all zero: every operation misses there
@@ -13,8 +13,9 @@
 //! empties what it has closed. So a CPU is without its region for as long as it takes to write a few words, whatever lies
 //! on the stacks; and one fence serves all CPUs and all classes that a drain wants.
 //!
-//! The words are there twice: inlined paths read a set of their own. So these alone can be closed
-//! ([`Table::close_inlined`]): then they miss whatever lies on the stacks, while the paths behind a miss use the same stacks as ever.
+//! The words are there three times: inlined paths read a set of their own, and frees by address another one. So these alone can be
+//! closed ([`Table::close_inlined`]): then they miss whatever lies on the stacks, while the paths behind a miss use the same stacks as
+//! ever.
 //!
 //! ## Rules
 //!
@@ -55,6 +56,8 @@ mod idle_pages;
 use crate::cpu::Cpus;
 #[cfg(not(any(loom, shuttle)))]
 use crate::cpu::Mechanism;
+#[cfg(not(any(loom, shuttle)))]
+use crate::cpu::regions::Inlined;
 use crate::cpu::regions::Regions;
 use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
@@ -163,8 +166,8 @@ pub struct Table<M> {
     refused: Counter,
     /// In nanoseconds.
     longest_away: Counter,
-    /// Whether inlined paths are closed, as 1; the lock of drains protects it.
-    inlined_closed: Counter,
+    /// Which sets of words of inlined paths are closed, as 1; the lock of drains protects it.
+    closed: [Counter; 2],
     tracepoints: Arc<Tracepoints>,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
@@ -216,9 +219,9 @@ impl<M: Memory> Regions for Table<M> {
         self.memory.base()
     }
     #[cfg(not(any(loom, shuttle)))]
-    fn inlined_words(&self) -> NonNull<u8> {
+    fn inlined_words(&self, set: Inlined) -> NonNull<u8> {
         // SAFETY: as of the others, behind all of them.
-        unsafe { self.words().add(Self::word_bytes(&self.cpus)) }
+        unsafe { self.words().add((1 + set as usize) * Self::word_bytes(&self.cpus)) }
     }
     #[cfg(any(loom, shuttle))]
     fn current(&self, cpu: u32) -> Option<Region<'_>> {
@@ -256,7 +259,7 @@ impl<M: Memory> Table<M> {
     }
     /// Bytes in front of the first region.
     fn front(cpus: &Cpus) -> usize {
-        (2 * Self::word_bytes(cpus)).next_multiple_of(crate::memory::ALIGN)
+        (3 * Self::word_bytes(cpus)).next_multiple_of(crate::memory::ALIGN)
     }
 
     /// A table without a class.
@@ -318,7 +321,7 @@ impl<M: Memory> Table<M> {
             passes: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
-            inlined_closed: Counter::new(0),
+            closed: [const { Counter::new(0) }; 2],
             tracepoints,
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
@@ -335,7 +338,7 @@ impl<M: Memory> Table<M> {
         {
             let empty = table.home(cpus.count());
             let set = SPARE + cpus.slots() as usize;
-            for slot in 0..2 * set {
+            for slot in 0..3 * set {
                 let cpu = (slot % set).wrapping_sub(SPARE);
                 let region = if cpu < cpus.count() as usize { table.home(cpu as u32) } else { empty };
                 // SAFETY: the words were committed, and nobody else knows them yet.
@@ -383,12 +386,12 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// The one that inlined paths read.
+    /// One that inlined paths read.
     #[cfg(not(any(loom, shuttle)))]
-    fn inlined_word(&self, cpu: u32) -> &AtomicPtr<u8> {
+    fn inlined_word(&self, set: Inlined, cpu: u32) -> &AtomicPtr<u8> {
         debug_assert!(cpu < self.cpus.count());
         // SAFETY: as above.
-        unsafe { self.inlined_words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
+        unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
 
     /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
@@ -425,7 +428,9 @@ impl<M: Memory> Table<M> {
     fn take_away(&self, cpu: u32) {
         // Relaxed: the fence shows it, and until then either region will do.
         #[cfg(not(any(loom, shuttle)))]
-        for word in [self.word(cpu), self.inlined_word(cpu)] {
+        for word in
+            [self.word(cpu), self.inlined_word(Inlined::Common, cpu), self.inlined_word(Inlined::Frees, cpu)]
+        {
             word.store(self.home(self.cpus.count()).as_ptr(), Relaxed);
         }
         #[cfg(any(loom, shuttle))]
@@ -438,9 +443,11 @@ impl<M: Memory> Table<M> {
         #[cfg(not(any(loom, shuttle)))]
         {
             self.word(cpu).store(self.home(cpu).as_ptr(), Release);
-            if self.inlined_closed.get() == 0 {
-                // Release: as above.
-                self.inlined_word(cpu).store(self.home(cpu).as_ptr(), Release);
+            for set in [Inlined::Common, Inlined::Frees] {
+                if self.closed[set as usize].get() == 0 {
+                    // Release: as above.
+                    self.inlined_word(set, cpu).store(self.home(cpu).as_ptr(), Release);
+                }
             }
         }
         #[cfg(any(loom, shuttle))]

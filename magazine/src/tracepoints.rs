@@ -543,6 +543,20 @@ mod tests {
         assert_eq!((paths.operations(), paths.cpu), (16, 16 - paths.depot - paths.slab));
     }
 
+    /// A purge of a full depot is one operation of hundreds of steps.
+    #[test]
+    fn of_a_full_depot_that_is_emptied_no_step_is_lost() {
+        on_cpu(0);
+        let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(300, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
+        let held: Vec<_> = (0..300).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+        let (observer, read) = written(table.tracepoints());
+        layer.purge(&supplier);
+        assert_eq!(observer.counts(), Counts::default());
+        assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
+    }
+
     #[test]
     fn steps_say_what_they_are() {
         let text = |step: Step| step.to_string();

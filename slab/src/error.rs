@@ -10,6 +10,7 @@
 //! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
 //! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
+//! | more above 4 MiB than a limit on all memory leaves beside what is in use | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
 //! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
 //! | more objects at once than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
@@ -65,7 +66,7 @@ pub enum AllocError {
     SideTable,
     /// The size, a count, or a count times a size, is larger than what can be had at all.
     TooLarge,
-    /// The system maps no more memory.
+    /// The system maps no more memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no more to mappings.
     Refused {
         /// Bytes that were asked for.
         bytes: usize,
@@ -95,7 +96,9 @@ impl fmt::Display for AllocError {
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
             Self::TooLarge => f.write_str("larger than what can be had"),
-            Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
+            Self::Refused { bytes } => {
+                write!(f, "no {bytes} bytes more: the system maps none, or they are beyond the limit")
+            }
             Self::Constructor => f.write_str("the constructor of an object refused"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NotAnObject => f.write_str("the address is that of no object"),

@@ -124,7 +124,7 @@ impl std::error::Error for GeometryError {}
 ///
 /// * `stride` is a multiple of `align`, `align` a power of two and at least a word. A block of pages is aligned to its
 ///   own size, which is at least `stride`: hence every object is aligned.
-/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride <= slab_bytes`; the same for `min_order`.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`; the same for `min_order`.
 /// * `lead` is a multiple of `align`. It is 0 without red zones.
 ///
 /// ```
@@ -143,6 +143,8 @@ pub struct Geometry {
     align: u32,
     /// Bytes in front of the first object.
     lead: u32,
+    /// Bytes at the end of a slab that nobody can touch: 0, or a page.
+    guard: u32,
     /// The most objects in a slab.
     most: u32,
     order: Order,
@@ -162,7 +164,7 @@ impl Geometry {
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
-            && self.stride == other.stride
+            && (self.stride, self.guard) == (other.stride, other.guard)
             && self.align.is_multiple_of(other.align)
     }
 
@@ -218,6 +220,7 @@ impl Geometry {
             stride: stride as u32,
             align: align as u32,
             lead: lead as u32,
+            guard: 0,
             most: MAX_OBJECTS as u32,
             order: rule.order(lead, stride).ok_or(too_large)?,
             min_order: Order::for_bytes(lead + stride).ok_or(too_large)?,
@@ -228,8 +231,22 @@ impl Geometry {
     /// The same with at most so many objects in a slab, which is no larger than they need.
     pub(crate) fn at_most(self, objects: usize) -> Self {
         let most = objects.clamp(1, self.most as usize);
-        let order = Order::for_bytes(self.lead() + most * self.stride()).unwrap_or(self.order);
+        let bytes = self.lead() + most * self.stride() + self.guard();
+        let order = Order::for_bytes(bytes).unwrap_or(self.order);
         Self { most: most as u32, order: order.min(self.order), ..self }
+    }
+
+    /// The same with a page at the end of each slab that no object uses, in slabs of four pages at least: so that is a quarter of the
+    /// addresses at most. An object of the largest block has none.
+    pub(crate) fn with_guard(self) -> Self {
+        let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
+        let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
+        let order = self.order.max(usual).max(min_order);
+        Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
+    }
+    /// Bytes at the end of a slab that nobody can touch.
+    pub(crate) const fn guard(&self) -> usize {
+        self.guard as usize
     }
 
     /// The alignment that an object of `size` bytes has when it is aligned to the hardware: a cache line, halved
@@ -283,13 +300,13 @@ impl Geometry {
     }
     /// Objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
-        let n = order.bytes().saturating_sub(self.lead()) / self.stride();
+        let n = order.bytes().saturating_sub(self.lead() + self.guard()) / self.stride();
         let most = self.most as usize;
         if n < most { n } else { most }
     }
     /// Bytes at the end of a slab of the usual order that no object uses.
     pub const fn waste(&self) -> usize {
-        self.order.bytes() - self.lead() - self.objects() * self.stride()
+        self.order.bytes() - self.lead() - self.guard() - self.objects() * self.stride()
     }
     /// How many slabs a node keeps on its partial and empty lists before a slab that becomes empty is given back:
     /// half the bit length of the stride, 5 to 10 (`set_min_partial`).
@@ -314,7 +331,7 @@ impl Geometry {
     /// divides.
     #[inline(always)]
     pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
-        index < self.most as usize && self.offset(index + 1) <= order.bytes()
+        index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
     }
     /// Bytes from the beginning of the slab to object `index`.
     #[inline(always)]

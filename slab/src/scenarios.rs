@@ -3,7 +3,7 @@
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
 //! L2-L9 waiting at them and accounts, P1
-//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, O1 and O2 heap profiles, A1-A5 the whole subsystem. Each
+//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
@@ -248,7 +248,7 @@ uslab_magazine::sync::scenarios! {
         bug("a sample is noted in the profile behind its own", "O2", "in a profile that samples nothing");
     }
     simulated {
-        shuttle("A1 A2 A3 A4 A5: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
+        shuttle("A1 A2 A3 A4 A5 A6: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
         bug("a batch is taken for pushed", "A1", "by the books");
         bug("merge without looking at the buddy", "A1", "taken off an empty list");
         bug("an object keeps its generation", "A1", "two objects of one handle");
@@ -258,6 +258,9 @@ uslab_magazine::sync::scenarios! {
         bug("deferred frees wait for nobody", "A4", "a reader may look at");
         bug("a slab that readers may look at goes at once", "A4", "that a reader looks at");
         bug("a pool does not miss what it takes from its reserve", "A5", "the reserve of a pool");
+        bug("the last to come is served first", "A6", "who waits was passed");
+        bug("an allocation passes those who wait", "A6", "who waits was passed");
+        bug("a waiter that goes keeps what it was given", "A6", "objects in use");
     }
 }
 

@@ -114,7 +114,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             info::Statistics<'static>, ReaperInfo, ReaperThread, SlabDebug, DebugRules, Harden, debug::flags::BadDebugRules,
             debug::stacks::CallStack, debug::stacks::Function<'static>, debug::watch::Part, debug::watch::Damage, debug::tracks::Track,
             debug::report::ObjectReport<'static>, debug::traces::Trace, debug::traces::Traces, uslab::cache::Validation,
-            uslab::report::leaks::Holder, uslab::report::leaks::Holders;
+            uslab::report::leaks::Holder, uslab::report::leaks::Holders, uslab::cache::AccountInfo;
         "what a heap profile says" => YES YES: profile::Profile, profile::Sample, profile::Amount, profile::Total, profile::NotStarted;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,

@@ -15,8 +15,9 @@ pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// A subsystem of simulated CPUs with so much memory, none of it in reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
-    let mut pages = PageConfig::default_for(cpus).limit(bytes);
-    pages.min_free_kib = Some(0);
+    // Mappings above the largest block come on top.
+    let pages =
+        PageConfig { limited: false, min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
     Config { check_frees: true, ..Config::new(pages) }
 }
 

@@ -207,6 +207,25 @@ fn a_free_of_another_size_is_named() {
     }
 }
 
+/// It was called wrong where the alignment is larger: a mapping that was used before may have an eighth more than is asked for.
+#[test]
+fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() {
+    let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    on_cpu(0);
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for pages in [16, 15] {
+        let layout = Layout::from_size_align(pages * 4096, 8 << 20).unwrap();
+        let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above with this layout, freed once.
+        unsafe { malloc.free_sized(memory, layout) };
+    }
+    assert_eq!(heard.take(), []);
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    assert_eq!(subsystem.info().huge.reused, 1);
+}
+
 #[test]
 fn a_write_behind_an_object_is_named_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -411,6 +430,54 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     pages.iter().for_each(|memory| bytes(*memory, 32 << 10).fill(1));
 }
 
+/// Whether the kernel can read what lies there.
+#[cfg(target_os = "linux")]
+fn is_readable(memory: NonNull<u8>) -> bool {
+    let (_read, mut write) = std::io::pipe().unwrap();
+    let written = std::io::Write::write(&mut write, bytes(memory, 1));
+    written.map_err(|error| assert_eq!(error.raw_os_error(), Some(14), "{error}")).is_ok()
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
+    let (subsystem, heard) = hardened(Harden { slab_guards: true, ..Harden::OFF });
+    for (size, limit) in
+        [(24, None), (600, None), (600, Some(Limit::Objects(3))), (4096, None), (32 << 10, None)]
+    {
+        let cache = KmemCache::builder("between", size);
+        let cache = if let Some(limit) = limit { cache.limit(limit) } else { cache };
+        let cache = cache.build_in(&subsystem).unwrap();
+        let (geometry, order) = (*cache.geometry(), cache.geometry().order());
+        assert!(order.bytes() >= geometry.objects() * geometry.stride() + 4096, "{geometry:?}");
+        let objects = cache.alloc_blocks(Gfp::KERNEL, geometry.objects()).unwrap();
+        for object in &objects {
+            bytes(object.address(), size).fill(1);
+            let slab = object.address().addr().get() & !(order.bytes() - 1);
+            let last = object.address().with_addr((slab + order.bytes() - 4096).try_into().unwrap());
+            assert!(!is_readable(last), "{geometry:?}");
+            assert!(is_readable(object.address()));
+            // An address there is no object's, whatever the distance between two is.
+            let behind =
+                object.address().with_addr((slab + geometry.offset(geometry.objects())).try_into().unwrap());
+            // SAFETY: the error is what is tested.
+            unsafe { cache.free(behind) };
+            assert_eq!(kinds(&heard), [CorruptionKind::Interior]);
+        }
+        drop(objects);
+        cache.shrink();
+        assert_eq!(cache.info().slabs, 0);
+    }
+    // Its pages are pages like others.
+    subsystem.check().unwrap();
+    let mut blocks: Vec<_> = core::iter::from_fn(|| {
+        subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).ok()
+    })
+    .collect();
+    assert!(blocks.len() >= 8, "{}", blocks.len());
+    blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
+}
+
 /// Random work of four threads under all of it: nothing is lost, nothing is shared, nothing is reported.
 #[test]
 fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {
@@ -607,4 +674,128 @@ fn samples_of_a_parent_are_the_childs_too() {
     // SAFETY: allocated above, freed once.
     memory.into_iter().for_each(|memory| unsafe { malloc.free(memory) });
     assert_eq!(heard.take(), []);
+}
+
+/// A subsystem whose caches sample, one of its caches, and one that is not sampled.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) {
+    let (subsystem, _, heard) = guarded(guard_every, true);
+    let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
+    let limited = KmemCache::builder("limited", 64).limit(Limit::Objects(100)).build_in(&subsystem).unwrap();
+    (subsystem, cache, limited, heard)
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() {
+    let (subsystem, cache, limited, heard) = guarded_caches(20);
+    let kmalloc = subsystem.kmalloc();
+    let sampled = std::cell::Cell::new(0);
+    let seen = |memory: NonNull<u8>, size| {
+        sampled.set(sampled.get() + u32::from(is_sampled(&subsystem, memory)));
+        bytes(memory, size).fill(3);
+        memory
+    };
+    for round in 0..4000 {
+        if round == 2000 {
+            subsystem.start_profile(4096).unwrap();
+        }
+        let object = seen(cache.alloc(Gfp::ZERO).unwrap(), 64);
+        // SAFETY: allocated here, freed once.
+        unsafe {
+            match round % 5 {
+                0 => cache.free(object),
+                1 => cache.free_bulk([object, cache.alloc(Gfp::KERNEL).unwrap()]),
+                2 => cache.free_deferred(object),
+                3 => cache.prefill(Gfp::KERNEL, 2).unwrap().free(object),
+                _ => {
+                    let mut stock = cache.prefill(Gfp::KERNEL, 1).unwrap();
+                    let other = stock.alloc().unwrap();
+                    stock.free(object);
+                    stock.free(other);
+                }
+            }
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+            let size = 1 + round % 3000;
+            let memory = seen(kmalloc.alloc(size, Gfp::KERNEL).unwrap(), size);
+            assert!(kmalloc.usable_size(memory) >= size);
+            kmalloc.free(memory);
+            let object = limited.alloc(Gfp::KERNEL).unwrap();
+            assert!(!is_sampled(&subsystem, object));
+            limited.free(object);
+        }
+    }
+    assert!((100..1000).contains(&sampled.get()), "{}", sampled.get());
+    subsystem.stop_profile();
+    assert_eq!(heard.take(), []);
+    for _ in 0..100 {
+        subsystem.reap();
+        uslab::rcu::advance();
+    }
+    subsystem.shrink();
+    assert_eq!((cache.info().used, limited.info().used), (0, 0));
+}
+
+/// Does what is to end the process.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[inline(never)]
+fn make_a_mistake(what: &str, of_kmalloc: bool) {
+    let (mut config, at_end) = (Config { guard_every: 1, ..config(2, 1, 64 << 20) }, what != "underflow");
+    config.check_frees = false;
+    on_cpu(0);
+    let subsystem = Subsystem::new(config).unwrap();
+    let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
+    let alloc = || match of_kmalloc {
+        true => subsystem.kmalloc().alloc(64, Gfp::KERNEL).unwrap(),
+        false => cache.alloc(Gfp::KERNEL).unwrap(),
+    };
+    let is_there = |memory: &NonNull<u8>| {
+        is_sampled(&subsystem, *memory) && memory.addr().get().is_multiple_of(4096) != at_end
+    };
+    let object = (0..10_000).map(|_| alloc()).find(is_there).expect("one in many");
+    // SAFETY: what is wrong is what is tested.
+    unsafe {
+        let free = || if of_kmalloc { subsystem.kmalloc().free(object) } else { cache.free(object) };
+        match what {
+            "overflow" => object.add(64).write_volatile(1),
+            "underflow" => object.sub(1).write_volatile(1),
+            "use after free" => {
+                free();
+                object.write_volatile(1);
+            }
+            _ => {
+                free();
+                free();
+            }
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_both_stacks() {
+    let variable = "USLAB_TEST_MISTAKE";
+    if let Ok(mistake) = std::env::var(variable) {
+        let (of, what) = mistake.split_once(' ').unwrap();
+        return make_a_mistake(what, of == "kmalloc");
+    }
+    let test = std::thread::current().name().unwrap().to_owned();
+    for of in ["cache", "kmalloc"] {
+        for what in ["overflow", "underflow", "use after free", "double free"] {
+            let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+            let program =
+                program.args(["--exact", &test, "--nocapture"]).env(variable, format!("{of} {what}"));
+            let output = program.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{what} of {of}: {said}");
+            assert!(said.contains(&format!("uslab: guard: {what}: ")), "{what} of {of}: {said}");
+            let is_freed = what.ends_with("free");
+            let stacks = [true, is_freed].map(usize::from);
+            let told = ["\nallocated by thread ", "\nfreed by thread "].map(|who| said.matches(who).count());
+            assert_eq!(told, stacks, "{what} of {of}: {said}");
+            // One of each.
+            let functions = said.matches("make_a_mistake").count();
+            assert!(functions > usize::from(is_freed), "{what} of {of}: {said}");
+        }
+    }
 }

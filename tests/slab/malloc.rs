@@ -4,6 +4,8 @@ use crate::common::{assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use uslab::{AllocError, Gfp, Malloc, Subsystem, ZERO_SIZE};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
 
 const MIB: usize = 1 << 20;
 
@@ -130,6 +132,150 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
     }
     let info = subsystem.info().huge;
     assert_eq!(info.frees, info.allocs);
+    assert_all_given_back(&subsystem);
+}
+
+/// A subsystem that has so many MiB, with all mappings.
+fn limited(mib: usize) -> Subsystem {
+    let mut config = config(4, 1, mib * MIB);
+    config.pages.limited = true;
+    Subsystem::new(config).unwrap()
+}
+/// MiB that are held back for mappings, and all that agrees.
+fn charged(subsystem: &Subsystem) -> u64 {
+    subsystem.check().unwrap();
+    subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
+}
+
+/// Mappings above 4 MiB once came on top of the limit.
+#[test]
+fn a_limit_is_one_on_blocks_and_mappings_together() {
+    let subsystem = limited(64);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    on_cpu(0);
+    let alloc = |mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL);
+    let free = |memory| {
+        // SAFETY: allocated from this malloc, freed once.
+        unsafe { malloc.free(memory) }
+    };
+    assert_eq!(alloc(100), Err(AllocError::Refused { bytes: 100 * MIB }));
+    let held = [alloc(24).unwrap(), alloc(24).unwrap()];
+    assert_eq!(alloc(24), Err(AllocError::Refused { bytes: 24 * MIB }));
+    assert_eq!(charged(&subsystem), 48);
+    // What is left serves blocks, and nothing more.
+    let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
+    assert!((12..=16).contains(&blocks.len()), "{} MiB beside 48 of 64", blocks.len());
+    blocks.into_iter().for_each(free);
+    free(held[0]);
+    let again = alloc(24).unwrap();
+    free(again);
+    free(held[1]);
+    // What is kept of freed mappings gives way.
+    let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
+    assert!(blocks.len() > 56, "{} MiB of 64", blocks.len());
+    assert_eq!(charged(&subsystem), 0);
+    blocks.into_iter().for_each(free);
+    // And freed pages do, in magazines and in zones.
+    let all = alloc(62).unwrap();
+    assert_eq!(charged(&subsystem), 62);
+    free(all);
+    subsystem.shrink();
+    assert_eq!(charged(&subsystem), 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is not resized")]
+fn what_grows_or_shrinks_in_place_is_charged_with_the_difference() {
+    let subsystem = limited(64);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let mut memory = malloc.alloc(layout(24 * MIB, 16), Gfp::KERNEL).unwrap();
+    bytes(memory, 24 * MIB).fill(9);
+    let mut size = 24;
+    // More than half of the limit: a copy would not have room.
+    for (next, fits) in [(40, true), (60, true), (70, false), (61, true), (8, true), (30, true)] {
+        // SAFETY: allocated with this layout.
+        let grown = unsafe { malloc.realloc_sized(memory, layout(size * MIB, 16), next * MIB, Gfp::KERNEL) };
+        assert_eq!(grown.is_ok(), fits, "{size} to {next} MiB: {grown:?}");
+        (memory, size) = grown.map_or((memory, size), |grown| (grown, next));
+        assert_eq!(charged(&subsystem), size as u64);
+        assert!(bytes(memory, 8 * MIB).iter().all(|byte| *byte == 9), "{next}");
+    }
+    let other = malloc.alloc(layout(30 * MIB, 16), Gfp::KERNEL).unwrap();
+    // SAFETY: as above.
+    let grown = unsafe { malloc.realloc_sized(memory, layout(30 * MIB, 16), 40 * MIB, Gfp::KERNEL) };
+    assert_eq!((grown.is_err(), charged(&subsystem)), (true, 60));
+    // SAFETY: allocated above, freed once.
+    unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
+    subsystem.shrink();
+    assert_eq!(charged(&subsystem), 0);
+    assert_all_given_back(&subsystem);
+}
+
+/// It was taken for no page, and one too many was given back.
+#[test]
+fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
+    let subsystem = limited(16);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let aligned = |size| layout(size, 8 * MIB);
+    let memory = malloc.alloc(aligned(100), Gfp::KERNEL).unwrap();
+    // SAFETY: allocated with this layout, and freed with the last one.
+    unsafe {
+        let memory = malloc.realloc_sized(memory, aligned(100), 0, Gfp::KERNEL).unwrap();
+        subsystem.check().unwrap();
+        malloc.free_sized(memory, aligned(0));
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn threads_at_a_limit_together_never_have_more() {
+    const LIMIT: usize = 40;
+    let subsystem = limited(LIMIT);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    // MiB in hands: counted when they are had, and no more before they are given back.
+    let (had, refused, mapped) = (Counter::new(0), Counter::new(0), Counter::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (malloc, had, refused, mapped) = (&malloc, &had, &refused, &mapped);
+            scope.spawn(move || {
+                on_cpu(thread as u32);
+                let mut held = Vec::new();
+                for step in 0..300_usize {
+                    let mib = [1, 5, 9, 3, 12, 2][(step * 7 + thread * 5) % 6];
+                    let mut is_full = false;
+                    match malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL) {
+                        Ok(memory) => {
+                            had.add(mib as u64);
+                            assert!(had.get() <= LIMIT as u64, "{} MiB of {LIMIT}", had.get());
+                            mapped.add((mib > 4).into());
+                            bytes(memory, mib * MIB)[0] = 1;
+                            held.push((memory, mib));
+                        }
+                        Err(_) => {
+                            refused.add(1);
+                            is_full = true;
+                        }
+                    }
+                    // So many that one thread alone comes to the limit.
+                    if held.len() > 4 + step % 8 || is_full && !held.is_empty() {
+                        let (memory, mib) = held.swap_remove(step % held.len());
+                        had.sub(mib as u64);
+                        // SAFETY: allocated above, freed once.
+                        unsafe { malloc.free(memory) };
+                    }
+                }
+                for (memory, mib) in held {
+                    had.sub(mib as u64);
+                    // SAFETY: as above.
+                    unsafe { malloc.free(memory) };
+                }
+            });
+        }
+    });
+    assert!(refused.get() > 0 && mapped.get() > 100, "{} refused, {} mapped", refused.get(), mapped.get());
+    subsystem.shrink();
+    assert_eq!(charged(&subsystem), 0);
     assert_all_given_back(&subsystem);
 }
 

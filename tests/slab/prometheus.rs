@@ -4,8 +4,12 @@ use crate::common::config;
 use crate::exposition::{read, read_labels};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use uslab::cache::Account;
 use uslab::prometheus::{Exposition, Heaps};
-use uslab::{Gfp, KmemCache, Subsystem};
+use uslab::{Gfp, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
 /// The value of a series by its parts, in any order.
@@ -79,6 +83,55 @@ fn a_registry_has_the_series_of_the_text() {
     };
     assert_eq!(samples(&page), samples(&text));
     drop(held);
+}
+
+#[test]
+fn accounts_limits_and_waits_have_series() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    on_cpu(0);
+    let tenant = Account::new_in(&subsystem, 64 << 10).named("tenant-7");
+    let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off);
+    let requests = build("request").account(&tenant).build_in(&subsystem).unwrap();
+    let pages = build("page").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| requests.alloc_block(Gfp::KERNEL).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| pages.alloc_block(Gfp::KERNEL).ok()).collect();
+    assert!(pages.acquire_timeout(Gfp::KERNEL, Duration::from_millis(2)).is_err());
+    let waits = |cache: &KmemCache| -> bool {
+        let mut acquire = pin!(cache.acquire(Gfp::KERNEL));
+        let polled = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending() && cache.info().waiting == 1);
+        let info = subsystem.info();
+        let text = info.prometheus().to_string();
+        let series = read(&text).unwrap();
+        let account = |name| value(&series, name, &[("account", "tenant-7")]);
+        let of = |name, cache| value(&series, name, &[("cache", cache)]);
+        let numbers = &info.accounts[0];
+        assert_eq!((info.accounts.len(), &*numbers.name), (1, "tenant-7"));
+        assert_eq!(account("uslab_account_charged_bytes"), tenant.charged() as f64);
+        assert_eq!(account("uslab_account_peak_bytes"), tenant.peak() as f64);
+        assert_eq!(account("uslab_account_limit_bytes"), 65536.0);
+        assert!(numbers.refusals > 0);
+        assert_eq!(account("uslab_account_refusals_total"), numbers.refusals as f64);
+        let here = cache.name() == "request";
+        assert_eq!(account("uslab_account_waiting"), f64::from(here));
+        assert_eq!(of("uslab_cache_waiting", "page"), f64::from(!here));
+        let slab = (4096 << pages.geometry().order().get()) as f64;
+        assert_eq!(of("uslab_cache_limit_bytes", "page"), slab);
+        assert_eq!(of("uslab_cache_limit_bytes", "request"), 0.0, "it has none of its own");
+        let page = info.caches.iter().find(|cache| cache.name == "page").unwrap();
+        assert_eq!(of("uslab_cache_waits_total", "page"), page.waits as f64);
+        let seconds = of("uslab_cache_waited_seconds_total", "page");
+        assert_eq!((seconds * 1e9).round(), page.waited_ns as f64);
+        assert!(page.waits > 0 && seconds > 0.0, "one has waited already");
+        let json = serde_json::to_value(&info).unwrap();
+        assert_eq!(json["accounts"][0]["name"], "tenant-7");
+        assert_eq!(json["accounts"][0]["refusals"], numbers.refusals);
+        assert!(json["caches"].as_array().unwrap().iter().any(|cache| cache["waited_ns"] == page.waited_ns));
+        true
+    };
+    assert!(waits(&requests) && waits(&pages));
+    assert_eq!(requests.info().waits + pages.info().waits, 3);
+    drop((held, all));
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use uslab::cache::{Account, Acquiring};
 use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
-use uslab_magazine::on_cpu;
+use uslab_buddy::Order;
 use uslab_magazine::sync::{Counter, Mutex};
+use uslab_magazine::{Paths, on_cpu};
 
 const LONG: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
@@ -189,8 +190,11 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
-    let mut acquire = cache.acquire(Gfp::KERNEL);
-    assert_eq!(poll(&mut acquire), None);
+    let [mut given, mut acquire] = [cache.acquire(Gfp::KERNEL), cache.acquire(Gfp::KERNEL)];
+    assert_eq!([poll(&mut given), poll(&mut acquire)], [None, None]);
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(objects.pop().unwrap()) };
+    assert_eq!(cache.info().waiting, 1, "the first has been given it, and has not run");
     // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
     unsafe {
         subsystem.before_fork();
@@ -202,11 +206,14 @@ fn a_child_of_a_fork_has_no_one_who_waits() {
     }
     assert!(cache.info().in_magazines > 0, "the magazines are open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
-    // The future goes on as a new one.
+    // The future goes on as a new one, and who comes then is one who waits.
     objects.push(poll(&mut acquire).unwrap().unwrap());
+    let mut third = cache.acquire(Gfp::KERNEL);
+    assert_eq!((poll(&mut third), cache.info().waiting), (None, 1));
+    drop((third, given));
     // SAFETY: as above.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().used, 0);
+    assert_eq!(cache.info().used, 1, "what was given to who is in the parent");
 }
 
 #[test]
@@ -385,13 +392,19 @@ fn the_futures_may_be_sent() {
 fn who_waits_and_is_served_has_not_failed() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
-    let failures = cache.info().failures;
+    let (failures, paths) = (cache.info().failures, cache.info().paths);
     let mut waiting = cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut waiting).is_none());
     // SAFETY: allocated by `at_the_limit`, freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waiting).unwrap().unwrap());
     assert_eq!(cache.info().failures, failures);
+    let slab = paths.slab + 2;
+    assert_eq!(
+        cache.info().paths,
+        Paths { slab, ..paths },
+        "the magazines are closed, to the free and to who waits"
+    );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
     // SAFETY: as above.
@@ -554,6 +567,28 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     assert!(one.info().in_magazines > 0);
     drop((one, other));
     assert_all_given_back(&subsystem);
+}
+
+/// Once it was told that its cache was destroyed, and no shrinker was asked.
+#[test]
+fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
+    let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let [first, second] = ["first", "second"].map(|name| {
+        let builder = KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
+        builder.build_in(&subsystem).unwrap()
+    });
+    account.set_limit(first.geometry().order().bytes());
+    let held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
+    let mut acquire = second.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    drop(held);
+    let pages = subsystem.pages();
+    let _all: Vec<_> =
+        std::iter::from_fn(|| pages.alloc_block(Order::ZERO, Gfp::MEMALLOC, None).ok()).collect();
+    let result = poll(&mut acquire);
+    assert!(matches!(result, Some(Err(AllocError::Memory(_)))), "{result:?}");
 }
 
 #[test]

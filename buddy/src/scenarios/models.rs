@@ -168,6 +168,22 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
+/// B8: two charges of which one has room, beside an allocation: they are never more than the pages.
+pub(super) fn two_charge_beside_an_allocation() {
+    let pages = allocator(4, false);
+    let other = pages.clone();
+    let t = thread::spawn(move || other.charge(3));
+    let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let mine = pages.charge(3);
+    assert!(mine != t.join().unwrap(), "one has room, whoever is first");
+    let census = pages.check().unwrap();
+    assert_eq!((census.charged, census.allocated), (3, 1), "all is taken, and no more");
+    assert!(pages.alloc(ONE, Gfp::KERNEL, None).is_err() && !pages.charge(1), "more than there is");
+    pages.uncharge(3);
+    free(&pages, page, ONE);
+    audit(&pages);
+}
+
 /// P1: refill and drain of magazines against the zone: a page is in one place, none is lost.
 pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);

@@ -46,12 +46,12 @@ impl Blocks {
     }
 }
 
-/// Blocks of three orders are allocated, passed on, freed and given back to the system; strangers ask for owners.
+/// Blocks of three orders are allocated, passed on, freed and given back to the system; others' memory is charged; strangers ask for owners.
 pub(super) fn zone() {
     fn side(w: &Blocks, thread: usize) {
-        let mut held = vec![];
+        let (mut held, mut charged) = (vec![], 0);
         for step in 0..STEPS {
-            match choose(8) {
+            match choose(10) {
                 0..=2 => held.extend(w.alloc(thread * STEPS + step)),
                 3 => held.pop().into_iter().for_each(|block| w.free(block)),
                 4 => w.post.lock().extend(held.pop()),
@@ -61,9 +61,15 @@ pub(super) fn zone() {
                 }
                 // SAFETY: all owners are those of the blocks.
                 6 => unsafe { Owner::ask(w.pages.frame(Pfn::new(choose(PAGES as usize) as u32))) },
+                7 => {
+                    let pages = 1 + choose(PAGES as usize);
+                    charged += if w.pages.charge(pages) { pages } else { 0 };
+                }
+                8 => w.pages.uncharge(std::mem::take(&mut charged)),
                 _ => _ = w.pages.trim(),
             }
         }
+        w.pages.uncharge(charged);
         held.into_iter().for_each(|block| w.free(block));
     }
     let owners = (0..THREADS * STEPS).map(|_| Owner::new()).collect();

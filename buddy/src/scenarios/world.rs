@@ -27,6 +27,7 @@ pub(crate) fn allocator_of(
         max_order: order,
         pageblock_order: order,
         corruption,
+        limited: true,
         ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
     };
     Arc::new(PageAllocator::new(config).unwrap())

@@ -2,7 +2,7 @@
 //! The mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
-use super::regions::Regions;
+use super::regions::{Inlined, Regions};
 use crate::magazine::Magazine;
 use crate::region::Class;
 use core::ptr::NonNull;
@@ -36,8 +36,11 @@ impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
-    pub(crate) fn inlined(_: &impl Regions) -> Self {
+    pub(crate) fn inlined(_: &impl Regions, _: Inlined) -> Self {
         Self
+    }
+    pub(crate) fn cpu(&self) -> u32 {
+        u32::MAX
     }
     pub(crate) fn disabled() -> Self {
         Self

@@ -4,6 +4,16 @@ use crate::region::Region;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
 
+/// Words that inlined paths read, apart from those that others do. Each set can be closed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "under a checker every operation is behind a miss"))]
+pub(crate) enum Inlined {
+    /// Of whoever says nothing else.
+    Common,
+    /// Of frees that find their class by the address.
+    Frees,
+}
+
 /// The regions of all CPUs.
 pub(crate) trait Regions {
     /// The number of the CPU that this thread runs on: a hint.
@@ -14,10 +24,10 @@ pub(crate) trait Regions {
     #[cfg(not(any(loom, shuttle)))]
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     fn words(&self) -> Option<NonNull<u8>>;
-    /// The same of the words that inlined paths read.
+    /// The same of words that inlined paths read.
     #[cfg(not(any(loom, shuttle)))]
     #[allow(dead_code, reason = "as above")]
-    fn inlined_words(&self) -> NonNull<u8>;
+    fn inlined_words(&self, set: Inlined) -> NonNull<u8>;
     /// Where the words lie of threads that no sequence serves.
     #[cfg(not(any(loom, shuttle)))]
     #[allow(dead_code, reason = "as above")]

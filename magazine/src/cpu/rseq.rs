@@ -77,7 +77,7 @@
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
-use super::regions::Regions;
+use super::regions::{Inlined, Regions};
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::region::{CAP, Class, Header, NULL};
@@ -321,11 +321,16 @@ impl PcpuPtr {
         }
     }
     /// The same for paths that are inlined, which can be closed by themselves.
-    pub(crate) fn inlined(table: &impl Regions) -> Self {
+    pub(crate) fn inlined(table: &impl Regions, set: Inlined) -> Self {
         match table.words() {
-            Some(_) => Self { words: table.inlined_words(), area: area() },
+            Some(_) => Self { words: table.inlined_words(set), area: area() },
             None => Self::new(table),
         }
+    }
+    /// The CPU that this thread runs on, as sections find it.
+    #[inline(always)]
+    pub(crate) fn cpu(&self) -> u32 {
+        cpu_id_at(self.area)
     }
     /// Every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {

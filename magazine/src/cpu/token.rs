@@ -10,7 +10,7 @@
 //!
 //! What this leaves to tests: the assembly, the registration and the kernel.
 
-use super::regions::Regions;
+use super::regions::{Inlined, Regions};
 use super::{Mechanism, here, step};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
@@ -94,8 +94,11 @@ impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
-    pub(crate) fn inlined(_: &impl Regions) -> Self {
+    pub(crate) fn inlined(_: &impl Regions, _: Inlined) -> Self {
         Self
+    }
+    pub(crate) fn cpu(&self) -> u32 {
+        u32::MAX
     }
     pub(crate) fn disabled() -> Self {
         Self

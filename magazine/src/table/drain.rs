@@ -1,6 +1,8 @@
 //! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
 
 use super::{Number, Table};
+#[cfg(not(any(loom, shuttle)))]
+use crate::cpu::regions::Inlined;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
@@ -106,23 +108,23 @@ impl<M: Memory> Table<M> {
         fenced
     }
     /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
-    /// the path behind a miss, which uses the same stacks. When this returns no inlined operation that began before still runs.
+    /// the path behind a miss, which uses the same stacks. [Frees by address](crate::Layer::fast_path_of_frees) only `with_frees`. When this returns no inlined operation that began before still runs.
     /// `false` if the kernel refused the fence: then they are open.
     ///
     /// Where restartable sequences do not serve, inlined paths miss anyway.
     ///
     /// Cost: the lock of drains and one fence.
     #[doc(hidden)]
-    pub fn close_inlined(&self) -> bool {
+    pub fn close_inlined(&self, with_frees: bool) -> bool {
         let _one_at_a_time = self.lock_drains();
         if self.cpus.mechanism() == Mechanism::Claimed {
             return true;
         }
-        self.lead_inlined(true);
+        self.lead_inlined([true, with_frees]);
         let fenced = rseq::fence(self, 0..self.cpus.count());
         if !fenced {
             self.refused.add(1);
-            self.lead_inlined(false);
+            self.lead_inlined([false; 2]);
         }
         fenced
     }
@@ -130,17 +132,19 @@ impl<M: Memory> Table<M> {
     #[doc(hidden)]
     pub fn open_inlined(&self) {
         let _one_at_a_time = self.lock_drains();
-        self.lead_inlined(false);
+        self.lead_inlined([false; 2]);
     }
     /// The lock of drains is held: so no region is away.
-    fn lead_inlined(&self, closed: bool) {
-        self.inlined_closed.set(closed.into());
+    fn lead_inlined(&self, closed: [bool; 2]) {
+        self.closed.iter().zip(closed).for_each(|(set, closed)| set.set(closed.into()));
         // Under a checker every operation is behind a miss.
         #[cfg(not(any(loom, shuttle)))]
-        for cpu in 0..self.cpus.count() {
-            let to = self.home(if closed { self.cpus.count() } else { cpu });
-            // Release: as in `put_back`.
-            self.inlined_word(cpu).store(to.as_ptr(), Release);
+        for (set, closed) in [Inlined::Common, Inlined::Frees].into_iter().zip(closed) {
+            for cpu in 0..self.cpus.count() {
+                let to = self.home(if closed { self.cpus.count() } else { cpu });
+                // Release: as in `put_back`.
+                self.inlined_word(set, cpu).store(to.as_ptr(), Release);
+            }
         }
     }
     /// A region is back.

@@ -54,10 +54,8 @@ impl<M: Memory> Table<M> {
             for run in going.runs() {
                 bytes += self.release(cpu, run);
             }
-            if !going.is_empty() {
-                region.set_backed(&region.backed().without(&going));
-                region.set_going(&Pages::default());
-            }
+            region.set_backed(&region.backed().without(&going));
+            region.set_going(&Pages::default());
         }
         bytes
     }

@@ -30,6 +30,26 @@ pub(super) struct Cache {
     pub(super) depot_exchanges: u64,
     pub(super) slabs_made: u64,
     pub(super) slabs_released: u64,
+    /// The most slabs; `None` is no limit.
+    #[serde(default)]
+    limit: Option<u64>,
+    /// Who waits at it; waits that are over, and nanoseconds of these.
+    #[serde(default)]
+    waiting: u64,
+    #[serde(default)]
+    waits: u64,
+    #[serde(default)]
+    waited_ns: u64,
+}
+
+/// An account of several caches, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub(super) struct Account {
+    name: String,
+    charged: u64,
+    limit: u64,
+    refusals: u64,
+    waiting: u64,
 }
 
 impl Cache {
@@ -46,6 +66,8 @@ impl Cache {
 #[derive(Debug, Deserialize)]
 struct Dump {
     caches: Vec<Cache>,
+    #[serde(default)]
+    accounts: Vec<Account>,
     kmalloc_large: Blocks,
     huge: Blocks,
     pages: Buddy,
@@ -76,6 +98,7 @@ pub(super) struct Reading {
     pub(super) totals: Totals,
     /// Those that ever had a slab, the largest first.
     pub(super) caches: Vec<Cache>,
+    pub(super) accounts: Vec<Account>,
 }
 
 /// Sums.
@@ -173,7 +196,7 @@ impl Sort {
 impl Reading {
     /// From the file's text.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
-        let Dump { caches, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
+        let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let caches: Vec<_> = caches.into_iter().filter(|cache| cache.slabs_made > 0).collect();
         let sum = |of: fn(&Cache) -> u64| caches.iter().map(of).sum();
         let page = PAGE_SIZE as u64;
@@ -191,7 +214,7 @@ impl Reading {
         };
         let rows = Sort::Bytes.rows(&caches, None, at);
         let caches = rows.into_iter().map(|(cache, _)| cache.clone()).collect();
-        Ok(Self { of, pid, at, totals, caches })
+        Ok(Self { of, pid, at, totals, caches, accounts })
     }
 
     /// Of a cache, from this reading to how it is at a later moment.
@@ -211,11 +234,11 @@ impl Reading {
         }
     }
 
-    /// The sums in words: objects and slabs, and bytes.
-    pub(super) fn heads(&self) -> [String; 2] {
+    /// In words: sums of objects and slabs, and of bytes; accounts; and caches with a limit where somebody waits or has waited.
+    pub(super) fn heads(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;
-        [
+        let mut heads = vec![
             format!(
                 "{} of {} objects in use, {} slabs of {} caches",
                 grouped(used),
@@ -230,7 +253,29 @@ impl Reading {
                 size(committed_bytes),
                 size(huge_bytes)
             ),
-        ]
+        ];
+        heads.extend(self.accounts.iter().map(|account| {
+            let Account { name, charged, limit, refusals, waiting } = account;
+            format!(
+                "{name}: {} charged, at most {}; {} slabs refused, {waiting} waiting",
+                size(*charged),
+                size(*limit),
+                grouped(*refusals)
+            )
+        }));
+        let waited = |cache: &&Cache| cache.waiting + cache.waits > 0;
+        heads.extend(self.caches.iter().filter(waited).map(|cache| {
+            let of =
+                cache.limit.map_or(String::new(), |limit| format!("of {} slabs at most, ", grouped(limit)));
+            let seconds = cache.waited_ns as f64 / 1e9;
+            format!(
+                "{}: {of}{} waiting, {} waited {seconds:.3} s",
+                cache.name,
+                cache.waiting,
+                grouped(cache.waits)
+            )
+        }));
+        heads
     }
 
     /// All of it as a table.

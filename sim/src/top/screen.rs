@@ -97,7 +97,7 @@ impl Top {
         };
         let every = self.every.as_secs_f64();
         let mut lines = vec![Line::from(format!("uslab top  {}  every {every} s, by {by}", self.of)).bold()];
-        lines.extend(self.reading.heads().map(Line::from));
+        lines.extend(self.reading.heads().into_iter().map(Line::from));
         lines.push(Line::from(format!(
             "a second: {} allocations, {} frees, {} depot exchanges, slabs +{} -{}",
             sum(|rates| rates.allocs),

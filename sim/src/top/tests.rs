@@ -57,6 +57,29 @@ fn sums_and_rates_are_those_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
+/// Files of earlier versions say nothing of them.
+#[test]
+fn accounts_and_waits_stand_above_the_table() {
+    assert_eq!(reading(1, 1).heads().len(), 2);
+    let mut dump: serde_json::Value = serde_json::from_str(&dump(1)).unwrap();
+    dump["accounts"] = serde_json::json!([
+        { "name": "tenant-7", "limit": 4 << 20, "charged": 3 << 20, "peak": 4 << 20, "refusals": 1200, "waiting": 2 },
+    ]);
+    let session = &mut dump["caches"][1];
+    (session["limit"], session["waiting"]) = (8.into(), 2.into());
+    (session["waits"], session["waited_ns"]) = (5.into(), 1_250_000_000_u64.into());
+    let at = SystemTime::UNIX_EPOCH;
+    let now = Reading::new("a program".to_owned(), None, at, dump.to_string().as_bytes()).unwrap();
+    assert_eq!(
+        now.heads()[2..],
+        [
+            "tenant-7: 3.0 MiB charged, at most 4.0 MiB; 1,200 slabs refused, 2 waiting",
+            "session: of 8 slabs at most, 2 waiting, 5 waited 1.250 s"
+        ]
+    );
+    assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
+}
+
 #[test]
 fn rows_go_by_what_is_asked_for() {
     let now = reading(1, 1);

@@ -113,7 +113,10 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    allocate_slow(size, MAX_ALIGN, Gfp::KERNEL)
+    match Uslab.allocate_counted(size, MAX_ALIGN) {
+        Some(memory) => memory.as_ptr().cast(),
+        None => allocate_slow(size, MAX_ALIGN, Gfp::KERNEL),
+    }
 }
 
 /// `calloc(3)`.

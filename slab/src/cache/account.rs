@@ -3,6 +3,7 @@
 use super::Cache;
 use super::charges::Charges;
 use super::core::Core;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
@@ -57,6 +58,14 @@ impl Account {
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
         Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
     }
+    /// The name that reports tell it by, instead of `account`. For one that has no cache and was not cloned yet; else it keeps its name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        if let Some(charges) = Arc::get_mut(&mut self.charges) {
+            charges.name = name.into();
+        }
+        self
+    }
     /// The most bytes that its caches may have together.
     pub fn limit(&self) -> usize {
         self.charges.limit()
@@ -109,6 +118,37 @@ impl Account {
     }
 }
 
+/// The numbers of an [`Account`] that has caches: a snapshot, each number for itself.
+///
+/// ```
+/// use uslab::cache::Account;
+/// use uslab::{Config, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let tenant = Account::new_in(&subsystem, 64 << 10).named("tenant-7");
+/// let requests = KmemCache::builder("request", 4096).account(&tenant).build_in(&subsystem)?;
+/// let info = subsystem.info();
+/// assert_eq!((&*info.accounts[0].name, info.accounts[0].limit), ("tenant-7", 64 << 10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct AccountInfo {
+    /// Its [name](Account::named).
+    pub name: String,
+    /// The most bytes that its caches may have together.
+    pub limit: u64,
+    /// Bytes of all their slabs.
+    pub charged: u64,
+    /// The most that there were at a time.
+    pub peak: u64,
+    /// Slabs that there was no room for. An allocation may try to make one several times, and succeed in the end.
+    pub refusals: u64,
+    /// Who waits in its caches.
+    pub waiting: u64,
+}
+
 impl Cache {
     fn is_charged_to(&self, charges: &Charges) -> bool {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
@@ -126,6 +166,23 @@ impl Cache {
 }
 
 impl Core {
+    /// The numbers of all accounts that have caches.
+    pub(crate) fn account_infos(&self) -> Vec<AccountInfo> {
+        let mut found = BTreeMap::new();
+        for cache in self.caches.iter() {
+            let Some(charges) = &cache.config.account else { continue };
+            let info = found.entry(Arc::as_ptr(charges)).or_insert_with(|| AccountInfo {
+                name: charges.name.clone(),
+                limit: charges.limit() as u64,
+                charged: charges.bytes.load(Relaxed) as u64,
+                peak: charges.peak.get(),
+                refusals: charges.refusals.get(),
+                waiting: 0,
+            });
+            info.waiting += cache.waiting() as u64;
+        }
+        found.into_values().collect()
+    }
     pub(super) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))
     }

@@ -139,6 +139,24 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(sample) = self.sample(self.geometry().object_size()) {
+            return Ok(sample);
+        }
+        self.alloc_unsampled(gfp)
+    }
+    /// One in many objects has a page of its own, and is zero: see [`guard`](crate::debug::guard).
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline]
+    fn sample(&self, size: usize) -> Option<NonNull<u8>> {
+        let guard = &self.core.guard;
+        // While a profile runs each one comes here.
+        let one = || if self.core.profiler.runs() { 1 } else { self.allocs_of_a_miss() };
+        let due = self.config.guarded && guard.is_due(one());
+        if due { guard.alloc(size, self.geometry().align()) } else { None }
+    }
+    #[inline]
+    fn alloc_unsampled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // A profile has closed the fast path.
         #[cfg(not(loom))]
         if self.core.profiler.runs() {
@@ -178,7 +196,11 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed_of(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
-        let object = self.alloc_missed(gfp)?;
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(sample) = self.sample(_size) {
+            return Ok(sample);
+        }
+        let object = self.alloc_unsampled(gfp)?;
         #[cfg(not(any(loom, shuttle)))]
         if self.checked.is_some() {
             self.narrow(object, _size);
@@ -189,13 +211,21 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.take_slow(gfp).map(|object| self.hand_out(object, gfp))
+    }
+    /// The same for a caller who has counted the object for the profile.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_counted(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.take_slow(gfp).map(|object| self.hand_out_noted(object, gfp))
+    }
+    #[inline]
+    fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
-        match self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
-            Some(object) => Ok(self.hand_out(object, gfp)),
-            None => {
-                self.alloc_elsewhere(op, &source, self.this_node()).map(|object| self.hand_out(object, gfp))
-            }
-        }
+        let object =
+            self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node()));
+        object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
     /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.
@@ -268,7 +298,7 @@ impl Cache {
         let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
         let again =
             |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
-        let result = self.reclaim(op, source, again);
+        let result = self.reclaim(op, source, source.error(), again);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -277,14 +307,16 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
+    /// Whatever helps against `error`, once each.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,
+        error: AllocError,
         again: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
         let again = || again(source).ok_or_else(|| source.error());
-        let mut result = Err(source.error());
+        let mut result = Err(error);
         if self.core.memory.pages.nodes() > 1 {
             result = again();
         }
@@ -459,6 +491,9 @@ impl Cache {
     /// Takes an object back for somebody who keeps it.
     #[inline(always)]
     pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
+        if self.free_sample(object) {
+            return;
+        }
         if self.has_free_hook {
             return self.on_free(object, |cache| {
                 cache.core.memory.obj_in(object);

@@ -10,6 +10,8 @@ pub(crate) struct Charges {
     limit: AtomicUsize,
     pub(super) bytes: AtomicUsize,
     pub(super) peak: Counter,
+    pub(super) refusals: Counter,
+    pub(super) name: String,
     /// Caches with somebody who waits for a charge to come back.
     waiting: AtomicU32,
 }
@@ -17,7 +19,8 @@ pub(crate) struct Charges {
 impl Charges {
     pub(super) fn new(limit: usize) -> Self {
         let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
-        Self { limit: AtomicUsize::new(limit), bytes, peak: Counter::new(0), waiting }
+        let [peak, refusals] = [(); 2].map(|()| Counter::new(0));
+        Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(super) fn limit(&self) -> usize {
         // Relaxed: a number. Who waits for a larger one looks under the queue's lock.
@@ -42,6 +45,7 @@ impl Charges {
                 Err(now) => charged = now,
             }
         }
+        self.refusals.add(1);
         Err(self.error())
     }
     /// Whether so many slabs can be had at all.

@@ -49,10 +49,14 @@ pub struct Config {
     pub slab_debug: DebugRules,
     /// What is hardened, of caches that do not say otherwise, and of malloc. Nothing by default. What is has checked frees.
     pub harden: Harden,
-    /// One in so many allocations of [`Malloc`](crate::Malloc) up to a page is sampled: it has a page of its own between pages that
-    /// cannot be touched, and its mistakes are named with the call stacks of its allocation and its free. 0, the default: none.
+    /// One in so many allocations up to a page is sampled, of [`Malloc`](crate::Malloc), kmalloc and caches: it has a page of its own
+    /// between pages that cannot be touched, and its mistakes are named with the call stacks of its allocation and its free; those that are
+    /// faults by a handler of `SIGSEGV` that is installed at the first sample. 0, the default: none. A sample is no object of its cache:
+    /// [`CacheInfo::used`](crate::CacheInfo::used) has it not, nor does [`destroy`](crate::KmemCache::destroy) find it. Caches with hooks,
+    /// limits or accounts, and type-stable ones, do not sample.
     ///
-    /// Cost: none where inlined paths serve; some microseconds a sample.
+    /// Cost: none where inlined paths serve; some microseconds a sample. Frees of caches that sample, and of kmalloc, leave the inlined path: some
+    /// nanoseconds each.
     pub guard_every: u32,
     /// The most samples that are in use at a time: a page each.
     pub guard_slots: u32,

@@ -13,7 +13,7 @@ use crate::debug::gdb;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Secret};
 #[cfg(not(loom))]
-use crate::debug::profile::{NotStarted, Profiler};
+use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
@@ -33,7 +33,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
-use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
@@ -41,6 +41,8 @@ use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
+/// What is named where no cache is known.
+pub(crate) const NO_CACHE: &str = "kmalloc";
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
 
@@ -171,7 +173,8 @@ impl Core {
             match started {
                 // The page allocator took all there was, and left nothing for the rest.
                 Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
-                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                    let limited = config.pages.limited;
+                    config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
                 }
                 started => return started,
             }
@@ -236,12 +239,24 @@ impl Core {
     /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
     #[cfg(not(loom))]
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
-        self.profiler.start(rate, seed, || self.memory.pages.tables().close_inlined(true))
+        self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
+    }
+    /// The same, and whether samples of a malloc may have memory of their own.
+    #[cfg(not(loom))]
+    pub(crate) fn start_profile_with(
+        &self,
+        rate: usize,
+        seed: Option<u64>,
+        own: bool,
+    ) -> Result<(), NotStarted> {
+        let own = own.then_some(|| Own::new(self.backend, &self.faults));
+        self.profiler
+            .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
     #[cfg(not(loom))]
     pub(crate) fn stop_profile(&self) -> bool {
-        self.profiler.stop(|| _ = self.memory.pages.tables().close_inlined(false))
+        self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
     /// Memory that is no object is about to be handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
@@ -282,7 +297,11 @@ impl Core {
     }
     #[cold]
     pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.tell(kind, memory, "kmalloc", self.cache_at(memory).map(Cache::name), None);
+        self.refuse_of(NO_CACHE, kind, memory);
+    }
+    #[cold]
+    pub(crate) fn refuse_of(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
+        self.tell(kind, memory, cache, self.cache_at(memory).map(Cache::name), None);
     }
 }
 

@@ -192,7 +192,7 @@ impl Cache {
             let base = self.core.memory.pages.address(slab);
             // SAFETY: the slab is this thread's alone, and has so many objects and bytes.
             unsafe {
-                fill_padding(base, self.watched_range(debugged, objects), order.bytes());
+                fill_padding(base, self.watched_range(debugged, objects), self.watched_bytes(order));
                 (0..objects).for_each(|index| {
                     debugged.watch.fill(self.object(ObjectIndex { slab, index }).0, State::Free);
                 });
@@ -209,6 +209,10 @@ impl Cache {
             unsafe { checked.tags.tracks.uncover(slab) };
         }
     }
+    /// Bytes of a slab that can be looked at.
+    fn watched_bytes(&self, order: Order) -> usize {
+        order.bytes() - self.geometry().guard()
+    }
     fn inspect_padding(&self, debugged: &Debugged, slab: Pfn, order: Order) -> u64 {
         if !debugged.watch.is_on() {
             return 0;
@@ -217,7 +221,7 @@ impl Cache {
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
         let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
         // SAFETY: a slab of the cache with this order; nobody writes to what is no object's.
-        unsafe { inspect_padding(base, objects, order.bytes(), see) }
+        unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
     }
 
     /// Reports a damage of the object at `place`, or of the padding of its slab.

@@ -2,6 +2,8 @@
 
 use super::Cache;
 use super::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use super::core::NO_CACHE;
 use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
@@ -40,6 +42,8 @@ impl Core {
                     match &cache {
                         // SAFETY: as above.
                         Some(cache) => unsafe { cache.free_at_frame(object) },
+                        #[cfg(not(any(loom, shuttle)))]
+                        None if core.free_sample(object, NO_CACHE) => {}
                         None => core.refuse(CorruptionKind::Foreign, object),
                     }
                 }

@@ -112,6 +112,9 @@ impl Cache {
     /// Does what is to be done with the object, and then what a free does otherwise, be it with objects that were freed before:
     /// `missed` is for where there is no place on a stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
+        if self.free_sample(object) {
+            return;
+        }
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
@@ -125,6 +128,15 @@ impl Cache {
                 }
             });
         });
+    }
+
+    /// Takes it back if it is a sample of the guard, which lies in no slab.
+    #[inline(always)]
+    pub(super) fn free_sample(&self, _object: NonNull<u8>) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        return self.config.guarded && self.core.free_sample(_object, self.name());
+        #[cfg(any(loom, shuttle))]
+        false
     }
 
     /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object

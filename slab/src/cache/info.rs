@@ -86,6 +86,10 @@ pub struct CacheInfo {
 
     /// Who waits for an object at the limit: futures and threads of [`acquire`](crate::KmemCache::acquire).
     pub waiting: u64,
+    /// Waits that are over: with an object, or given up.
+    pub waits: u64,
+    /// Nanoseconds that they took in all.
+    pub waited_ns: u64,
 
     /// Objects handed out.
     pub allocs: u64,
@@ -181,6 +185,8 @@ impl Cache {
             quarantined,
             free_in_slabs: count.objects - count.inuse,
             waiting: self.waiting() as u64,
+            waits: counts.waits.get(),
+            waited_ns: counts.waited.get(),
             allocs: layer.allocs + counts.direct_allocs.get(),
             frees: layer.frees + counts.direct_frees.get() + self.config.per_cpu.delayed_frees(),
             paths: layer.paths + direct,

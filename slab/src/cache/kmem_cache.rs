@@ -17,6 +17,8 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 use uslab_buddy::Gfp;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::tracepoints::What;
 
 /// A cache of objects of one size and alignment.
@@ -337,6 +339,9 @@ impl KmemCacheBuilder {
         {
             geometry = with_tail;
         }
+        if harden.slab_guards {
+            geometry = geometry.with_guard();
+        }
         if let Some(Limit::Objects(objects @ 1..)) = self.limit {
             let slabs = objects.div_ceil(geometry.objects() as u64);
             geometry = geometry.at_most(objects.div_ceil(slabs) as usize);
@@ -369,6 +374,17 @@ impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
+        // Not what is to stay constructed, or readable when it is free, nor what is counted to a limit. A malloc samples by itself.
+        #[cfg(not(any(loom, shuttle)))]
+        let guarded = core.guard.is_on()
+            && stride <= PAGE_SIZE
+            && builder.hooks.is_none()
+            && !(builder.type_stable || builder.no_access)
+            && builder.page_class.is_none()
+            && builder.limit.is_none()
+            && builder.account.is_none();
+        #[cfg(any(loom, shuttle))]
+        let guarded = false;
         let config = CacheConfig {
             per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, stride, &builder.name)
                 .behind(quarantine(&harden, key, stride)),
@@ -385,6 +401,7 @@ impl Planned {
             check_frees: !debug.is_empty(),
             debug,
             harden,
+            guarded,
             key,
             geometry,
             merges,

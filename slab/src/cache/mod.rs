@@ -58,7 +58,7 @@ mod slabs;
 pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
-pub use account::Account;
+pub use account::{Account, AccountInfo};
 #[cfg(not(any(loom, shuttle)))]
 pub use debugged::Validation;
 pub use live::{Live, Run, Runs};
@@ -141,6 +141,9 @@ pub(crate) struct CacheConfig {
     pub(crate) harden: Harden,
     /// Whether nobody can touch its objects, which are addresses and no more.
     pub(crate) no_access: bool,
+    /// Whether one in many of its objects is a sample of the guard.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models sample nothing"))]
+    pub(crate) guarded: bool,
     /// What its random order and its canaries follow from.
     pub(crate) key: Key,
     /// Whether others may share it that want such magazines.
@@ -215,6 +218,9 @@ struct Counts {
     handles: Counter,
     constructed: Counter,
     destructed: Counter,
+    /// Waits that ended, and nanoseconds of them.
+    waits: Counter,
+    waited: Counter,
     failures: Counter,
     corruptions: Counter,
     /// Of these, the ones whose free was counted before it was refused.
@@ -243,8 +249,11 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook =
-            config.check_frees || config.zero_on_free || resets || config.per_cpu.has_quarantine();
+        let has_free_hook = config.check_frees
+            || config.zero_on_free
+            || config.guarded
+            || resets
+            || config.per_cpu.has_quarantine();
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -326,10 +335,15 @@ impl Cache {
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// Its inlined path; closed where anything is done with objects on their way.
+    /// Its inlined paths: of allocations, of frees by address, and what serves where these are closed. Disabled where anything is done
+    /// with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
-    pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {
-        if self.config.check_frees { FastPath::disabled() } else { self.frees }
+    pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
+        if self.config.check_frees || self.frees.is_disabled() {
+            return [FastPath::disabled(); 3];
+        }
+        let per_cpu = &self.config.per_cpu;
+        [self.allocs, per_cpu.fast_path_of_frees(), per_cpu.fast_path_behind()]
     }
     pub(crate) fn config(&self) -> &CacheConfig {
         &self.config

@@ -229,6 +229,16 @@ impl PerCpu {
     pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
+    /// The same for frees by address.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(super) fn fast_path_of_frees(&self) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_of_frees)
+    }
+    /// What serves where these are closed.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "as above"))]
+    pub(super) fn fast_path_behind(&self) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_behind)
+    }
 
     /// What the fast path does, where it is closed for a while.
     #[cfg(not(loom))]

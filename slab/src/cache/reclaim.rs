@@ -10,7 +10,7 @@ use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use std::panic::resume_unwind;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
@@ -31,7 +31,7 @@ impl Core {
 
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
-        self.huge.release();
+        self.release_huge();
         self.sweep(0..self.cpus.count(), Which::All);
         let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
         self.memory.pages.tables().release_idle();
@@ -67,14 +67,24 @@ impl Core {
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
-        slabs.sum::<usize>() + usize::from(self.huge.release() > 0)
+        slabs.sum::<usize>() + usize::from(self.release_huge() > 0)
+    }
+
+    /// So many bytes of mappings less. Returns them.
+    pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
+        self.memory.pages.uncharge(bytes / PAGE_SIZE);
+        bytes
+    }
+    /// Unmaps all freed mappings. Returns bytes.
+    pub(crate) fn release_huge(&self) -> usize {
+        self.uncharge_huge(self.huge.release())
     }
 
     /// See [`Subsystem::reap`](crate::Subsystem::reap).
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();
-        self.huge.end_interval();
+        self.uncharge_huge(self.huge.end_interval());
         objects
     }
     fn reap_caches(&self) -> u64 {
@@ -102,7 +112,8 @@ impl Core {
 impl Core {
     /// Allocations that were served by the caches that sample.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
-        let sampled = self.refs().filter(|cache| cache.config().page_class.is_some());
+        let sampled =
+            self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
         sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
     }
     /// What changes while there is something to sample.
@@ -144,7 +155,7 @@ impl Reap for Core {
             self.reap_caches();
             self.discard_empty();
         });
-        pages + self.huge.end_interval()
+        pages + self.uncharge_huge(self.huge.end_interval())
     }
     fn relieve(&self) {
         let op = &self.operation(What::Reclaim);

@@ -23,6 +23,9 @@ use uslab_magazine::tracepoints::What;
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
 const BATCH: usize = 32;
 
+/// So many pages may have guards between their slabs, 256 MiB: of four pages each, these are half of the mappings that a process may have.
+const GUARDED: u32 = 1 << 16;
+
 /// Flags of an object's allocation that its pages are asked with.
 const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
@@ -161,6 +164,7 @@ impl Cache {
         if let Err(refusal) = self.construct(slab, objects) {
             self.forget_class(slab, order);
             self.uncover(true, slab, order);
+            self.show(slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { memory.free_pages(op, slab, order) };
             self.uncharge(order);
@@ -342,10 +346,28 @@ impl Cache {
         self.end_slab(op, slab);
     }
 
-    /// Makes a slab inaccessible whose objects are addresses only. `false` if the system refuses.
+    /// Makes a slab inaccessible whose objects are addresses only, `false` if the system refuses; of others the guard, if it can be had.
     fn hide(&self, slab: Pfn, order: Order) -> bool {
+        let pages = &self.core.memory.pages;
+        if self.has_guard(slab) {
+            // SAFETY: no object lies in the last page.
+            unsafe { pages.guard(slab, order, true) };
+        }
         // SAFETY: nobody uses the bytes of such a slab.
-        !self.config.no_access || unsafe { self.core.memory.pages.protect(slab, order, false) }
+        !self.config.no_access || unsafe { pages.protect(slab, order, false) }
+    }
+    /// Makes what is hidden of a slab accessible again; `false` if the system refuses.
+    fn show(&self, slab: Pfn, order: Order) -> bool {
+        let pages = &self.core.memory.pages;
+        // SAFETY: nobody uses the slab.
+        unsafe {
+            (!self.config.no_access || pages.protect(slab, order, true))
+                && (!self.has_guard(slab) || pages.guard(slab, order, false))
+        }
+    }
+    /// Whether a slab ends in a guard: those of the first pages, because each is two mappings of those that a process may have.
+    fn has_guard(&self, slab: Pfn) -> bool {
+        self.geometry().guard() > 0 && slab.get() < GUARDED
     }
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
@@ -390,8 +412,7 @@ impl Cache {
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
         self.uncover(true, slab, order);
-        // SAFETY: nobody uses the slab.
-        if self.config.no_access && !unsafe { self.core.memory.pages.protect(slab, order, true) } {
+        if !self.show(slab, order) {
             // Nobody could use the pages.
             return;
         }

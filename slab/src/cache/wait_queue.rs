@@ -3,6 +3,7 @@
 use super::object::Object;
 use core::task::Waker;
 use std::collections::VecDeque;
+use std::time::Instant;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
@@ -35,9 +36,21 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
+    /// Since when; `None` where there is no clock.
+    since: Option<Instant>,
     /// `None` once it was woken.
     pub(super) waker: Option<Waker>,
     pub(super) object: Option<Object>,
+}
+
+impl Waiter {
+    pub(super) fn new(ticket: u64, waker: Option<Waker>) -> Self {
+        Self { ticket, since: (!cfg!(target_family = "wasm")).then(Instant::now), waker, object: None }
+    }
+    /// Nanoseconds that it has waited.
+    pub(super) fn waited(&self) -> u64 {
+        self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
+    }
 }
 
 impl Queue {

@@ -164,7 +164,7 @@ impl Cache {
             }
             let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
             queue.next_ticket += 1;
-            queue.entries.push_back(Waiter { ticket, waker: waker.take(), object: None });
+            queue.entries.push_back(Waiter::new(ticket, waker.take()));
             queue.grow |= is_first;
             // This one is not asleep.
             _ = self.settle(&mut queue);
@@ -248,7 +248,7 @@ impl Cache {
         let again =
             |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
         let result = match again(&source).ok_or_else(|| source.error()) {
-            Err(AllocError::Memory(_)) => self.reclaim(op, &source, again),
+            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
         };
         // Of a new slab.
@@ -297,6 +297,7 @@ impl Cache {
                 let left = queue.entries.remove(at);
                 queue.given -= 1;
                 drop(queue);
+                left.iter().for_each(|left| self.has_waited(left));
                 (*place, _) = (None, left);
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
@@ -317,6 +318,10 @@ impl Cache {
         }
     }
 
+    fn has_waited(&self, left: &Waiter) {
+        self.counts.waits.add(1);
+        self.counts.waited.add(left.waited());
+    }
     /// Gives up a place, and what it was given; `grow` says that the next one should try to make a slab in any case.
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
@@ -328,6 +333,7 @@ impl Cache {
         let waker = self.settle(&mut queue);
         drop(queue);
         planted!("who leaves the first place tells nobody" => let waker = None);
+        left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
         planted!("a waiter that goes keeps what it was given" => return);
         if let Some(Object(object)) = object {

@@ -12,12 +12,16 @@
 //!
 //! # What is sampled
 //!
-//! Allocations of [`Malloc`](crate::Malloc) up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
+//! Allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
 //! counts for as many allocations as a magazine holds. A program that allocates and frees in turn never misses. So each interval of
 //! the [reaper](crate::reaper) that saw fewer than half of the samples that its allocations ask for takes the stacks of one class away
 //! from the CPUs, drawn by its share of them, and the next allocation of that class is sampled.
 //!
-//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there.
+//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there. A free that names its cache
+//! looks at no address: so frees of caches that sample leave the inlined path. Caches do so where [`Config::guard_every`](crate::Config::guard_every)
+//! says it, and not for `Uslab`'s sake. Left out are those with a constructor, destructor or reset, whose objects stay constructed; type-stable
+//! ones, whose free objects readers may see; those with a limit or an account, where each object counts; and bulk callers and stocks
+//! that are filled in advance.
 //!
 //! # Invariants
 //!
@@ -376,8 +380,6 @@ mod sampled {
         /// Allocations up to the next one; below 0 there is one to take.
         left: Counter,
         samples: Counter,
-        /// Whether faults are to be told.
-        tells_faults: Counter,
         /// Allocations and samples at the end of the last interval.
         seen: [Counter; 2],
         key: Key,
@@ -394,7 +396,6 @@ mod sampled {
                 slots: Counter::new(0),
                 left: Counter::new(0),
                 samples: Counter::new(0),
-                tells_faults: Counter::new(0),
                 seen: [const { Counter::new(0) }; 2],
                 key,
                 backend,
@@ -409,10 +410,6 @@ mod sampled {
             self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
-        }
-        /// Names faults from the first sample on.
-        pub(crate) fn tell_faults(&self) {
-            self.tells_faults.set(1);
         }
         /// Allocations up to the next sample: `every` on average, and nobody knows how many.
         fn distance(&self, every: u64) -> u64 {
@@ -447,9 +444,7 @@ mod sampled {
                     self.pool.publish(Box::new(Pool::new(slots, self.backend, self.key)?))
                 }
             };
-            if self.tells_faults.get() > 0 {
-                faults::tell(pool);
-            }
+            faults::tell(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)

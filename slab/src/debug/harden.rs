@@ -9,6 +9,7 @@
 //! | [`canaries`](Harden::canaries) | a secret word lies behind each object, and what was not asked for is filled; both are looked at when it is freed | to write behind an object |
 //! | [`zero_size`](Harden::zero_size) | memory of no bytes is an address of its own that nobody can touch | to use it |
 //! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a mapping of its own in front of a page that nobody can touch, and its addresses rest when it is freed | to write behind it, to use it after its free |
+//! | [`slab_guards`](Harden::slab_guards) | a page that nobody can touch lies behind the objects of each slab | to write or read on from one slab into the next one |
 //!
 //! [`Harden::ALL`] has all of them but `zero_on_alloc`, which is of no use beside `zero_on_free`. Whatever is hardened has
 //! [checked frees](crate::Config::check_frees): a double free, one of an interior or foreign address, one of a wrong size are
@@ -60,6 +61,9 @@ pub struct Harden {
     pub zero_size: bool,
     /// For malloc. Costs two system calls an allocation above 32 KiB.
     pub guard_pages: bool,
+    /// Of slabs in the first 256 MiB of pages. Costs two system calls, and two mappings of the 65,530 that a process may have, for each slab
+    /// that is made, and one system call when it ends; slabs have four pages at least, of which objects have three.
+    pub slab_guards: bool,
     /// What the order follows from, for tests; else nobody knows.
     pub seed: Option<u64>,
 }
@@ -79,6 +83,7 @@ impl Harden {
         canaries: false,
         zero_size: false,
         guard_pages: false,
+        slab_guards: false,
         seed: None,
     };
     /// All that is of use beside the others: `USLAB_OPTIONS=harden=1`.
@@ -89,6 +94,7 @@ impl Harden {
         canaries: true,
         zero_size: true,
         guard_pages: true,
+        slab_guards: true,
         ..Self::OFF
     };
 

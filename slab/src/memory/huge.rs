@@ -32,6 +32,12 @@
 //!
 //! Memory that is had as a whole ([`Backend::Heap`]) is never kept.
 //!
+//! # Limits
+//!
+//! Where the pages [are limited](uslab_buddy::PageConfig::limit) each mapping is [charged](uslab_buddy::PageAllocator::charge) to
+//! them before it is made and until it has gone, kept ones too: both together have no more than the limit. One that has no room is
+//! refused, once all that is not in use went back and shrinkers have dropped what they can.
+//!
 //! # Invariants
 //!
 //! * A piece is in the table from before its address is handed out until after it is taken back, and is mapped as long. A freed
@@ -347,6 +353,10 @@ impl Huge {
         self.hand_out(piece, true)
     }
 
+    /// Bytes that a new mapping for `layout` takes.
+    pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
+        (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
+    }
     /// A new mapping, zero.
     pub(crate) fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
@@ -381,7 +391,8 @@ impl Huge {
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)
     }
 
-    pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
+    /// Takes a piece back. Returns the bytes that went to the system.
+    pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let limit = address_limit();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
@@ -395,10 +406,11 @@ impl Huge {
             drop(pieces);
             // SAFETY: nobody uses it any more. What stays accessible is given back all the same.
             unsafe { piece.decommit(0..piece.bytes()) };
+            let bytes = piece.bytes();
             let gone = self.pieces.lock().resting.put(piece);
             self.asked.add(1);
             drop(gone);
-            return Ok(());
+            return Ok(bytes);
         }
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
         // What would be left of the addresses if nothing were kept.
@@ -410,12 +422,12 @@ impl Huge {
         let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
         pieces.unmapped += u64::from(back.is_some());
         drop(pieces);
-        let more = self.unmap_each(|freed| freed.pop_above(keep)) > 0;
-        if back.is_some() || more {
+        let bytes = self.unmap_each(|freed| freed.pop_above(keep)) + back.as_ref().map_or(0, Region::bytes);
+        if bytes > 0 {
             self.asked.add(1);
         }
         drop(back);
-        Ok(())
+        Ok(bytes)
     }
 
     /// Unmaps what `pop` takes from the freed mappings, each without the lock. Returns bytes.

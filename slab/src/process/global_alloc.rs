@@ -42,7 +42,7 @@ use core::ptr::NonNull;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
@@ -128,7 +128,6 @@ impl Process {
         {
             guard.set(wanted, self.guard_slots);
         }
-        guard.tell_faults();
     }
 }
 
@@ -182,6 +181,10 @@ fn start_here() -> Option<&'static Process> {
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
+        // The range has addresses for all of it, up to 4 TiB.
+        let zones = config.pages.nodes.len();
+        let share = (limit / PAGE_SIZE).min(1 << 30).div_ceil(zones) as u32;
+        config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
         config.pages = config.pages.limit(limit);
     }
     let guard_slots = config.guard_slots;
@@ -308,11 +311,26 @@ impl Uslab {
         // SAFETY: what was started lives for ever.
         unsafe { FAST.alloc(size, align) }
     }
+    /// What comes next where each instruction counts: all that is done while a profile runs that sees allocations only. `None` if it did
+    /// nothing.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn allocate_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: what was started lives for ever.
+        unsafe { FAST.alloc_counted(size, align) }
+    }
     /// Null if there is none.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        if let Some(memory) = self.allocate_counted(layout.size(), layout.align()) {
+            if gfp.contains(Gfp::ZERO) {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+            }
+            return memory.as_ptr();
+        }
         // An address of its own for each that is to have nothing.
         let layout = match process() {
             _ if layout.size() > 0 => layout,
@@ -603,7 +621,7 @@ impl Uslab {
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
-            let mapped = core.huge.release();
+            let mapped = core.release_huge();
             core.shrink(&core.operation(What::Reclaim));
             mapped + core.memory.pages.release()
         })

@@ -9,11 +9,11 @@
 //! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
 //! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
 //! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
-//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages` | `0`, `1` | a part of [`Harden`]; each has checked frees |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | a part of [`Harden`]; each has checked frees |
 //! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
 //! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
-//! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
+//! | `limit` | bytes, or with `k`, `m`, `g` | the most that blocks up to 4 MiB and mappings above may take together, freed ones that are kept included; for the blocks that much address space is reserved, 64 GiB otherwise |
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
@@ -201,6 +201,7 @@ impl Options {
             b"canaries" => self.harden.canaries = flag(value)?,
             b"zero_size" => self.harden.zero_size = flag(value)?,
             b"guard_pages" => self.harden.guard_pages = flag(value)?,
+            b"slab_guards" => self.harden.slab_guards = flag(value)?,
             b"guard" => self.guard = Some(u32::try_from(number(&value[1..])?).ok()?),
             b"guard_slots" => {
                 let slots = number(&value[1..])?;

@@ -5,6 +5,7 @@ use crate::cache::core::Core;
 use crate::cache::node::State;
 use crate::memory::slab::Fill;
 use core::fmt;
+use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
 /// What a [`check`](crate::Subsystem::check) has counted: everything is somewhere, and where its state says.
@@ -128,7 +129,9 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str("the table of huge memory is not in order"),
+            Self::Huge => {
+                f.write_str("the table of huge memory is not in order, or not what pages are charged with")
+            }
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -148,11 +151,14 @@ impl Census {
         for cache in core.caches.iter() {
             census.add(core, &cache)?;
         }
-        if !core.huge.agrees() {
+        let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
+        // What another thread had in hand when the process was forked stays mapped, and charged.
+        let mapped = (core.huge.mapped_bytes() / PAGE_SIZE) as u64;
+        let charged = pages.charged == mapped || pages.charged > mapped && core.forks.get() > 0;
+        if !core.huge.agrees() || core.memory.pages.limit().is_some() && !charged {
             return Err(Violation::Huge);
         }
         census.huge_pages = core.huge.info().pages;
-        let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
         census.large_pages = core.large.info().pages;
         let ours = census.slab_pages + census.grace_pages + census.large_pages;
         census.pages = pages.managed;

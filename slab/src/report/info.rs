@@ -30,6 +30,7 @@
 //! allocs + frees = cpu + depot + slab + pages + commit
 //! ```
 
+use crate::cache::AccountInfo;
 use crate::cache::core::Core;
 pub use crate::cache::info::CacheInfo;
 use crate::memory::huge::HugeInfo;
@@ -93,6 +94,8 @@ pub struct HeapUsage {
 pub struct Info {
     /// The caches, oldest first.
     pub caches: Vec<CacheInfo>,
+    /// The accounts that have caches.
+    pub accounts: Vec<AccountInfo>,
     /// Kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
     /// Memory above the largest block.
@@ -136,6 +139,7 @@ impl Core {
     pub(crate) fn info(&self) -> Info {
         Info {
             caches: self.caches.iter().map(|cache| cache.info()).collect(),
+            accounts: self.account_infos(),
             kmalloc_large: self.large.info(),
             huge: self.huge.info(),
             drains: self.memory.pages.tables().drains().collect(),

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Bytes are bytes, and what ends in `_total` only grows. A cache has series from its first slab on, unless
-//! [all](Exposition::all) are asked for. Caches of one name are one series, their sum: two series of the
+//! [all](Exposition::all) are asked for. Caches of one name, and accounts, are one series, their sum: two series of the
 //! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
 
+use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
 use crate::report::info::Info;
 use core::fmt::{self, Display, Formatter};
@@ -114,8 +115,9 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             series.iter().try_for_each(|(labels, value)| {
                 let one = metric.encode_family(labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(*value).encode(one),
+                match (kind, seconds(name, *value)) {
+                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(one),
+                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(one),
                     _ => ConstGauge::new(*value).encode(one),
                 }
             })
@@ -141,6 +143,10 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
+/// A time, which is measured in nanoseconds, by the name of what is measured.
+fn seconds(name: &str, value: u64) -> Option<f64> {
+    name.contains("_seconds").then_some(value as f64 / 1e9)
+}
 
 const CACHES: &[Metric<CacheInfo>] = &[
     Metric {
@@ -210,9 +216,24 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
     single("uslab_cache_slabs_made_total", "Slabs made.", &[("", |c| c.slabs_made)]),
     single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
+    single(
+        "uslab_cache_limit_bytes",
+        "The most bytes of all slabs; 0 is no limit.",
+        &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
+    ),
     single("uslab_cache_waiting", "Who waits for an object at the limit.", &[("", |c| c.waiting)]),
+    single("uslab_cache_waits_total", "Waits at the limit that are over.", &[("", |c| c.waits)]),
+    single("uslab_cache_waited_seconds_total", "Seconds that these took.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
+];
+
+const ACCOUNTS: &[Metric<AccountInfo>] = &[
+    single("uslab_account_charged_bytes", "Bytes of the slabs of its caches.", &[("", |a| a.charged)]),
+    single("uslab_account_peak_bytes", "The most that there were at a time.", &[("", |a| a.peak)]),
+    single("uslab_account_limit_bytes", "The most that there may be.", &[("", |a| a.limit)]),
+    single("uslab_account_refusals_total", "Slabs that it had no room for.", &[("", |a| a.refusals)]),
+    single("uslab_account_waiting", "Who waits in its caches.", &[("", |a| a.waiting)]),
 ];
 
 const ZONES: &[Metric<ZoneInfo>] = &[
@@ -228,6 +249,11 @@ const ZONES: &[Metric<ZoneInfo>] = &[
             ("uncommitted", |z| u64::from(z.uncommitted) * PAGE),
         ],
     },
+    single(
+        "uslab_zone_charged_bytes",
+        "Of the free bytes, those that mappings of their own have under a limit.",
+        &[("", |z| u64::from(z.charged) * PAGE)],
+    ),
     Metric {
         name: "uslab_zone_operations_total",
         help: "Blocks of pages that went through per-CPU magazines, either way, by the dearest thing that each did.",
@@ -346,6 +372,12 @@ impl Exposition<'_> {
         let caches =
             caches.into_iter().map(|((heap, name), caches)| (labels(heap, [("cache", name)]), caches));
         visit(CACHES, &caches.collect::<Vec<_>>(), visitor)?;
+        let mut accounts: BTreeMap<(&str, &str), Vec<&AccountInfo>> = BTreeMap::new();
+        for (heap, info) in &self.heaps {
+            info.accounts.iter().for_each(|of| accounts.entry((heap, &of.name)).or_default().push(of));
+        }
+        let accounts = accounts.into_iter().map(|((heap, name), of)| (labels(heap, [("account", name)]), of));
+        visit(ACCOUNTS, &accounts.collect::<Vec<_>>(), visitor)?;
         let zones = || {
             self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))
         };
@@ -369,7 +401,11 @@ impl Display for Exposition<'_> {
                 for (i, (label, value)) in labels.iter().enumerate() {
                     write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
                 }
-                writeln!(f, "{} {value}", if labels.is_empty() { "" } else { "}" })
+                f.write_str(if labels.is_empty() { " " } else { "} " })?;
+                match seconds(name, *value) {
+                    Some(seconds) => writeln!(f, "{seconds:?}"),
+                    None => writeln!(f, "{value}"),
+                }
             })
         })
     }

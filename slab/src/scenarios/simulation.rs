@@ -1,5 +1,5 @@
 //! The whole subsystem in one world: pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits, reaping,
-//! frees that wait for readers, checked frees, forks and their children, and faults, under shuttle, with a shadow of who has what.
+//! who waits at them, frees that wait for readers, checked frees, forks and their children, and faults, under shuttle, with a shadow of who has what.
 //!
 //! As FoundationDB and TigerBeetle test themselves: a seed draws a [script] and the schedule that it runs under, so a failure is a number.
 //! `WORLD_SEED=n` repeats it. One that fails is shrunk to a script of a few lines, which is written to a file; `WORLD_SCRIPT=file`
@@ -10,18 +10,21 @@
 //!
 //! - always: no memory has two owners; what an owner wrote stays; an object is constructed once and stays so; memory that a reader
 //!   may look at is not handed out; nobody has more slabs than its limit; a free that cannot be right is refused, and nothing else;
+//! - of who waits at a limit: nobody who came later is served before; who gives up leaves what he was given to the next;
 //! - of a refusal: it is one of those that there may be, and nothing was taken;
-//! - when all rest: the census, whose numbers are those of the shadow; magazines and depots hold no more than they may; views of caches
+//! - when all rest: who waits and was told nothing has nothing to take; the census, whose numbers are those of the shadow; magazines and depots hold no more than they may; views of caches
 //!   and of CPUs' pages show each object that is out in one place, and nothing else;
 //! - in the end: one cache alone gets all the memory there is, twice, and all goes back.
 
 mod ops;
 mod script;
 
+use crate::cache::Acquiring;
 use crate::cache::core::Core;
 use crate::debug::check::SPACING;
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use crate::debug::faults::{POINTS, Rule};
+use crate::error::AllocError;
 use crate::geometry::OrderRule;
 use crate::handle::{Generations, Handle, HandleCache};
 use crate::objects::hive::Key;
@@ -33,10 +36,13 @@ use crate::{
 use core::cell::{Cell, RefCell};
 use core::mem::ManuallyDrop;
 use core::ops::Range;
+use core::pin::Pin;
 use core::ptr::NonNull;
+use core::task::{Context, Poll, Waker};
 use script::{CacheSetup, Op, Script};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::task::Wake;
 use std::time::{Duration, Instant};
 use uslab_buddy::{Order, PageConfig, Pfn, ZoneKind};
 use uslab_magazine::sync::schedule::{catch, forget_threads, has_bug, once, plant, shard, threads};
@@ -119,6 +125,29 @@ struct Books {
     /// Of the pool, those on their way included; and the most since each thread's operation began.
     pool_out: usize,
     pool_most: [usize; 8],
+    /// Who waits at a limit, by when he began.
+    queued: BTreeMap<u64, Queued>,
+}
+/// What is known of one who waits.
+struct Queued {
+    /// Which cache's, by its address.
+    cache: usize,
+    /// When he had his place.
+    joined: u64,
+    /// Somebody was served who began behind that.
+    is_due: bool,
+}
+impl Books {
+    fn now(&mut self) -> u64 {
+        self.stamps += 1;
+        self.stamps
+    }
+    /// Who began at `begun` got an object of this cache: so have all who waited before.
+    fn served(&mut self, cache: usize, begun: u64) {
+        self.queued.remove(&begun);
+        let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
+        before.for_each(|other| other.is_due = true);
+    }
 }
 /// What is known of a handle.
 #[derive(Clone, Copy)]
@@ -215,12 +244,38 @@ unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
 
+impl Slot {
+    /// Merged caches are one.
+    fn key(&self) -> usize {
+        core::ptr::from_ref(self.cache.cache()).addr()
+    }
+}
+
+/// What tells somebody who waits that he should look: whether it did since he looked last.
+#[derive(Default)]
+struct Bell(Counter);
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.set(1);
+    }
+}
+
+/// Somebody who waits for an object of a slot's cache. It goes before the cache.
+struct Wait {
+    future: Acquiring<'static>,
+    slot: Arc<Slot>,
+    number: usize,
+    begun: u64,
+    bell: Arc<Bell>,
+}
+
 /// What a thread has.
 #[derive(Default)]
 struct Mine {
     held: Vec<Object>,
     reader: Option<(rcu::Guard, u64, Vec<Object>)>,
     hive: Option<(Hive<Value>, Vec<(Key<Value>, u64)>)>,
+    waits: Vec<Wait>,
 }
 
 /// As large as the least distance of objects in models: a hive takes neighbours for a slice.
@@ -416,8 +471,61 @@ impl World {
         }
     }
 
+    /// Begins to wait, without looking.
+    fn wait(&self, number: usize, slot: &Arc<Slot>, gfp: Gfp) -> Wait {
+        // SAFETY: the cache is there as long as the slot, which the wait keeps.
+        let cache: &'static KmemCache = unsafe { &*Arc::as_ptr(&slot.cache) };
+        let begun = self.shadow.books.borrow_mut().now();
+        Wait { future: cache.acquire(gfp), slot: slot.clone(), number, begun, bell: Arc::default() }
+    }
+    /// Looks.
+    fn poll(&self, wait: &mut Wait) -> Poll<Result<NonNull<u8>, AllocError>> {
+        let books = || self.shadow.books.borrow_mut();
+        let is_due = books().queued.get(&wait.begun).is_some_and(|queued| queued.is_due);
+        wait.bell.0.set(0);
+        let waker = Waker::from(wait.bell.clone());
+        let polled = Pin::new(&mut wait.future).poll(&mut Context::from_waker(&waker));
+        let (cache, mut books) = (wait.slot.key(), books());
+        match polled {
+            Poll::Ready(Ok(_)) => books.served(cache, wait.begun),
+            Poll::Ready(Err(_)) => _ = books.queued.remove(&wait.begun),
+            Poll::Pending => {
+                assert!(!is_due, "who waits was passed");
+                let joined = books.now();
+                books.queued.entry(wait.begun).or_insert(Queued { cache, joined, is_due: false });
+            }
+        }
+        polled
+    }
+    fn gives_up(&self, wait: Wait) {
+        self.shadow.books.borrow_mut().queued.remove(&wait.begun);
+        drop(wait);
+    }
+    /// All threads rest: who waits and was told takes what there is for him; who was not has nothing to take.
+    fn settle(&self) {
+        let mut goes_on = true;
+        while core::mem::take(&mut goes_on) {
+            for me in 0..self.sides.len() {
+                let side = Side { world: self, me };
+                let waits = std::mem::take(&mut self.sides[me].borrow_mut().waits);
+                for mut wait in waits {
+                    let was_told = wait.bell.0.get() > 0;
+                    match self.poll(&mut wait) {
+                        Poll::Pending => self.sides[me].borrow_mut().waits.push(wait),
+                        Poll::Ready(result) => {
+                            assert!(was_told, "who waits was not told of what he has");
+                            goes_on = true;
+                            side.ends_wait(wait, result);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// All threads rest: all that there is adds up, to what the shadow says. It is `quiet` if nothing waits for readers.
     fn census(&self, quiet: bool) {
+        self.settle();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         self.subsystem.pages().tables().assert_at_rest();
         self.shadow.verify();
@@ -514,8 +622,9 @@ impl World {
         self.faults.disarm();
         on_cpu(0);
         for side in self.sides.iter() {
-            let Mine { held, reader, hive } = std::mem::take(&mut *side.borrow_mut());
+            let Mine { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
             drop(reader);
+            waits.into_iter().for_each(|wait| self.gives_up(wait));
             if let Some((mut hive, keys)) = hive {
                 keys.into_iter().for_each(|(key, value)| assert_eq!(hive.remove(key)[0], value));
             }
@@ -819,6 +928,7 @@ fn kept_scripts_run() {
     let scripts = [
         include_str!("simulation/kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("simulation/kept/a_grace_period_that_ends_at_a_fork.txt"),
+        include_str!("simulation/kept/a_wait_that_ends_without_memory.txt"),
     ];
     for script in scripts {
         outcome(&Script::read(script).unwrap()).unwrap();

@@ -6,9 +6,11 @@
 #[cfg(not(any(loom, shuttle)))]
 use crate::cache::Object;
 use crate::cache::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use crate::cache::core::NO_CACHE;
 use crate::debug::corruption::CorruptionKind;
 #[cfg(not(any(loom, shuttle)))]
-use crate::debug::guard::{Pool, faults::Stderr};
+use crate::debug::guard::faults::Stderr;
 use crate::error::AllocError;
 use crate::memory::huge::{ADDRESSES, is_huge};
 pub use crate::memory::large_blocks::LargeInfo;
@@ -79,13 +81,13 @@ impl Core {
             self.note_large(memory, pages, "huge");
             return Ok(memory);
         }
-        let map = || self.huge.map(layout);
-        let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
-            // What is kept without being used may be what is missing.
-            self.reclaim(&self.operation(What::Reclaim), None);
-            self.memory.pages.release();
-            map()
-        });
+        let bytes = self.huge.bytes_for(layout);
+        let map = || {
+            let memory = self.memory.pages.charge(bytes / PAGE_SIZE).then(|| self.huge.map(layout))?;
+            self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
+            memory
+        };
+        let memory = self.press(gfp, bytes, map);
         #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
@@ -96,6 +98,19 @@ impl Core {
         self.grown();
         self.note_large(memory, pages, "huge");
         Ok(memory)
+    }
+
+    /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without. Not where
+    /// the limit leaves no hope for so many bytes.
+    fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
+        self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
+        let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
+        let again = || {
+            self.shrink(&self.operation(What::Reclaim));
+            self.memory.pages.release();
+            attempt().ok_or(())
+        };
+        self.shrink_until(gfp, None, again, first.ok_or(()).or_else(|()| again())).ok()
     }
 
     /// Flags of memory that nobody may find used.
@@ -122,7 +137,13 @@ impl Core {
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
         // Where it cannot be resized, its user moves it.
         self.note_free(memory);
-        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE)?;
+        let (old, new) = (self.huge.bytes(memory).ok()?, size.max(1).checked_next_multiple_of(PAGE_SIZE)?);
+        let more = new.saturating_sub(old);
+        let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
+        self.press(Gfp::KERNEL, new, charge).filter(|()| !self.harden.guard_pages)?;
+        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
+        self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
+        let resized = resized?;
         self.note_large(resized, size.next_multiple_of(PAGE_SIZE), "huge");
         Some(resized)
     }
@@ -131,23 +152,32 @@ impl Core {
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
         #[cfg(not(any(loom, shuttle)))]
-        if let Some(pool) = self.guard.pool_of(memory) {
-            return self.free_guarded(pool, memory);
+        if self.free_sample(memory, NO_CACHE) {
+            return;
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.free(memory).unwrap_or_else(|kind| self.refuse(kind, memory));
         }
         self.note_free(memory);
         match self.huge.free(memory) {
-            Ok(()) => self.shed(),
+            Ok(bytes) => {
+                self.uncharge_huge(bytes);
+                self.shed();
+            }
             Err(kind) => self.refuse(kind, memory),
         }
     }
 
-    /// Takes a sample back.
+    /// Takes memory back if it is a sample of the guard, of the cache of that name.
     #[cfg(not(any(loom, shuttle)))]
-    fn free_guarded(&self, pool: &Pool, memory: NonNull<u8>) {
+    pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
+        let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
             let _ = write!(Stderr, "uslab: guard: {mistake}");
-            self.refuse(kind, memory);
+            self.refuse_of(cache, kind, memory);
         }
+        true
     }
 
     #[cold]
@@ -155,6 +185,10 @@ impl Core {
         #[cfg(not(any(loom, shuttle)))]
         if let Some(pool) = self.guard.pool_of(memory) {
             return pool.size_of(memory.addr().get());
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        if self.profiler.holds(memory) {
+            return self.profiler.size_of(memory);
         }
         self.huge.bytes(memory)
     }

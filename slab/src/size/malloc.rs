@@ -9,10 +9,12 @@
 
 mod fast_paths;
 
+use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::harden::{CANARY, Harden};
+use crate::debug::profile::PLACE;
 use crate::error::{AllocError, CacheError};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
@@ -21,7 +23,7 @@ use core::ptr::NonNull;
 pub(crate) use fast_paths::FastPaths;
 use fast_paths::{Known, Stride};
 use std::sync::Arc;
-use uslab_buddy::{Gfp, PAGE_SIZE, Pfn};
+use uslab_buddy::{Gfp, PAGE_SIZE, Pfn, StackMemory};
 use uslab_magazine::FastPathTable;
 
 /// Classes up to 64 bytes, one for each word.
@@ -30,6 +32,8 @@ const WORDS: usize = 8;
 pub const MAX_CLASS: usize = 32 << 10;
 /// How many classes there are.
 pub(crate) const CLASSES: usize = WORDS + 4 * 9;
+/// A sample of a profile holds any object.
+const _: () = assert!(MAX_CLASS <= PLACE);
 /// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
 const MAX_SLAB: u8 = 5;
 /// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
@@ -84,6 +88,8 @@ const fn align_of_class(class: usize) -> usize {
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
+    /// What serves while a profile runs; disabled where each object is seen anyway.
+    counted: FastPathTable<Object, StackMemory, CLASSES>,
     /// Bytes of an object that are a canary's.
     tail: usize,
     /// Serves what has no bytes, where that is an address of its own.
@@ -110,11 +116,18 @@ impl Malloc {
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
         let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
-        let only_addresses = Harden { canaries: false, zero_on_free: false, zero_on_alloc: false, ..harden };
+        let only_addresses = Harden {
+            canaries: false,
+            zero_on_free: false,
+            zero_on_alloc: false,
+            slab_guards: false,
+            ..harden
+        };
         let nothing =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
-        let malloc = Self { fast: FastPaths::new(), caches, tail, nothing, core: core.clone() };
+        let counted = FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[2]));
+        let malloc = Self { fast: FastPaths::new(), caches, counted, tail, nothing, core: core.clone() };
         // SAFETY: once. The malloc keeps its caches, and they the pages.
         unsafe { malloc.publish(&malloc.fast) };
         Ok(malloc)
@@ -134,13 +147,13 @@ impl Malloc {
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
         }
-        let known = Known {
-            page_classes: self.core.memory.classes.first(),
-            fast_paths: FastPathTable::of(self.caches.each_ref().map(|cache| cache.cache().fast_path())),
-            strides,
-        };
+        let [allocs, frees, counted] = [0, 1, 2]
+            .map(|i| FastPathTable::of(self.caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
+        let page_classes = self.core.memory.classes.first();
+        let known = Known { page_classes, frees, counted, profiler: (&self.core.profiler).into(), strides };
+        let bytes = pages.frames().len() as usize * PAGE_SIZE;
         // SAFETY: passed on.
-        unsafe { fast.publish(pages.address(Pfn::new(0)), pages.frames().len() as usize * PAGE_SIZE, known) };
+        unsafe { fast.publish(pages.address(Pfn::new(0)), bytes, &allocs, known) };
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -210,7 +223,13 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        if !self.core.profiler.runs()
+        let profiler = &self.core.profiler;
+        if profiler.counts_only()
+            && let Some(class) = self.class(layout).filter(|_| !self.counted.is_disabled())
+        {
+            return self.alloc_counted(class, layout, gfp);
+        }
+        if !profiler.runs()
             // SAFETY: the caches live.
             && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
         {
@@ -241,11 +260,37 @@ impl Malloc {
         }
     }
 
+    /// While a profile runs whose samples have memory of their own: so nobody needs to see what becomes of the others.
+    #[inline]
+    fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let cache = self.caches[class].cache();
+        let cpu = || self.core.cpus.current();
+        let memory = match self.core.profiler.count(cpu, size_of_class(class), || cache.name()) {
+            Some(sample) => sample,
+            // SAFETY: the caches live.
+            None => match unsafe { self.counted.fast_path(class).alloc() } {
+                Some(object) => object.memory(),
+                None => match self.sample(class, layout) {
+                    Some(memory) => memory,
+                    None => return cache.alloc_counted(gfp),
+                },
+            },
+        };
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: so many bytes are the caller's from now on.
+            unsafe { memory.write_bytes(0, layout.size()) };
+        }
+        Ok(memory)
+    }
+
     /// One in many allocations has a page of its own: see [`guard`](crate::debug::guard).
     #[inline]
     fn sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
-        let guard = &self.core.guard;
-        let due = guard.is_on() && guard.is_due(self.caches[class].cache().allocs_of_a_miss());
+        let (guard, profiler) = (&self.core.guard, &self.core.profiler);
+        // While a profile runs that wants to see each operation, each one comes here.
+        let all = profiler.runs() && !profiler.counts_only();
+        let one = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
+        let due = guard.is_on() && guard.is_due(one());
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
@@ -431,9 +476,11 @@ impl Malloc {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // What a realloc leaves where it is has up to twice the bytes; a mapping has whole pages.
+        // What a realloc leaves where it is has up to twice the bytes; a block has those of its alignment. A mapping has whole pages, or
+        // what a freed one had.
+        let fits = |size| fits_in_place(usable, size);
         let close =
-            || fits_in_place(usable, size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
+            || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
         // A block of pages has no canary.
         let right = if self.tail > 0 && self.core.cache_at(memory).is_some() {
             size == usable || size.max(1) == usable

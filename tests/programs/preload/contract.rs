@@ -267,6 +267,18 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     assert!(xml.contains("<total type=\"mmap\" count=\"1\" size=\"9437184\"/>"), "{xml}");
 }
 
+/// Mappings above 4 MiB once came on top of the limit.
+#[test]
+fn a_limit_holds_for_mappings_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("budget.c", dir.path());
+    for options in ["limit=64m", "limit=64m,huge_cache=0,check=1"] {
+        let output = preloaded(&mut Command::new(&program), options);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out == "kept\n", "{options}: {:?} {out}{err}", output.status);
+    }
+}
+
 /// Its `free` was glibc's, which knows nothing of what the program has allocated.
 #[test]
 fn a_library_that_is_opened_with_deepbind_frees_here() {

@@ -59,6 +59,45 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     rounds
 }
 
+/// What a profile does that needs to see allocations only.
+#[test]
+fn frees_by_address_stay_open_where_only_they_are_to() {
+    use crate::shadow::TestSupplier;
+    use crate::test_round::TestRound;
+    use crate::{Config, Layer, Mechanism};
+    let (table, supplier) = (table(Cpus::os()), TestSupplier::new(100, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 2)).unwrap();
+    let (allocs, frees, behind) = (layer.fast_path(), layer.fast_path_of_frees(), layer.fast_path_behind());
+    let used = || {
+        let held: Vec<TestRound> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+    };
+    for with_frees in [false, true, false] {
+        assert!(table.close_inlined(with_frees));
+        let (mut freed, mut had) = (0, 0);
+        for _ in 0..1000 {
+            used();
+            // A drain that comes meanwhile leaves closed what is.
+            layer.drain(&supplier, 0..u32::MAX);
+            used();
+            // SAFETY: the layer lives.
+            assert_eq!(unsafe { allocs.alloc_fast() }, None);
+            // SAFETY: as above.
+            if let Some(round) = unsafe { behind.alloc_fast() } {
+                had += 1;
+                // SAFETY: as above.
+                if unsafe { frees.free_fast(round) } { freed += 1 } else { layer.free(&supplier, round) }
+            }
+        }
+        let sections = layer.mechanism() == Mechanism::Rseq;
+        assert!(had > 0 || !sections);
+        assert!(if sections && !with_frees { freed > 0 } else { freed == 0 }, "{freed}");
+        table.open_inlined();
+    }
+    layer.purge(&supplier);
+    assert_eq!(supplier.free.borrow().len(), 100);
+}
+
 /// What a profile does to see each operation, and what drains must leave closed meanwhile.
 #[test]
 fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
@@ -76,7 +115,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
         assert!(layer.stats().in_magazines > 0);
     };
     used();
-    assert!(table.close_inlined());
+    assert!(table.close_inlined(true));
     for _ in 0..2 {
         used();
         for _ in 0..1000 {

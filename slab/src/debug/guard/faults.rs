@@ -7,8 +7,8 @@ use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// The pool whose faults are told.
-static POOL: FixedPtr<Pool> = FixedPtr::null();
+/// The pools whose faults are told. Those of more subsystems are told at the free only.
+static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
 /// Standard error, past everything that may hold a lock.
 pub(crate) struct Stderr;
@@ -28,24 +28,30 @@ impl Write for Stderr {
 
 /// From now on faults in `pool` are told, and end the process.
 pub(super) fn tell(pool: &Pool) {
-    if !POOL.get().is_null() {
-        return;
+    let pool = core::ptr::from_ref(pool).cast_mut();
+    for place in &POOLS {
+        if place.get().is_null() {
+            place.set(pool);
+        }
+        // Two that come at once may want one place.
+        if place.get() == pool {
+            break;
+        }
     }
-    POOL.set(core::ptr::from_ref(pool).cast_mut());
     #[cfg(target_os = "linux")]
     handler::install();
 }
 
 /// There is no such pool any more.
 pub(super) fn forget(pool: &Pool) {
-    if core::ptr::eq(POOL.get(), pool) {
-        POOL.set(core::ptr::null_mut());
+    for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
+        place.set(core::ptr::null_mut());
     }
 }
 
 #[cfg(target_os = "linux")]
 mod handler {
-    use super::{POOL, Stderr};
+    use super::{POOLS, Pool, Stderr};
     use core::ffi::{c_int, c_void};
     use core::fmt::Write;
     use core::mem::{MaybeUninit, transmute};
@@ -77,21 +83,53 @@ mod handler {
         }
     }
 
+    /// The pool of an address, if its faults are told.
+    fn pool_of(address: usize) -> Option<&'static Pool> {
+        // SAFETY: a pool that is named lives.
+        let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
+        { pools }.find(|pool| pool.holds(address))
+    }
+    extern "C" fn told(address: usize) -> ! {
+        if let Some(pool) = pool_of(address) {
+            let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
+        }
+        std::process::abort();
+    }
+    /// Lets the thread go on in [`told`] when the handler returns, on its own stack: names need more than a handler's has, where that is
+    /// another one.
+    ///
+    /// # Safety
+    /// It is the thread's, whose stack did not overflow.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
+    unsafe fn go_to(context: *mut libc::ucontext_t, address: usize) {
+        let told: extern "C" fn(usize) -> ! = told;
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: by contract.
+        unsafe {
+            let registers = &mut (*context).uc_mcontext.gregs;
+            // Below what a function may use there, and aligned as behind a call.
+            let stack = &mut registers[libc::REG_RSP as usize];
+            *stack = ((*stack - 128) & !15) - 8;
+            registers[libc::REG_RDI as usize] = address as i64;
+            registers[libc::REG_RIP as usize] = told as usize as i64;
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: by contract. It is aligned where a fault is no fault of the stack's.
+        unsafe {
+            let registers = &mut (*context).uc_mcontext;
+            registers.regs[0] = address as u64;
+            registers.pc = told as usize as u64;
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        told(address);
+    }
+
     extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         // SAFETY: the kernel's; a code above 0 is a fault's, which has an address.
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
-        // SAFETY: a pool that is named lives.
-        if let (Some(address), Some(pool)) = (fault, unsafe { POOL.get().as_ref() })
-            && pool.holds(address)
-        {
-            let mistake = pool.fault(address);
-            let tell = move || _ = write!(Stderr, "uslab: guard: {mistake}");
-            // A thread of Rust's has a stack for handlers, which is too small to look for names on.
-            match std::thread::Builder::new().spawn(tell) {
-                Ok(thread) => _ = thread.join(),
-                Err(_) => tell(),
-            }
-            std::process::abort();
+        if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
+            // SAFETY: the kernel's, of this thread, which goes on with it.
+            return unsafe { go_to(context.cast(), address) };
         }
         // SAFETY: put there before this was installed, and never taken.
         let Some(before) = (unsafe { BEFORE.get() }) else { return };

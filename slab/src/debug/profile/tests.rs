@@ -9,8 +9,12 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::{Cpus, on_cpu};
 
 fn subsystem(cpus: Cpus) -> Subsystem {
-    Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(256 << 20))).unwrap()
+    let pages = PageConfig::default_for(cpus).limit(256 << 20);
+    Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
+/// Whether samples can have memory of their own here.
+const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
+
 fn one_cpu() -> Subsystem {
     on_cpu(0);
     subsystem(Cpus::simulated(1, 1).unwrap())
@@ -108,12 +112,16 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    // Every other one with memory of samples' own, as programs have it that are sampled at larger rates.
     for seed in 1..=SEEDS {
         let subsystem = one_cpu();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut program = Program { malloc: &malloc, held: vec![], truth: BTreeMap::new() };
-        subsystem.start_profile_from(RATE, seed).unwrap();
+        subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
+        assert_eq!(subsystem.core().profiler.counts_only(), HAS_OWN && seed % 2 == 0);
         program.run();
+        let in_own = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
+        assert_eq!(program.held.iter().any(in_own), HAS_OWN && seed % 2 == 0);
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {
@@ -158,7 +166,7 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
-        for check in [false, true] {
+        for (check, own) in [(false, false), (true, false), (false, true), (true, true)] {
             on_cpu(0);
             let pages = PageConfig::default_for(cpus).limit(256 << 20);
             let subsystem = Subsystem::new(Config { check_frees: check, ..Config::new(pages) }).unwrap();
@@ -168,13 +176,13 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
                 ObjectCache::builder("typed").ctor(|| 0_u64).reset(|n| *n = 0).build_in(&subsystem).unwrap();
             // What lies on stacks from before, and is held over the start, is of no profile.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-            subsystem.start_profile(1).unwrap();
+            subsystem.core().start_profile_with(1, None, own).unwrap();
             let seen = |objects: u64, live: u64| {
                 let total = subsystem.profile().total();
                 assert_eq!(
                     (total.allocated.objects, total.live.objects),
                     (objects, live),
-                    "{cpus:?}, checked: {check}"
+                    "{cpus:?}, checked: {check}, own memory: {own}"
                 );
             };
             drop(before);
@@ -188,6 +196,22 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
                 unsafe { malloc.free_sized(memory, layout(size)) };
             }
             seen(6, 0);
+            let (small, large) = (layout(100), layout(3000));
+            // SAFETY: allocated here, freed once; a resized one is as large.
+            unsafe {
+                let memory = malloc.alloc(small, Gfp::ZERO).unwrap();
+                assert_eq!(malloc.usable_size(memory), 112);
+                memory.write(7);
+                let moved = malloc.realloc_sized(memory, small, 3000, Gfp::ZERO).unwrap();
+                assert_eq!((moved.read(), moved.add(2999).read()), (7, 0));
+                seen(8, 1);
+                malloc.free_sized(moved, large);
+                let again = malloc.alloc(large, Gfp::ZERO).unwrap();
+                assert!(core::slice::from_raw_parts(again.as_ptr(), 3000).iter().all(|byte| *byte == 0));
+                let there = malloc.realloc(again, 2900).unwrap();
+                malloc.free(malloc.realloc(there, 10_000).unwrap());
+            }
+            seen(10, 0);
             let memory = malloc.alloc(layout(5 << 20), Gfp::KERNEL).unwrap();
             // SAFETY: allocated above, freed once.
             unsafe {
@@ -195,18 +219,18 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
                 assert_eq!(subsystem.profile().total().live.bytes, 64 << 20);
                 malloc.free(memory);
             }
-            seen(8, 0);
+            seen(12, 0);
             let objects: Vec<_> = (0..1000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-            seen(1008, 1000);
+            seen(1012, 1000);
             assert_eq!(subsystem.profile().total().live.bytes, 96_000);
             drop(objects);
             let bulk = cache.alloc_blocks(Gfp::KERNEL, 300).unwrap();
-            seen(1308, 300);
+            seen(1312, 300);
             drop(bulk);
             let boxes: Vec<_> = (0..10).map(|_| typed.alloc().unwrap()).collect();
-            seen(1318, 10);
+            seen(1322, 10);
             drop(boxes);
-            seen(1318, 0);
+            seen(1322, 0);
             subsystem.stop_profile();
             subsystem.shrink();
             subsystem.check().unwrap();
@@ -283,4 +307,80 @@ fn samples_for_which_there_is_no_room_are_counted() {
     assert_eq!(profile.samples[0].cache, "a-name-of-more-than-thirty-nine-bytes,-");
     drop(held);
     assert_eq!(subsystem.profile().total().live, Amount::default());
+}
+
+/// What its own memory knows of a sample: from one profile into the next one.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_checked() {
+    use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
+    let subsystem = one_cpu();
+    let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
+    let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
+    // SAFETY: in the place.
+    let inside = |memory: NonNull<u8>| unsafe { memory.add(8) };
+    subsystem.core().start_profile_with(1, None, true).unwrap();
+    let held = [40, 100, 32 << 10].map(alloc);
+    assert!(held.iter().all(|memory| profiler.holds(*memory)));
+    assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
+    assert_eq!(profiler.free(inside(held[1])), Err(Interior));
+    // SAFETY: no place so far.
+    assert_eq!(profiler.size_of(unsafe { held[2].add(PLACE) }), Err(Foreign));
+    subsystem.stop_profile();
+    let before = subsystem.profile();
+    assert_eq!(before.total().live.objects, 3);
+    // SAFETY: allocated above, freed once.
+    unsafe { malloc.free(held[0]) };
+    assert_eq!((profiler.free(held[0]), subsystem.profile()), (Err(DoubleFree), before));
+    assert!(!profiler.holds(alloc(40)));
+    subsystem.core().start_profile_with(1, None, false).unwrap();
+    // SAFETY: as above.
+    unsafe { malloc.free(held[1]) };
+    let other = alloc(40);
+    assert!(!profiler.holds(other));
+    // SAFETY: as above.
+    unsafe { malloc.free(other) };
+    subsystem.stop_profile();
+    subsystem.core().start_profile_with(1, None, true).unwrap();
+    // The places that were given back, the last one first.
+    assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
+    // SAFETY: as above.
+    unsafe { [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory)) };
+    let total = subsystem.profile().total();
+    assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
+}
+
+/// Frees by another thread, of memory that is a sample's own or not, on real CPUs.
+#[test]
+fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
+    let subsystem = subsystem(Cpus::os());
+    let malloc = Malloc::new(&subsystem).unwrap();
+    subsystem.core().start_profile_with(1000, None, true).unwrap();
+    let layout = Layout::from_size_align(128, 8).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (send, receive) = std::sync::mpsc::sync_channel::<usize>(64);
+            let malloc = &malloc;
+            scope.spawn(move || {
+                for _ in 0..20_000 {
+                    send.send(malloc.alloc(layout, Gfp::KERNEL).unwrap().expose_provenance().get()).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                for (i, address) in receive.into_iter().enumerate() {
+                    let memory = NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap();
+                    // SAFETY: allocated by the other thread, freed once.
+                    unsafe {
+                        if i % 2 == 0 { malloc.free(memory) } else { malloc.free_sized(memory, layout) }
+                    };
+                }
+            });
+        }
+    });
+    let total = subsystem.profile().total();
+    assert!(total.allocated.samples > 1000, "{total:?}");
+    assert_eq!((total.live, subsystem.profile().lost), (Amount::default(), 0));
+    subsystem.stop_profile();
+    subsystem.shrink();
+    subsystem.check().unwrap();
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::Fork;
-use crate::error::AllocError;
 use core::alloc::Layout;
 use script::Told;
 use uslab_magazine::Operation;
@@ -20,6 +19,11 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("bulk", 'a', 4, bulk),
     ("free_all", 'a', 2, free_all),
     ("prefill", 'a', 3, prefill),
+    ("acquire", 'y', 8, acquire),
+    ("poll", 'y', 8, poll),
+    ("wait", 'y', 3, wait),
+    ("acquire_timeout", 'y', 3, acquire_timeout),
+    ("give_up", 'y', 3, give_up),
     ("post", 'b', 8, post),
     ("fetch", 'b', 8, fetch),
     ("defer", 'r', 6, defer),
@@ -116,6 +120,32 @@ impl Side<'_> {
         };
         assert!(allowed, "an allocation is refused with {error:?}");
     }
+    /// A wait is over.
+    #[track_caller]
+    pub(super) fn ends_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
+        match result {
+            Ok(at) => self.got(wait.number as u64, &wait.slot, at),
+            Err(error) => self.refused(&wait.slot, error),
+        }
+    }
+    /// Looks, and goes on waiting if there is nothing; `false` then.
+    #[track_caller]
+    fn polls(&self, mut wait: Wait) -> bool {
+        match self.world.poll(&mut wait) {
+            Poll::Ready(result) => self.ends_wait(wait, result),
+            Poll::Pending => {
+                self.mine(|mine| mine.waits.push(wait));
+                return false;
+            }
+        }
+        true
+    }
+    /// One of those that it waits by, which it has no more.
+    fn pick_wait(&self, a: u64) -> Option<Wait> {
+        self.mine(|mine| {
+            (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
+        })
+    }
     /// Its reader leaves.
     pub(super) fn ends_reading(&self) {
         if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
@@ -140,8 +170,10 @@ fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
 
 fn alloc(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
+    let begun = s.books(Books::now);
     match slot.cache.alloc(gfp(t.b)) {
         Ok(at) => {
+            s.books(|books| books.served(slot.key(), begun));
             is_zero(gfp(t.b), &slot, at);
             s.got(t.a, &slot, at);
         }
@@ -273,6 +305,44 @@ fn read(s: &Side<'_>, t: &Told) {
         look(s, t);
     }
     s.ends_reading();
+}
+
+/// Some objects, up to the first that it must wait for.
+fn acquire(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
+}
+fn poll(s: &Side<'_>, t: &Told) {
+    s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
+}
+/// As a thread that sleeps: it looks when it was told, for as long as some others take; then it goes, or leaves that for later.
+fn wait(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
+    wait.bell.0.set(1);
+    for _ in 0..8 * (1 + t.b % 4) {
+        if wait.bell.0.get() > 0
+            && let Poll::Ready(result) = s.world.poll(&mut wait)
+        {
+            return s.ends_wait(wait, result);
+        }
+        relax();
+    }
+    if t.b & 1 > 0 { s.world.gives_up(wait) } else { s.mine(|mine| mine.waits.push(wait)) }
+}
+fn acquire_timeout(s: &Side<'_>, t: &Told) {
+    let Some(slot) = s.slot(t.a) else { return };
+    let begun = s.books(Books::now);
+    match slot.cache.acquire_timeout(gfp(t.b), Duration::ZERO) {
+        Ok(at) => {
+            s.books(|books| books.served(slot.key(), begun));
+            s.got(t.a, &slot, at);
+        }
+        Err(error) => s.refused(&slot, error),
+    }
+}
+fn give_up(s: &Side<'_>, t: &Told) {
+    s.pick_wait(t.a).into_iter().for_each(|wait| s.world.gives_up(wait));
 }
 
 fn post(s: &Side<'_>, t: &Told) {

@@ -8,6 +8,7 @@
 
 use super::{CLASSES, MAX_CLASS, class_of, size_of_class};
 use crate::cache::Object;
+use crate::debug::profile::Profiler;
 use crate::memory::page_classes::PageClass;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -25,6 +26,17 @@ const BY_WORDS: [u8; WORDS] = {
     while word < WORDS {
         table[word] = class_of((word + 1) * 8) as u8;
         word += 1;
+    }
+    table
+};
+
+/// Bytes of the objects of each class.
+const BYTES: [u32; CLASSES] = {
+    let mut table = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        table[class] = size_of_class(class) as u32;
+        class += 1;
     }
     table
 };
@@ -61,8 +73,11 @@ impl Stride {
 pub(super) struct Known {
     /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
     pub(super) page_classes: NonNull<PageClass>,
-    /// The caches' inlined paths; closed where objects are checked.
-    pub(super) fast_paths: FastPathTable<Object, StackMemory, CLASSES>,
+    /// The caches' inlined paths of frees; closed where objects are checked.
+    pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
+    /// What serves allocations while a profile counts them, and that profile.
+    pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
+    pub(super) profiler: NonNull<Profiler>,
     /// By what is known of a page: none first, then the classes.
     pub(super) strides: [Stride; CLASSES + 1],
 }
@@ -71,7 +86,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct Tables {
     known: Known,
-    /// By words, less one.
+    /// Those of allocations, by words, less one.
     by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
@@ -105,9 +120,15 @@ impl FastPaths {
     /// Opens them, to `bytes` bytes of pages from `base`.
     ///
     /// # Safety
-    /// Called once. What is known lives as long as anybody comes here.
-    pub(super) unsafe fn publish(&self, base: NonNull<u8>, bytes: usize, known: Known) {
-        let by_words = known.fast_paths.arranged(&BY_WORDS);
+    /// Called once. What is known lives as long as anybody comes here. Both are paths of the same layers.
+    pub(super) unsafe fn publish(
+        &self,
+        base: NonNull<u8>,
+        bytes: usize,
+        allocs: &FastPathTable<Object, StackMemory, CLASSES>,
+        known: Known,
+    ) {
+        let by_words = allocs.arranged(&BY_WORDS);
         // SAFETY: nobody reads it yet, and only this call writes it.
         self.tables.with_mut(|p| unsafe { (*p).write(Tables { known, by_words }) });
         // Relaxed: what comes of it while there are no bytes is of no importance.
@@ -129,17 +150,19 @@ impl FastPaths {
         self.tables.with(|p| unsafe { (*p).assume_init_ref() })
     }
 
-    /// The fast path that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
+    /// The entry that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
     #[inline(always)]
-    fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
+    fn word_for(&self, size: usize, align: usize) -> Option<usize> {
         // The last byte of a size that is rounded up to the alignment; that of nothing is far away.
         let word = (size.wrapping_sub(1) | (align - 1)) / 8;
         // Acquire: pairs with the Release in `publish`.
-        if word >= self.words.load(Acquire) {
-            return None;
-        }
+        (word < self.words.load(Acquire)).then_some(word)
+    }
+    /// The fast path of allocations there.
+    #[inline(always)]
+    fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         // SAFETY: it is published, and has so many entries.
-        Some(unsafe { self.tables().by_words.fast_path(word) })
+        self.word_for(size, align).map(|word| unsafe { self.tables().by_words.fast_path(word) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
     ///
@@ -152,6 +175,29 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
+    /// The same while a profile runs that sees allocations only: `None`, too, if none does, or this one is a sample.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline(always)]
+    pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let word = self.word_for(size, align)?;
+        // SAFETY: it is published, and has so many entries.
+        let Tables { known, by_words } = unsafe { self.tables() };
+        // SAFETY: the malloc lives, and with it the profiler.
+        let profiler = unsafe { known.profiler.as_ref() };
+        if !profiler.counts_only() {
+            return None;
+        }
+        // SAFETY: as of the tables.
+        let fast_path = unsafe { by_words.fast_path_as(&known.counted, word) };
+        let bytes = BYTES[usize::from(BY_WORDS[word])];
+        // SAFETY: passed on.
+        profiler
+            .countdown(fast_path.cpu())
+            .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
+            .map(Object::memory)
+    }
     /// Takes memory back that was allocated so; `false` if this did nothing, as with memory that lies in no page.
     ///
     /// # Safety
@@ -160,9 +206,11 @@ impl FastPaths {
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
         ask_for(memory);
-        match (self.fast_path_for(size, align), self.offset(memory)) {
-            // SAFETY: passed on; the same size leads to the same fast path, and null lies in no page.
-            (Some(fast_path), Some(_)) => unsafe {
+        match (self.word_for(size, align), self.offset(memory)) {
+            // SAFETY: passed on; it is published, the same size leads to the same layer, and null lies in no page.
+            (Some(word), Some(_)) => unsafe {
+                let Tables { known, by_words } = self.tables();
+                let fast_path = by_words.fast_path_as(&known.frees, word);
                 fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
             },
             _ => false,
@@ -247,7 +295,7 @@ impl FastPaths {
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
         // SAFETY: passed on; what has a class was published.
-        unsafe { self.class_at(memory).map(|class| self.tables().known.fast_paths.fast_path(class)) }
+        unsafe { self.class_at(memory).map(|class| self.tables().known.frees.fast_path(class)) }
     }
     /// Its bytes.
     ///

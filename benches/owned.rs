@@ -1,0 +1,117 @@
+//! What an object costs that a task can take along, which is `Send` and `'static`: `alloc_owned` beside the box that borrows its cache,
+//! beside the C library's memory, and beside a pool that each object holds by an `Arc`. An object is 64 bytes.
+
+use parking_lot::Mutex;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+use uslab::ObjectCache;
+use uslab_benches::subject::{Checked, Local, hide};
+use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
+
+type Object = [u64; 8];
+
+/// Objects that are freed when what holds them is dropped.
+struct Dropped<A, O>(A, PhantomData<fn() -> O>);
+
+impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> {
+    type Object = O;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> O {
+        let mut object = (self.0)();
+        object[0] = stamp;
+        hide(NonNull::from_mut(&mut *object));
+        object
+    }
+    fn stamp(&self, object: &O) -> u64 {
+        object[0]
+    }
+    #[inline(always)]
+    fn free(&mut self, object: O) {
+        drop(object);
+    }
+}
+
+/// Free objects in a locked `Vec`, as one writes it by hand.
+#[derive(Default)]
+#[allow(clippy::vec_box, reason = "what is handed out is a box, and stays one")]
+struct Pool(Mutex<Vec<Box<Object>>>);
+
+/// An object of it, which keeps it alive.
+struct Pooled {
+    object: Option<Box<Object>>,
+    pool: Arc<Pool>,
+}
+
+impl Pooled {
+    #[inline(always)]
+    fn new(pool: &Arc<Pool>) -> Self {
+        let free = pool.0.lock().pop();
+        Self { object: Some(free.unwrap_or_default()), pool: pool.clone() }
+    }
+}
+impl Deref for Pooled {
+    type Target = Object;
+    fn deref(&self) -> &Object {
+        self.object.as_ref().expect("until it is dropped")
+    }
+}
+impl DerefMut for Pooled {
+    fn deref_mut(&mut self) -> &mut Object {
+        self.object.as_mut().expect("until it is dropped")
+    }
+}
+impl Drop for Pooled {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.pool.0.lock().extend(self.object.take());
+    }
+}
+
+/// CPU nanoseconds of a hot pair: of one thread, and of each of two at the same time.
+fn measured<O: DerefMut<Target = Object> + Send>(
+    alloc: impl Fn() -> O + Clone + Send + 'static,
+    budget: Duration,
+) -> impl FnMut() -> Vec<f64> + 'static {
+    let pairs = move |start: Option<&Barrier>, alloc| {
+        let mut local = Dropped(alloc, PhantomData);
+        let mut checked = Checked::new(&mut local);
+        work::pairs(&mut checked, 10_000);
+        assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
+        start.into_iter().for_each(|start| _ = start.wait());
+        clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))
+    };
+    move || {
+        let alone = pairs(None, alloc.clone());
+        let start = &Barrier::new(2);
+        let both: f64 = std::thread::scope(|scope| {
+            let threads =
+                [alloc.clone(), alloc.clone()].map(|alloc| scope.spawn(move || pairs(Some(start), alloc)));
+            threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+        });
+        vec![alone, both / 2.0]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench =
+        Bench::start("owned", "CPU ns for an object of 64 B and its drop, the same over and over");
+    let budget = bench.budget();
+    let cache: &'static ObjectCache<Object> =
+        Box::leak(Box::new(ObjectCache::builder("bench-owned").ctor(Object::default).build()?));
+    let pool = Arc::new(Pool::default());
+    let contenders = vec![
+        Contender::new("alloc", Kind::Ours, measured(|| cache.alloc().expect("an object"), budget)),
+        Contender::new(
+            "alloc_owned",
+            Kind::Ours,
+            measured(|| cache.alloc_owned().expect("an object"), budget),
+        ),
+        Contender::new("Box", Kind::General, measured(Box::<Object>::default, budget)),
+        Contender::new("Arc pool", Kind::Pool, measured(move || Pooled::new(&pool), budget)),
+    ];
+    bench.group("", [Column::lower("one thread", "ns"), Column::lower("two threads", "ns")], contenders);
+    bench.run()
+}
