@@ -196,13 +196,10 @@ fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
             is_named(mistake, &text, cache, what, stacks);
             if mistake == "double_free_by_another_thread" {
                 let thread = |begin| {
-                    part(&text, begin)?
-                        .lines()
-                        .next()?
-                        .split("thread=")
-                        .last()
-                        .map(|it| it.trim_end_matches(':'))
+                    let line = part(&text, begin)?.lines().next()?;
+                    Some(line.rsplit_once("thread=")?.1.trim_end_matches(':'))
                 };
+                assert!(thread("Freed: age=").is_some(), "{text}");
                 assert_ne!(thread("Freed: age="), thread("Noticed by thread="), "{text}");
             }
         }
