@@ -442,3 +442,23 @@ fn the_fuzzers_corpus_of_caches_agrees_with_the_shadow() {
 fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
     corpus("memory", memory::fuzz);
 }
+
+/// What it was charged with was lost.
+#[test]
+fn a_freed_mapping_that_cannot_be_listed_again_gives_back_its_charge() {
+    use memory::{Step, Way};
+    let alloc = |way, size, align| Step::Alloc {
+        cpu: 0,
+        way,
+        layout: Layout::from_size_align(size, align).unwrap(),
+        gfp: Gfp::KERNEL,
+    };
+    let steps = [
+        alloc(Way::Malloc, 28_673, 8 << 20),
+        Step::Free { cpu: 0, pick: 0, sized: false },
+        Step::Refuse(Refuse { point: 9, nth: 0, times: None }),
+        alloc(Way::Kmalloc, 0, 1),
+        alloc(Way::Malloc, 0, 8 << 20),
+    ];
+    memory::run(Backend::Os, SlabDebug::default(), &steps);
+}

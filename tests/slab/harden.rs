@@ -30,6 +30,15 @@ fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
 }
 
+/// Another byte than there was, whatever a secret made it.
+///
+/// # Safety
+/// It may be read and written to.
+unsafe fn spoil(byte: NonNull<u8>) {
+    // SAFETY: by contract.
+    unsafe { byte.write(!byte.read()) }
+}
+
 /// A word that says where an object lies, as what a thread may have.
 struct Freed(NonNull<u8>);
 // SAFETY: the test's objects, which no thread uses.
@@ -52,7 +61,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
                 assert_eq!((cache.validate().errors(), kinds(&heard)), (0, vec![]), "{rules} {harden:?}");
                 // SAFETY: allocated above, freed once; what is written behind one of them is the error that is tested.
                 unsafe {
-                    all[round].add(64).write(0x12);
+                    spoil(all[round].add(64));
                     all.into_iter().for_each(|object| cache.free(object));
                 }
                 assert_eq!(kinds(&heard), [behind], "{rules} {harden:?}");
@@ -81,7 +90,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
                     malloc.free_sized(other, layout(size + 3));
                     assert_eq!(kinds(&heard), [], "{size} {rules} {harden:?}");
                     if (20..=5000).contains(&size) {
-                        third.add(malloc.usable_size(third)).write(0x12);
+                        spoil(third.add(malloc.usable_size(third)));
                         malloc.free(third);
                         assert_eq!(kinds(&heard), [behind], "{size} {rules} {harden:?}");
                     } else {

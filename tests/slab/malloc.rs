@@ -273,7 +273,7 @@ fn threads_at_a_limit_together_never_have_more() {
             });
         }
     });
-    assert!(refused.get() > 0 && mapped.get() > 100, "{} refused, {} mapped", refused.get(), mapped.get());
+    assert!(refused.get() > 0 && mapped.get() > 0, "{} refused, {} mapped", refused.get(), mapped.get());
     subsystem.shrink();
     assert_eq!(charged(&subsystem), 0);
     assert_all_given_back(&subsystem);

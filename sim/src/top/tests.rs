@@ -73,7 +73,7 @@ fn accounts_and_waits_stand_above_the_table() {
     assert_eq!(
         now.heads()[2..],
         [
-            "tenant-7: 3.0 MiB charged, at most 4.0 MiB; 1,200 slabs refused, 2 waiting",
+            "tenant-7: 3072 KiB charged, at most 4096 KiB; 1,200 slabs refused, 2 waiting",
             "session: of 8 slabs at most, 2 waiting, 5 waited 1.250 s"
         ]
     );

@@ -344,13 +344,15 @@ impl Huge {
         &self.pieces
     }
 
-    /// A freed mapping that holds `layout`, its bytes unspecified or zero.
-    pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
+    /// A freed mapping that holds `layout`, its bytes unspecified or zero; or the bytes of one that could not be listed again, and went
+    /// to the system.
+    pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
         let mut piece = self.pieces.lock().freed.take(layout)?;
         if zero {
             piece.clear(layout.size());
         }
-        self.hand_out(piece, true)
+        let bytes = piece.bytes();
+        Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
     /// Bytes that a new mapping for `layout` takes.
@@ -375,6 +377,7 @@ impl Huge {
         let base = piece.base();
         let mut pieces = self.pieces.lock();
         if !pieces.reserve() {
+            pieces.unmapped += u64::from(reused);
             drop(pieces);
             return None;
         }

@@ -77,9 +77,13 @@ impl Core {
             return Err(AllocError::TooLarge);
         }
         let pages = layout.size().next_multiple_of(PAGE_SIZE);
-        if let Some(memory) = self.huge.reuse(layout, self.zeroed(gfp).contains(Gfp::ZERO)) {
-            self.note_large(memory, pages, "huge");
-            return Ok(memory);
+        match self.huge.reuse(layout, self.zeroed(gfp).contains(Gfp::ZERO)) {
+            Some(Ok(memory)) => {
+                self.note_large(memory, pages, "huge");
+                return Ok(memory);
+            }
+            Some(Err(bytes)) => _ = self.uncharge_huge(bytes),
+            None => {}
         }
         let bytes = self.huge.bytes_for(layout);
         let map = || {
