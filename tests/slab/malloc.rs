@@ -228,6 +228,25 @@ fn a_mapping_that_is_to_have_no_byte_keeps_the_charge_of_its_page() {
     assert_all_given_back(&subsystem);
 }
 
+/// It is moved, and what it was to have more where it lay stayed charged.
+#[test]
+fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
+    let mut config = config(4, 1, 64 * MIB);
+    (config.pages.limited, config.harden.guard_pages) = (true, true);
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let (small, large) = (layout(5 * MIB, 16), layout(9 * MIB, 16));
+    let memory = malloc.alloc(small, Gfp::KERNEL).unwrap();
+    // SAFETY: allocated with this layout, and freed with the last one.
+    unsafe {
+        let memory = malloc.realloc_sized(memory, small, large.size(), Gfp::KERNEL).unwrap();
+        assert_eq!(charged(&subsystem), 9, "and a page");
+        malloc.free_sized(memory, large);
+    }
+    assert_eq!(charged(&subsystem), 0);
+    assert_all_given_back(&subsystem);
+}
+
 #[test]
 fn threads_at_a_limit_together_never_have_more() {
     const LIMIT: usize = 40;

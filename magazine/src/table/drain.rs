@@ -108,7 +108,8 @@ impl<M: Memory> Table<M> {
         fenced
     }
     /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
-    /// the path behind a miss, which uses the same stacks. [Frees by address](crate::Layer::fast_path_of_frees) only `with_frees`. When this returns no inlined operation that began before still runs.
+    /// the path behind a miss, which uses the same stacks. [Frees by address](crate::Layer::fast_path_of_frees) stay
+    /// open unless `with_frees`. When this returns no inlined operation that began before still runs.
     /// `false` if the kernel refused the fence: then they are open.
     ///
     /// Where restartable sequences do not serve, inlined paths miss anyway.

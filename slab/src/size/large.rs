@@ -141,10 +141,13 @@ impl Core {
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
         // Where it cannot be resized, its user moves it.
         self.note_free(memory);
+        if self.harden.guard_pages {
+            return None;
+        }
         let (old, new) = (self.huge.bytes(memory).ok()?, size.max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
-        self.press(Gfp::KERNEL, new, charge).filter(|()| !self.harden.guard_pages)?;
+        self.press(Gfp::KERNEL, new, charge)?;
         let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
         let resized = resized?;
