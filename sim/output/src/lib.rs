@@ -8,7 +8,7 @@ mod place;
 pub use place::{Form, Place, json_text, say, tell, write_all};
 
 use comfy_table::{CellAlignment, Table, TableStyle};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 /// A table with one row a thing; the first column is text, the others numbers.
@@ -31,15 +31,7 @@ pub fn text(table: &Table) -> String {
 
 /// `1234567` as `1,234,567`.
 pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(n).to_string()
 }
 
 /// A signed difference, as `+3` or `-3`.

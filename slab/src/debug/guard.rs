@@ -582,6 +582,17 @@ mod tests {
     }
 
     #[test]
+    fn the_threads_that_allocated_and_freed_are_named() {
+        let pool = pool(1);
+        let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
+        let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
+        assert!(pool.free(at).is_ok());
+        let (told, here) = (pool.fault(at).to_string(), thread());
+        assert!(other != here && told.contains(&format!("\nallocated by thread {other}:\n")), "{told}");
+        assert!(told.contains(&format!("\nfreed by thread {here}:\n")), "{told}");
+    }
+
+    #[test]
     fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
         let pool = pool(1);
         assert!(pool.slots[0].take(FREE) && pool.alloc(8, 8).is_none());

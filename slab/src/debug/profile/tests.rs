@@ -384,3 +384,31 @@ fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
     subsystem.shrink();
     subsystem.check().unwrap();
 }
+
+#[test]
+fn nothing_is_allocated_under_the_lock_because_all_has_its_room() {
+    let noted = Noted::with_room(1).unwrap();
+    assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
+    assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
+}
+
+/// The first numbers of SplitMix64 from 0, as Vigna's `splitmix64.c` (2015) gives them.
+#[test]
+fn distances_follow_from_the_published_numbers() {
+    let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
+    for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
+        let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        let rate = 1 << 40;
+        assert_eq!(countdown.draw(rate), (-unit.ln() * rate as f64).ceil() as u64);
+    }
+}
+
+#[test]
+fn the_end_of_a_profile_opens_the_inlined_paths_once() {
+    let profiler = Profiler::new(1);
+    let mut opened = 0;
+    assert!(!profiler.stop(|| opened += 1));
+    profiler.start(1, Some(1), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    assert!(profiler.stop(|| opened += 1) && !profiler.stop(|| opened += 1));
+    assert_eq!(opened, 1);
+}

@@ -1,0 +1,229 @@
+//! What holds while all threads rest, and in the end.
+
+use super::*;
+
+impl World {
+    /// All threads rest: who waits and was told takes what there is for him; who was not has nothing to take.
+    pub(super) fn settle(&self) {
+        let mut goes_on = true;
+        while core::mem::take(&mut goes_on) {
+            for me in 0..self.sides.len() {
+                let side = Side { world: self, me };
+                let waits = std::mem::take(&mut self.sides[me].borrow_mut().waits);
+                for mut wait in waits {
+                    let was_told = wait.bell.0.get() > 0;
+                    match self.poll(&mut wait) {
+                        Poll::Pending => self.sides[me].borrow_mut().waits.push(wait),
+                        Poll::Ready(result) => {
+                            assert!(was_told, "who waits was not told of what he has");
+                            goes_on = true;
+                            side.ends_wait(wait, result);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// All threads rest: all that there is adds up, to what the shadow says. It is `quiet` if nothing waits for readers.
+    pub(super) fn census(&self, quiet: bool) {
+        self.settle();
+        let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        self.subsystem.pages().tables().assert_at_rest();
+        self.shadow.verify();
+        self.within_limits();
+        let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().get()).sum();
+        let reserve = self.parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
+        let hives: usize =
+            self.sides.iter().map(|side| side.borrow().hive.as_ref().map_or(0, |hive| hive.0.len())).sum();
+        let handles = self.shadow.books.borrow().handles.iter().filter(|named| !named.freed).count();
+        let objects = self.shadow.count(|of| matches!(of, Of::Cache(..) | Of::Any | Of::Pool).into());
+        let used = objects + deferred + reserve + (hives + handles) as u64;
+        assert_eq!(census.used, used, "objects in use: {census:?}");
+        let large = self.shadow.count(|of| if let Of::Large(order) = of { order.pages().into() } else { 0 });
+        assert_eq!(census.large_pages, large, "pages of large blocks: {census:?}");
+        let blocks =
+            self.shadow.count(|of| if let Of::Pages(_, order) = of { order.pages().into() } else { 0 });
+        // Slabs that wait for readers, of a cache that has gone, are in no other account.
+        let exact = census.block_pages == blocks || census.block_pages > blocks && !quiet;
+        assert!(exact, "{} pages of blocks, {blocks} are there: {census:?}", census.block_pages);
+        assert_eq!(
+            census.huge_pages > 0,
+            self.shadow.count(|of| (of == Of::Huge).into()) > 0,
+            "huge: {census:?}"
+        );
+        let cpus = self.subsystem.cpus();
+        for slot in self.slots() {
+            let (info, setup) = (slot.cache.info(), &slot.setup);
+            let (cpus, nodes) = (u64::from(cpus.count()), u64::from(cpus.nodes()));
+            let most = cpus * nodes * setup.capacity * (2 + setup.stock);
+            assert!(info.in_magazines <= most, "{} objects in magazines, at most {most}", info.in_magazines);
+            let most = nodes * setup.capacity * setup.depot;
+            assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
+            assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation is of one class");
+            self.seen(&slot);
+        }
+        // SAFETY: all threads rest.
+        let view = unsafe { self.subsystem.pages().per_cpu_view() };
+        let pages =
+            |orders: &[u32]| (0..).zip(orders).map(|(order, blocks)| u64::from(*blocks) << order).sum();
+        let seen: u64 = view.cpus.iter().chain([&view.depot]).map(|orders| -> u64 { pages(orders) }).sum();
+        assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
+    }
+
+    /// A view of a cache shows each object that is out once: with its owner or in a magazine.
+    fn seen(&self, slot: &Slot) {
+        // SAFETY: all threads rest.
+        let view = unsafe { slot.cache.view() };
+        let info = slot.cache.info();
+        let layer = view.magazines.iter();
+        let cpus = layer.clone().flat_map(|layer| layer.cpus.iter().flat_map(|cpu| &cpu.magazines));
+        let depots = layer.flat_map(|layer| layer.depots.iter().flat_map(|depot| &depot.full));
+        let held: Vec<_> = cpus.chain(depots).flat_map(|magazine| &magazine.rounds).copied().collect();
+        assert_eq!(
+            held.len() as u64,
+            info.in_magazines + info.in_depot,
+            "objects in magazines, as they are seen"
+        );
+        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(on);
+        assert_eq!(lists, [info.full, info.partial, info.empty], "slabs on their lists, as they are seen");
+        let out: u64 =
+            view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
+        assert_eq!(out, info.used + held.len() as u64, "objects that are out, as they are seen");
+        let books = self.shadow.books.borrow();
+        let own = books
+            .owned
+            .values()
+            .filter(|object| matches!(object.of, Of::Cache(_, number) if number == slot.number));
+        let mut places = BTreeSet::new();
+        for place in own.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
+            let place = place.unwrap_or_else(|| panic!("an owner has what is no object"));
+            let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
+            let slab = slab.unwrap_or_else(|| panic!("{place:?}: no such slab is seen"));
+            let (word, bit) = (usize::from(place.index / 64), place.index % 64);
+            assert!(slab.out[word] >> bit & 1 == 1, "{place:?} is free, and somebody has it");
+            assert!(places.insert((place.slab, place.index)), "{place:?} is in two places");
+        }
+    }
+
+    /// Nobody waits for a reader any more, and there is none.
+    pub(super) fn grace(&self) {
+        for _ in 0..100 {
+            self.core().flush_deferred();
+            rcu::advance();
+            if rcu::is_idle() {
+                return;
+            }
+        }
+        panic!("what waits for readers goes on waiting when there are none");
+    }
+
+    /// Everything goes back; between, one cache after the other has all memory for itself.
+    pub(super) fn end(self: Arc<Self>) {
+        self.faults.disarm();
+        on_cpu(0);
+        for side in self.sides.iter() {
+            let Mine { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
+            drop(reader);
+            waits.into_iter().for_each(|wait| self.gives_up(wait));
+            if let Some((mut hive, keys)) = hive {
+                keys.into_iter().for_each(|(key, value)| assert_eq!(hive.remove(key)[0], value));
+            }
+            held.into_iter().for_each(|object| self.give_back(object));
+        }
+        let books = || self.shadow.books.borrow_mut();
+        let posted = std::mem::take(&mut books().posted);
+        let hoard = std::mem::take(&mut books().hoard);
+        posted.into_iter().chain(hoard).for_each(|object| self.give_back(object));
+        let named = std::mem::take(&mut books().handles);
+        let handles = self.parts.borrow_mut().handles.take();
+        for named in named.iter().filter(|named| !named.freed) {
+            assert!(handles.iter().all(|handles| handles.free(named.handle)), "a handle in use is stale");
+        }
+        drop(handles);
+        let pool = self.parts.borrow_mut().pool.take();
+        if let Some(pool) = &pool {
+            let (has, least) = pool.reserve();
+            assert!(has == least, "the reserve of a pool that nobody uses is {has} of {least}");
+        }
+        drop(pool);
+        self.grace();
+        self.census(true);
+        for (number, slot) in (0..self.script.caches.len()).filter_map(|slot| Some((slot, self.slot(slot)?)))
+        {
+            if !slot.destroyed.get() && slot.setup.stable == 0 {
+                self.core().shrink(&uslab_magazine::Operation::new());
+                self.grace();
+                (0..2).for_each(|cpu| self.all_of(number, &slot, cpu));
+            }
+            if slot.setup.checked > 0 && !slot.destroyed.get() {
+                self.double_free(&slot.cache);
+            }
+        }
+        let parts = || self.parts.borrow_mut();
+        let slots = std::mem::take(&mut parts().slots);
+        let (kmalloc, shrinker) = {
+            let mut parts = parts();
+            (parts.kmalloc.take(), parts.shrinker.take())
+        };
+        drop((slots, kmalloc, shrinker));
+        self.grace();
+        self.subsystem.shrink();
+        self.grace();
+        self.subsystem.pages().release();
+        let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!(
+            (census.slabs, census.free_pages),
+            (0, census.pages),
+            "in the end all is free: {census:?}"
+        );
+        assert_eq!(self.core().caches.iter().count(), 0, "a cache that nobody owns is left");
+        assert!(self.shadow.made.borrow().is_empty(), "objects are constructed that are no more");
+        let Some(mut world) = Arc::into_inner(self) else { panic!("the threads have ended") };
+        // SAFETY: the world goes out of use here.
+        unsafe {
+            ManuallyDrop::drop(&mut world.parts);
+            ManuallyDrop::drop(&mut world.sides);
+            ManuallyDrop::drop(&mut world.subsystem);
+        }
+    }
+
+    /// A cache that is alone has all that its limit and the pages allow, wherever it lies what it freed before.
+    fn all_of(&self, number: usize, slot: &Slot, from: u32) {
+        let cpus = self.subsystem.cpus().count();
+        let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
+        on_cpu(from % cpus);
+        let mut all = vec![];
+        while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
+            all.push(self.adopted(number, slot, at));
+        }
+        // Slabs may be as small as one object, where there are no larger blocks.
+        let order = geometry.min_order();
+        let blocks = (1 + setup.pages) >> order.get();
+        let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
+        let slabs = if slot.setup.limit > 0 { pages.min(slot.setup.limit) } else { pages };
+        let least = slabs as usize * geometry.objects_at(order);
+        let fits = u64::from(order.get()) <= setup.order;
+        assert!(
+            !fits || all.len() >= least,
+            "a cache alone gets {} objects, at least {least} are there",
+            all.len()
+        );
+        for (cpu, object) in (0..).zip(all) {
+            on_cpu(cpu % cpus);
+            self.give_back(object);
+        }
+    }
+    /// At rest nobody has had the object again meanwhile.
+    fn double_free(&self, cache: &KmemCache) {
+        on_cpu(0);
+        let Ok(object) = cache.alloc(Gfp::KERNEL) else { return };
+        // SAFETY: the second one is refused.
+        unsafe {
+            cache.free(object);
+            // Its slab may be gone, too.
+            expect(&[CorruptionKind::DoubleFree, CorruptionKind::Foreign], || cache.free(object));
+        }
+    }
+}

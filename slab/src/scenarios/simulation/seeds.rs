@@ -1,0 +1,180 @@
+//! Runs simulations by their seeds, and shrinks what fails.
+
+use super::*;
+
+/// Runs it under its schedule. What it failed with.
+fn outcome(script: &Script) -> Result<(), String> {
+    let (schedule, script) = (script.schedule, script.clone());
+    once(schedule, STEPS, move || run(&script))
+}
+/// The way that something failed, without what differs from one time to the next.
+fn way(failure: &str) -> String {
+    failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
+}
+
+/// Runs many simulations.
+pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
+
+impl Seeds {
+    /// Schedules under which a smaller script is tried.
+    const TRIES: u64 = 30;
+    /// The time that one failure is shrunk for.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    fn number(name: &str) -> Option<u64> {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
+    }
+    /// The seeds that are asked for, as long as there is time.
+    fn each(&self) -> impl Iterator<Item = u64> {
+        let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
+        let shard = shard().unwrap_or(Shard::WHOLE);
+        let seeds = match Self::number("WORLD_SEED") {
+            Some(seed) => seed..seed + 1,
+            None => {
+                let from = Self::number("WORLD_FROM").unwrap_or(1);
+                let Range { start, end } = shard.items(seconds.map_or(self.0, |_| u64::MAX >> 1));
+                from + start..from + end
+            }
+        };
+        seeds.take_while(move |_| seconds.is_none_or(|seconds| begun.elapsed().as_secs() < seconds))
+    }
+
+    /// Runs them, and tells the first that fails as a script.
+    pub(in crate::scenarios) fn run(self, name: &str, _: fn()) {
+        if let Ok(path) = std::env::var("WORLD_SCRIPT") {
+            let text =
+                std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_SCRIPT={path}: {error}"));
+            let script = Script::read(&text).unwrap_or_else(|error| panic!("WORLD_SCRIPT={path}: {error}"));
+            return outcome(&script).unwrap_or_else(|failure| panic!("{path}: {failure}"));
+        }
+        let (begun, mut count, mut ran) = (Instant::now(), 0, 0..0);
+        forget_threads();
+        for seed in self.each() {
+            let script = Script::draw(seed);
+            if let Err(failure) = outcome(&script) {
+                println!("seed {seed} fails: {failure}\nrepeat it: WORLD_SEED={seed}. It is shrunk now.");
+                let (script, failure) = shrunk(script, &failure);
+                let path = std::env::temp_dir().join(format!("uslab-world-{seed}.txt"));
+                let text = format!("# {}\n{script}", failure.replace('\n', " "));
+                let written = std::fs::write(&path, &text);
+                println!("{text}");
+                panic!(
+                    "seed {seed}: {failure}; WORLD_SCRIPT={} ({written:?}) repeats the script above",
+                    path.display()
+                );
+            }
+            (count, ran) = (count + 1, if count == 0 { seed } else { ran.start }..seed);
+        }
+        let share = shard().map_or(String::new(), |shard| format!(" | share {shard}"));
+        println!(
+            "SCHEDULES {name} | threads {} | random {count} | pct 0 | depth 0{share} | seeds {} to {} | {:.2?}",
+            threads(),
+            ran.start,
+            ran.end,
+            begun.elapsed()
+        );
+    }
+
+    /// Expects that they notice a planted bug, among so many seeds.
+    pub(in crate::scenarios) fn bug(
+        self,
+        bug: &'static str,
+        property: &str,
+        expected: &'static str,
+        _: fn(),
+    ) {
+        if !has_bug(bug, property) {
+            return;
+        }
+        catch(bug, property, "schedule", expected, move || {
+            let (mut count, mut other) = (0, None);
+            for seed in 1..=self.0 {
+                count += 1;
+                match outcome(&Script::draw(seed)) {
+                    Err(failure) if failure.contains(expected) => return Err((count, failure)),
+                    Err(failure) => other = other.or(Some(failure)),
+                    Ok(()) => {}
+                }
+            }
+            other.map_or(Ok(count), |failure| Err((count, failure)))
+        });
+    }
+}
+
+fn shrunk(script: Script, failure: &str) -> (Script, String) {
+    let (begun, way_of_it) = (Instant::now(), way(failure));
+    let fails = |script: &Script| {
+        let schedules = (0..Seeds::TRIES).map(|n| script.schedule.wrapping_add(n));
+        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::PATIENCE);
+        tried.find(|schedule| {
+            let again = Script { schedule: *schedule, ..script.clone() };
+            outcome(&again).is_err_and(|failure| way(&failure) == way_of_it)
+        })
+    };
+    let script = script.shrink(fails);
+    let failure = outcome(&script).err().unwrap_or_else(|| failure.to_owned());
+    (script, failure)
+}
+
+/// How soon a world with each of these bugs fails, and how; `WORLD_BUGS=file` has their names, one a line.
+#[test]
+fn detection() {
+    let Ok(path) = std::env::var("WORLD_BUGS") else { return };
+    let bugs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_BUGS={path}: {error}"));
+    for bug in bugs.leak().lines() {
+        let begun = Instant::now();
+        plant(bug);
+        let failure =
+            Seeds(u64::MAX).each().find_map(|seed| Some((seed, outcome(&Script::draw(seed)).err()?)));
+        plant("");
+        let said = failure.map_or("unnoticed".to_owned(), |(seed, failure)| {
+            format!("seed {seed} | {}", failure.replace('\n', " "))
+        });
+        println!("NOTICED {bug} | {:.1?} | {said}", begun.elapsed());
+    }
+}
+
+/// Those of bugs that were found: see the first line of each.
+#[test]
+fn kept_scripts_run() {
+    let scripts = [
+        include_str!("kept/a_block_that_is_split_at_a_fork.txt"),
+        include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
+        include_str!("kept/a_wait_that_ends_without_memory.txt"),
+    ];
+    for script in scripts {
+        outcome(&Script::read(script).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_script_is_read_as_it_is_written_and_what_is_none_is_refused_by_its_line() {
+    for seed in 1..50 {
+        let script = Script::draw(seed);
+        assert_eq!(Script::read(&script.to_string()).as_ref(), Ok(&script));
+    }
+    let said = |text: &str| Script::read(text).unwrap_err();
+    assert_eq!(said("thread\nalloc a"), "line 2: `a`: expected name=number");
+    assert_eq!(said("setup cpu=1").split(',').next(), Some("line 1: `cpu=1`: expected one of cpus"));
+    assert_eq!(said("thread\n\nfrees"), "line 3: `frees`: no operation");
+    assert_eq!(said("alloc"), "line 1: expected `thread` before");
+}
+
+/// One is enough of each: the operations that it takes to give a slab back, and nothing beside.
+#[test]
+fn a_failing_seed_is_shrunk_to_a_script_that_fails_the_same_way() {
+    plant("a released slab stays charged");
+    let found = (1..).find_map(|seed| {
+        let script = Script::draw(seed);
+        let failure = outcome(&script).err()?;
+        Some((script, failure))
+    });
+    let (script, failure) = found.unwrap();
+    let (small, again) = shrunk(script, &failure);
+    assert_eq!(way(&again), way(&failure));
+    assert!(small.ops().count() <= 6, "it needs no more:\n{small}");
+    assert_eq!(outcome(&Script::read(&small.to_string()).unwrap()), Err(again));
+    plant("");
+    assert_eq!(outcome(&small), Ok(()), "without the bug it passes:\n{small}");
+}
