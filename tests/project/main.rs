@@ -4,4 +4,5 @@
 mod documents;
 mod imports;
 mod programs;
+mod reach;
 mod surface;

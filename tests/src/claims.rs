@@ -360,7 +360,7 @@ const UNREACHED: &str = "
 ## Files that no concurrent checker reaches
 
 Neither the models, nor schedules, nor the simulation, nor the stepper, nor the protocol in step run a line of these.
-`cargo check-reach` says what else does.
+[REACH.md](REACH.md) has what else does.
 ";
 
 /// `2`, or `2 to 3`.
