@@ -246,7 +246,21 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
 #[inline(always)]
 unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: by contract.
-    match unsafe { &(*cache).cache }.alloc(gfp) {
+    match unsafe { &(*cache).cache }.alloc_inlined(gfp) {
+        Some(object) => object.as_ptr().cast(),
+        // SAFETY: passed on.
+        None => unsafe { missed(cache, gfp, error) },
+    }
+}
+/// The last call of the other, which keeps nothing over it. C's, because such a one does not unwind.
+///
+/// # Safety
+/// As [`allocate`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
+    // SAFETY: by contract.
+    match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),
         // SAFETY: by contract.
         Err(why) => unsafe { failed(why, error) },

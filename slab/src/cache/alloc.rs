@@ -127,12 +127,15 @@ impl Cache {
     /// One object, from the nearest place that has one.
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp), Ok)
+    }
+    /// The fast path alone: where it misses, there may be memory all the same.
+    #[inline(always)]
+    pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the layer lives in `parts`.
-        match unsafe { self.allocs.alloc_fast() } {
-            // The fast path is enabled, so nothing is checked.
-            Some(object) => Ok(self.hand_over(object, gfp)),
-            None => self.alloc_missed(gfp),
-        }
+        let object = unsafe { self.allocs.alloc_fast() }?;
+        // The fast path is enabled, so nothing is checked.
+        Some(self.hand_over(object, gfp))
     }
 
     /// The fast path's restartable sequence missed, or it is disabled because objects are checked.

@@ -475,6 +475,17 @@ impl KmemCache {
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
     }
+    /// The two halves of [`alloc`](Self::alloc), for whoever makes the second one a tail call: `None` is a miss, and no lack of memory.
+    #[inline(always)]
+    #[doc(hidden)]
+    pub fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
+        self.cache.alloc_inlined(gfp)
+    }
+    /// What follows a miss.
+    #[doc(hidden)]
+    pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc_missed(gfp)
+    }
 
     /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
     /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
