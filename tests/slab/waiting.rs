@@ -569,6 +569,54 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     assert_all_given_back(&subsystem);
 }
 
+/// As [`Idle`], and gives up while somebody else has the lock.
+struct Busy(Idle);
+impl uslab::Shrinker for Busy {
+    fn count(&self) -> usize {
+        self.0.0.try_lock().map_or(0, |idle| idle.len())
+    }
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize {
+        if self.0.0.try_lock().is_none() { 0 } else { self.0.scan(objects, gfp) }
+    }
+}
+
+/// Once such a waiter slept until its time was over.
+#[test]
+fn a_shrinker_that_gave_up_is_asked_again_by_who_waits_and_for_futures_by_the_reaper() {
+    let subsystem = subsystem(1);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    for in_account in [false, true] {
+        let builder = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]);
+        let builder = if in_account { builder.account(&account) } else { builder.limit(Limit::Slabs(1)) };
+        let cache = builder.build_in(&subsystem).unwrap();
+        let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
+        let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
+        let locked = idle.lock();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
+            while cache.info().waiting == 0 {
+                std::thread::yield_now();
+            }
+            // Only now may anything be dropped, and no free tells of that.
+            drop(locked);
+            assert_eq!(waiter.join().unwrap(), Ok(()));
+        });
+        let mut locked = idle.lock();
+        locked.extend(std::iter::from_fn(|| cache.alloc_owned().ok()));
+        let mut waiting = pin!(cache.acquire());
+        assert!(poll(&mut waiting).is_none());
+        drop(locked);
+        assert!(poll(&mut waiting).is_none(), "nobody has asked");
+        let served = (0..64).find_map(|_| {
+            subsystem.end_interval();
+            poll(&mut waiting)
+        });
+        assert!(served.unwrap().is_ok());
+        idle.lock().clear();
+    }
+}
+
 /// Once it was told that its cache was destroyed, and no shrinker was asked.
 #[test]
 fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {

@@ -11,6 +11,8 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use std::panic::resume_unwind;
 use uslab_buddy::{Gfp, PAGE_SIZE};
+#[cfg(not(loom))]
+use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
@@ -96,6 +98,10 @@ impl Core {
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         self.shrinkers.add(shrinker, address(cache))
     }
+    /// Shrinkers of the limit of `cache` drop one part in `share` of what they have. How many objects.
+    pub(super) fn ask(&self, cache: &Cache, share: usize, gfp: Gfp) -> usize {
+        self.shrinkers.run(share, gfp, address(Some(cache)))
+    }
     /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
     pub(crate) fn shrink_until<T, E>(
         &self,
@@ -151,6 +157,10 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
+        // Relaxed: whoever begins to wait now has asked just now.
+        if self.waited_for.load(Relaxed) > 0 {
+            self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
+        }
         let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();

@@ -27,6 +27,8 @@
 //! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
 //!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
 //!   is lost with it, and stops nobody.
+//! * **Shrinkers** are asked by the allocation that waits in the end. One that gave up then, because its lock was taken, may have something
+//!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does.
 //! * **The lock** is never held while wakers run: they are user code. It is taken before `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
@@ -46,6 +48,12 @@ use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, planted};
 use uslab_magazine::tracepoints::What;
+
+/// How long a thread sleeps before it asks the shrinkers again, if there are any.
+#[cfg(not(any(loom, shuttle)))]
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// Of what shrinkers have they are asked for one part in so many.
+const ASKED: usize = 8;
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
     assert_unlocked();
@@ -233,6 +241,35 @@ impl Cache {
     pub(super) fn limit_changed(&self) {
         self.resettle(|queue| queue.grow = true);
     }
+    /// While somebody waits: shrinkers of what is waited for drop some of what they have, once more.
+    pub(super) fn ask_again(&self, gfp: Gfp) {
+        if !self.has_waiters() || !gfp.may_reclaim() {
+            return;
+        }
+        let at_account = self.queue().at_account;
+        match self.config.account.as_ref().filter(|_| at_account) {
+            Some(account) => {
+                self.core.of_account(account).for_each(|cache| _ = self.core.ask(&cache, ASKED, gfp));
+            }
+            None => _ = self.core.ask(self, ASKED, gfp),
+        }
+    }
+    /// Sleeps until it is woken, or `deadline` is over: whether it was woken.
+    fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
+        // A checker's clock stands still.
+        #[cfg(not(any(loom, shuttle)))]
+        while self.core.shrinkers.has_limits() {
+            let soon = Instant::now() + ASK_AGAIN;
+            if deadline.is_some_and(|deadline| deadline <= soon) {
+                break;
+            }
+            if parker.park(Some(soon)) {
+                return true;
+            }
+            self.ask_again(_gfp);
+        }
+        parker.park(deadline)
+    }
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
         let _queue = self.queue();
@@ -361,7 +398,7 @@ impl Cache {
                     self.counts.failures.add(1);
                     return Err(self.limit_error());
                 }
-                Poll::Pending => woken = parker.park(deadline),
+                Poll::Pending => woken = self.sleep(&parker, deadline, gfp),
             }
         }
     }

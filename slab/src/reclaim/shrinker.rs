@@ -8,6 +8,10 @@
 //! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
 //! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
 //! shrinkers are not asked again because of that.
+//!
+//! An allocation fails if all that could be dropped is behind a lock that is taken just then: so hold it for a push or a pop, not for an
+//! allocation. Who [waits](crate::KmemCache::acquire_timeout) at a limit asks again, each 10 ms; a future that
+//! [waits](crate::KmemCache::acquire) does not, and a [reaper](crate::Reaper) asks for it at the end of each interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;
@@ -156,6 +160,11 @@ impl Shrinkers {
         Registration { entry, list: self.clone() }
     }
 
+    /// Whether there are any of caches' limits.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn has_limits(&self) -> bool {
+        self.0.iter().any(|entry| entry.cache != 0)
+    }
     /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: usize) -> usize {
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
