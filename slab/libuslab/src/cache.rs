@@ -258,6 +258,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 /// As [`allocate`].
 #[cold]
 #[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from here alone")]
 unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: by contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {

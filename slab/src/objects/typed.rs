@@ -18,6 +18,7 @@ use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
 use crate::cache::{Account, Cache, Hook, Hooks};
 use crate::debug::flags::SlabDebug;
+use crate::debug::harden::Harden;
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -369,6 +370,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// As [`KmemCacheBuilder::slab_debug`].
     pub fn slab_debug(self, flags: SlabDebug) -> Self {
         self.map(|cache| cache.slab_debug(flags))
+    }
+    /// As [`KmemCacheBuilder::harden`]. What is constructed is not zeroed.
+    pub fn harden(self, harden: Harden) -> Self {
+        self.map(|cache| cache.harden(harden))
     }
     /// As [`KmemCacheBuilder::magazines`].
     pub fn magazines(self, magazines: Magazines) -> Self {
