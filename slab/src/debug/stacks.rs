@@ -274,26 +274,52 @@ impl CallStack {
 /// The frames without the allocator's own; of nothing else, all.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
-    let own = frames.iter().take_while(|&&at| is_own(at)).count();
-    if own < frames.len() { &frames[own..] } else { frames }
+    match own(frames.iter().map(|&at| Whose::at(at))) {
+        own if own < frames.len() => &frames[own..],
+        _ => frames,
+    }
 }
 
-/// Whether the innermost function at `at` is the allocator's.
+/// How many frames are the allocator's, with what it called of Rust's library.
 #[cfg(feature = "stacks")]
-fn is_own(at: usize) -> bool {
-    let mut own = false;
-    let mut first = true;
-    backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
-        if core::mem::take(&mut first) {
-            let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
-            let path = name.trim_start_matches(['<', '&']);
-            let ours = ["uslab::", "uslab_magazine::", "uslab_buddy::", "uslab_pool::"]
-                .iter()
-                .any(|of| path.starts_with(of));
-            own = ours && !path.contains("::tests::");
+fn own(frames: impl Iterator<Item = Whose>) -> usize {
+    let inner = frames.take_while(|whose| *whose != Whose::Others);
+    inner.enumerate().filter(|(_, whose)| *whose == Whose::Own).last().map_or(0, |(at, _)| at + 1)
+}
+
+/// Whose a function is.
+#[cfg(feature = "stacks")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Own,
+    /// Rust's library: builds that inline nothing have its frames between ours.
+    Library,
+    Others,
+}
+
+#[cfg(feature = "stacks")]
+impl Whose {
+    /// That of the innermost function at `at`.
+    fn at(at: usize) -> Self {
+        let mut whose = None;
+        backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
+            let of = || symbol.name().map_or(Self::Others, |name| Self::named(&format!("{name:#}")));
+            whose.get_or_insert_with(of);
+        });
+        whose.unwrap_or(Self::Others)
+    }
+    fn named(name: &str) -> Self {
+        let path = name.trim_start_matches(['<', '&']);
+        let is_of = |crates: &[&str]| {
+            crates.iter().any(|of| path.strip_prefix(of).is_some_and(|rest| rest.starts_with("::")))
+        };
+        match () {
+            () if path.contains("::tests::") => Self::Others,
+            () if is_of(&["uslab", "uslab_magazine", "uslab_buddy", "uslab_pool", "uslab_sync"]) => Self::Own,
+            () if is_of(&["core", "alloc", "std"]) => Self::Library,
+            () => Self::Others,
         }
-    });
-    own
+    }
 }
 
 /// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
@@ -372,6 +398,35 @@ impl fmt::Display for CallStack {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Once a leak of a build without inlining was two: `Option::map_or_else` ended what was cut.
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn frames_of_the_library_between_our_own_are_cut_with_them_and_those_behind_are_not() {
+        use Whose::{Library, Others, Own};
+        for (name, whose) in [
+            ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
+            ("<uslab::objects::typed::ObjectCache<T>>::alloc", Own),
+            ("uslab_sync::std::Mutex<T>::lock", Own),
+            ("<core::option::Option<T>>::map_or_else", Library),
+            ("alloc::vec::Vec<T>::push", Library),
+            ("uslab_server::serve", Others),
+            ("server::main", Others),
+            ("malloc", Others),
+        ] {
+            assert_eq!(Whose::named(name), whose, "{name}");
+        }
+        for (frames, cut) in [
+            (&[Own, Library, Own, Others][..], 3),
+            (&[Own, Library, Others], 1),
+            (&[Others, Own, Others], 0),
+            (&[Library, Own, Library, Library, Others, Own], 2),
+            (&[Own, Own], 2),
+            (&[], 0),
+        ] {
+            assert_eq!(own(frames.iter().copied()), cut, "{frames:?}");
+        }
+    }
 
     #[test]
     fn equal_stacks_are_one_record_and_others_are_others() {
