@@ -63,25 +63,24 @@
 //! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
 //! nothing is live.
 
+mod noted;
+mod own;
 #[cfg(all(feature = "profile", not(shuttle)))]
 mod pprof;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
+#[cfg(not(shuttle))]
 use crate::debug::corruption::CorruptionKind;
-use crate::debug::faults::{Faults, RESERVE};
 #[cfg(not(shuttle))]
 use crate::debug::stacks::{CallStack, Function};
 use core::fmt;
-use core::hash::{Hash, Hasher};
 use core::ptr::NonNull;
+use noted::{Live, Noted, Site};
+pub(crate) use own::Own;
 #[cfg(not(shuttle))]
 use std::collections::BTreeMap;
-use std::hash::DefaultHasher;
 use std::time::SystemTime;
-use uslab_buddy::PAGE_SIZE;
-use uslab_buddy::region::{Backend, Reserved, address_limit};
-use uslab_magazine::Operation;
 #[cfg(not(shuttle))]
 use uslab_magazine::sync::AtomicU8;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
@@ -317,248 +316,6 @@ impl Profile {
             *lines.entry(frames.join(";")).or_default() += bytes(sample);
         }
         lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}\n")).collect()
-    }
-}
-
-/// Who allocated what.
-#[derive(Clone, Copy, Debug)]
-struct Site {
-    cache: [u8; NAME],
-    len: u8,
-    /// The number of the call stack.
-    stack: u32,
-    allocated: Sum,
-    live: Sum,
-    /// The next one of its list, and 1.
-    next: u32,
-}
-
-/// An [`Amount`] in parts of objects. What is added and taken away again leaves exactly nothing.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    samples: u64,
-    parts: u64,
-    bytes: u64,
-}
-
-impl Sum {
-    /// What a sample of so many bytes stands for.
-    fn of(bytes: u64, rate: u64) -> Self {
-        let share = -(-(bytes as f64) / rate as f64).exp_m1();
-        Self {
-            samples: 1,
-            parts: (PARTS / share).round() as u64,
-            bytes: (bytes as f64 / share).round() as u64,
-        }
-    }
-    fn add(&mut self, other: Self) {
-        self.samples += other.samples;
-        self.parts += other.parts;
-        self.bytes += other.bytes;
-    }
-    fn take(&mut self, other: Self) {
-        self.samples -= other.samples;
-        self.parts -= other.parts;
-        self.bytes -= other.bytes;
-    }
-    fn amount(self) -> Amount {
-        Amount {
-            samples: self.samples,
-            objects: (self.parts as f64 / PARTS).round() as u64,
-            bytes: self.bytes,
-        }
-    }
-}
-
-/// A sample that is live.
-#[derive(Clone, Copy, Debug)]
-struct Live {
-    address: usize,
-    bytes: u64,
-    site: u32,
-    /// The next one of its list, or of those that are free, and 1.
-    next: u32,
-}
-
-/// Memory of samples' own. It lies in no page of the subsystem, so a free that finds its class by the address misses there, and no other
-/// free needs to come by.
-#[derive(Debug)]
-pub(crate) struct Own {
-    memory: Reserved,
-    /// By place: the bytes of the sample that is there, or if it is free, the next one that is, and 1. The highest bit says that it
-    /// is free.
-    places: Vec<u32>,
-    free: u32,
-}
-
-const FREE: u32 = 1 << 31;
-
-#[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
-impl Own {
-    /// `None` where addresses are refused, limited, or memory.
-    pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
-        let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
-        if !mapped || backend != Backend::Os || address_limit().is_some() {
-            return None;
-        }
-        let mut places = vec![];
-        places.try_reserve_exact(LIVE).ok()?;
-        let memory = Reserved::readable(LIVE * PLACE, backend, faults, RESERVE)?;
-        Some(Self { memory, places, free: 0 })
-    }
-    fn base(&self) -> usize {
-        self.memory.base().addr().get()
-    }
-    fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        let place = match self.free {
-            0 if self.places.len() == LIVE => return None,
-            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * PLACE) => return None,
-            0 => {
-                self.places.push(FREE);
-                self.places.len() - 1
-            }
-            free => free as usize - 1,
-        };
-        self.free = self.places[place] & !FREE;
-        self.places[place] = bytes as u32;
-        // SAFETY: committed above, or when the place was made.
-        Some(unsafe { self.memory.base().add(place * PLACE) })
-    }
-    /// Bytes of the sample that begins at an address.
-    fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
-        let offset = address - self.base();
-        match self.places.get(offset / PLACE) {
-            None => Err(CorruptionKind::Foreign),
-            Some(place) if place & FREE > 0 => Err(CorruptionKind::DoubleFree),
-            Some(_) if !offset.is_multiple_of(PLACE) => Err(CorruptionKind::Interior),
-            Some(place) => Ok(*place as usize),
-        }
-    }
-    fn free(&mut self, address: usize) -> Result<(), CorruptionKind> {
-        let bytes = self.size_of(address)?;
-        let place = (address - self.base()) / PLACE;
-        if bytes > PAGE_SIZE {
-            // SAFETY: committed, and nobody's any more.
-            unsafe { self.memory.discard(place * PLACE + PAGE_SIZE..(place + 1) * PLACE) };
-        }
-        self.places[place] = self.free | FREE;
-        self.free = place as u32 + 1;
-        Ok(())
-    }
-}
-
-/// What is noted. Nothing here allocates once it is made: it is used inside of a malloc.
-#[derive(Debug)]
-struct Noted {
-    /// Which profile it is of, counted from 1.
-    run: u32,
-    rate: u64,
-    lost: u64,
-    sites: Vec<Site>,
-    site_lists: Vec<u32>,
-    live: Vec<Live>,
-    live_lists: Vec<u32>,
-    free: u32,
-    own: Option<Own>,
-}
-
-impl Noted {
-    /// Of no profile.
-    const fn nothing() -> Self {
-        Self {
-            run: 0,
-            rate: 0,
-            lost: 0,
-            sites: vec![],
-            site_lists: vec![],
-            live: vec![],
-            live_lists: vec![],
-            free: 0,
-            own: None,
-        }
-    }
-    /// With room for all that there may be, of which what is not used is no memory yet.
-    fn with_room(rate: u64) -> Option<Self> {
-        let mut noted = Self { rate, ..Self::nothing() };
-        noted.sites.try_reserve_exact(SITES).ok()?;
-        noted.live.try_reserve_exact(LIVE).ok()?;
-        noted.site_lists = vec![0; SITES];
-        noted.live_lists = vec![0; LIVE];
-        Some(noted)
-    }
-
-    /// The place of a site; `None` if there is no room for a new one.
-    fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
-        let stack = stack.number();
-        let len = name.len().min(NAME);
-        let mut cache = [0; NAME];
-        cache[..len].copy_from_slice(&name.as_bytes()[..len]);
-        let mut hasher = DefaultHasher::new();
-        (&cache, stack).hash(&mut hasher);
-        let list = hasher.finish() as usize % SITES;
-        let first = *self.site_lists.get(list)?;
-        let mut at = first;
-        while at > 0 {
-            let site = &self.sites[at as usize - 1];
-            if site.stack == stack && site.cache == cache {
-                return Some(at - 1);
-            }
-            at = site.next;
-        }
-        if self.sites.len() == SITES {
-            return None;
-        }
-        let (allocated, live) = (Sum::default(), Sum::default());
-        self.sites.push(Site { cache, len: len as u8, stack, allocated, live, next: first });
-        self.site_lists[list] = self.sites.len() as u32;
-        Some(self.sites.len() as u32 - 1)
-    }
-
-    /// The list of an address.
-    fn list_of(address: usize) -> usize {
-        ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
-    }
-    fn note(&mut self, address: usize, bytes: u64, name: &str, stack: CallStack) -> Option<()> {
-        let site = self.site(name, stack)?;
-        let place = match self.free {
-            0 if self.live.len() == LIVE => return None,
-            0 => {
-                self.live.push(Live { address, bytes, site, next: 0 });
-                self.live.len() as u32
-            }
-            place => {
-                self.free = self.live[place as usize - 1].next;
-                place
-            }
-        };
-        let list = Self::list_of(address);
-        self.live[place as usize - 1] = Live { address, bytes, site, next: self.live_lists[list] };
-        self.live_lists[list] = place;
-        let sum = Sum::of(bytes, self.rate);
-        let site = &mut self.sites[site as usize];
-        site.allocated.add(sum);
-        site.live.add(sum);
-        Some(())
-    }
-    /// The sample at an address is freed, if there is one.
-    fn forget(&mut self, address: usize) -> bool {
-        let list = Self::list_of(address);
-        let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));
-        while place > 0 {
-            let live = self.live[place as usize - 1];
-            if live.address == address {
-                match before {
-                    0 => self.live_lists[list] = live.next,
-                    _ => self.live[before as usize - 1].next = live.next,
-                }
-                self.live[place as usize - 1] = Live { address: 0, next: self.free, ..live };
-                self.free = place;
-                self.sites[live.site as usize].live.take(Sum::of(live.bytes, self.rate));
-                return true;
-            }
-            (before, place) = (place, live.next);
-        }
-        false
     }
 }
 

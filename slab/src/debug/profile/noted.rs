@@ -1,0 +1,181 @@
+//! What a profile notes: who allocated, and which samples are live.
+
+use super::own::Own;
+use super::{Amount, CallStack, LIVE, NAME, PARTS, SITES};
+use core::hash::{Hash, Hasher};
+use std::hash::DefaultHasher;
+
+/// Who allocated what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    pub(super) cache: [u8; NAME],
+    pub(super) len: u8,
+    /// The number of the call stack.
+    pub(super) stack: u32,
+    pub(super) allocated: Sum,
+    pub(super) live: Sum,
+    /// The next one of its list, and 1.
+    pub(super) next: u32,
+}
+
+/// An [`Amount`] in parts of objects. What is added and taken away again leaves exactly nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) samples: u64,
+    pub(super) parts: u64,
+    pub(super) bytes: u64,
+}
+
+impl Sum {
+    /// What a sample of so many bytes stands for.
+    pub(super) fn of(bytes: u64, rate: u64) -> Self {
+        let share = -(-(bytes as f64) / rate as f64).exp_m1();
+        Self {
+            samples: 1,
+            parts: (PARTS / share).round() as u64,
+            bytes: (bytes as f64 / share).round() as u64,
+        }
+    }
+    pub(super) fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.parts += other.parts;
+        self.bytes += other.bytes;
+    }
+    pub(super) fn take(&mut self, other: Self) {
+        self.samples -= other.samples;
+        self.parts -= other.parts;
+        self.bytes -= other.bytes;
+    }
+    pub(super) fn amount(self) -> Amount {
+        Amount {
+            samples: self.samples,
+            objects: (self.parts as f64 / PARTS).round() as u64,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// A sample that is live.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    pub(super) address: usize,
+    pub(super) bytes: u64,
+    pub(super) site: u32,
+    /// The next one of its list, or of those that are free, and 1.
+    pub(super) next: u32,
+}
+
+/// What is noted. Nothing here allocates once it is made: it is used inside of a malloc.
+#[derive(Debug)]
+pub(super) struct Noted {
+    /// Which profile it is of, counted from 1.
+    pub(super) run: u32,
+    pub(super) rate: u64,
+    pub(super) lost: u64,
+    pub(super) sites: Vec<Site>,
+    pub(super) site_lists: Vec<u32>,
+    pub(super) live: Vec<Live>,
+    pub(super) live_lists: Vec<u32>,
+    pub(super) free: u32,
+    pub(super) own: Option<Own>,
+}
+
+impl Noted {
+    /// Of no profile.
+    pub(super) const fn nothing() -> Self {
+        Self {
+            run: 0,
+            rate: 0,
+            lost: 0,
+            sites: vec![],
+            site_lists: vec![],
+            live: vec![],
+            live_lists: vec![],
+            free: 0,
+            own: None,
+        }
+    }
+    /// With room for all that there may be, of which what is not used is no memory yet.
+    pub(super) fn with_room(rate: u64) -> Option<Self> {
+        let mut noted = Self { rate, ..Self::nothing() };
+        noted.sites.try_reserve_exact(SITES).ok()?;
+        noted.live.try_reserve_exact(LIVE).ok()?;
+        noted.site_lists = vec![0; SITES];
+        noted.live_lists = vec![0; LIVE];
+        Some(noted)
+    }
+
+    /// The place of a site; `None` if there is no room for a new one.
+    pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
+        let stack = stack.number();
+        let len = name.len().min(NAME);
+        let mut cache = [0; NAME];
+        cache[..len].copy_from_slice(&name.as_bytes()[..len]);
+        let mut hasher = DefaultHasher::new();
+        (&cache, stack).hash(&mut hasher);
+        let list = hasher.finish() as usize % SITES;
+        let first = *self.site_lists.get(list)?;
+        let mut at = first;
+        while at > 0 {
+            let site = &self.sites[at as usize - 1];
+            if site.stack == stack && site.cache == cache {
+                return Some(at - 1);
+            }
+            at = site.next;
+        }
+        if self.sites.len() == SITES {
+            return None;
+        }
+        let (allocated, live) = (Sum::default(), Sum::default());
+        self.sites.push(Site { cache, len: len as u8, stack, allocated, live, next: first });
+        self.site_lists[list] = self.sites.len() as u32;
+        Some(self.sites.len() as u32 - 1)
+    }
+
+    /// The list of an address.
+    pub(super) fn list_of(address: usize) -> usize {
+        ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
+    }
+    pub(super) fn note(&mut self, address: usize, bytes: u64, name: &str, stack: CallStack) -> Option<()> {
+        let site = self.site(name, stack)?;
+        let place = match self.free {
+            0 if self.live.len() == LIVE => return None,
+            0 => {
+                self.live.push(Live { address, bytes, site, next: 0 });
+                self.live.len() as u32
+            }
+            place => {
+                self.free = self.live[place as usize - 1].next;
+                place
+            }
+        };
+        let list = Self::list_of(address);
+        self.live[place as usize - 1] = Live { address, bytes, site, next: self.live_lists[list] };
+        self.live_lists[list] = place;
+        let sum = Sum::of(bytes, self.rate);
+        let site = &mut self.sites[site as usize];
+        site.allocated.add(sum);
+        site.live.add(sum);
+        Some(())
+    }
+    /// The sample at an address is freed, if there is one.
+    pub(super) fn forget(&mut self, address: usize) -> bool {
+        let list = Self::list_of(address);
+        let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));
+        while place > 0 {
+            let live = self.live[place as usize - 1];
+            if live.address == address {
+                match before {
+                    0 => self.live_lists[list] = live.next,
+                    _ => self.live[before as usize - 1].next = live.next,
+                }
+                self.live[place as usize - 1] = Live { address: 0, next: self.free, ..live };
+                self.free = place;
+                self.sites[live.site as usize].live.take(Sum::of(live.bytes, self.rate));
+                return true;
+            }
+            (before, place) = (place, live.next);
+        }
+        false
+    }
+}

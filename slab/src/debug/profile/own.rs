@@ -1,0 +1,76 @@
+//! Memory of the samples of a malloc.
+
+use super::{LIVE, PLACE};
+use crate::debug::corruption::CorruptionKind;
+use crate::debug::faults::{Faults, RESERVE};
+use core::ptr::NonNull;
+use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::region::{Backend, Reserved, address_limit};
+use uslab_magazine::Operation;
+
+/// Memory of samples' own. It lies in no page of the subsystem, so a free that finds its class by the address misses there, and no other
+/// free needs to come by.
+#[derive(Debug)]
+pub(crate) struct Own {
+    memory: Reserved,
+    /// By place: the bytes of the sample that is there, or if it is free, the next one that is, and 1. The highest bit says that it
+    /// is free.
+    places: Vec<u32>,
+    free: u32,
+}
+
+const FREE: u32 = 1 << 31;
+
+#[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
+impl Own {
+    /// `None` where addresses are refused, limited, or memory.
+    pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
+        let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
+        if !mapped || backend != Backend::Os || address_limit().is_some() {
+            return None;
+        }
+        let mut places = vec![];
+        places.try_reserve_exact(LIVE).ok()?;
+        let memory = Reserved::readable(LIVE * PLACE, backend, faults, RESERVE)?;
+        Some(Self { memory, places, free: 0 })
+    }
+    pub(super) fn base(&self) -> usize {
+        self.memory.base().addr().get()
+    }
+    pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let place = match self.free {
+            0 if self.places.len() == LIVE => return None,
+            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * PLACE) => return None,
+            0 => {
+                self.places.push(FREE);
+                self.places.len() - 1
+            }
+            free => free as usize - 1,
+        };
+        self.free = self.places[place] & !FREE;
+        self.places[place] = bytes as u32;
+        // SAFETY: committed above, or when the place was made.
+        Some(unsafe { self.memory.base().add(place * PLACE) })
+    }
+    /// Bytes of the sample that begins at an address.
+    pub(super) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
+        let offset = address - self.base();
+        match self.places.get(offset / PLACE) {
+            None => Err(CorruptionKind::Foreign),
+            Some(place) if place & FREE > 0 => Err(CorruptionKind::DoubleFree),
+            Some(_) if !offset.is_multiple_of(PLACE) => Err(CorruptionKind::Interior),
+            Some(place) => Ok(*place as usize),
+        }
+    }
+    pub(super) fn free(&mut self, address: usize) -> Result<(), CorruptionKind> {
+        let bytes = self.size_of(address)?;
+        let place = (address - self.base()) / PLACE;
+        if bytes > PAGE_SIZE {
+            // SAFETY: committed, and nobody's any more.
+            unsafe { self.memory.discard(place * PLACE + PAGE_SIZE..(place + 1) * PLACE) };
+        }
+        self.places[place] = self.free | FREE;
+        self.free = place as u32 + 1;
+        Ok(())
+    }
+}
