@@ -187,9 +187,7 @@ impl World {
             kmalloc: (setup.kmalloc > 0).then(|| Kmalloc::new(subsystem.core()).unwrap()),
             pool: pool.flatten(),
             handles: Some(Arc::new(handles.build_handles_in(&subsystem, Generations::default()).unwrap())),
-            shrinker: Some(
-                subsystem.register_shrinker(Hoard(shadow.clone(), Arc::downgrade(subsystem.core()))),
-            ),
+            shrinker: None,
         };
         let threads = script.rounds.iter().map(Vec::len).max().unwrap_or(0).max(1);
         let world = Arc::new(Self {
@@ -202,6 +200,12 @@ impl World {
             numbers: Cell::new(0),
         });
         (0..script.caches.len()).for_each(|slot| world.make(slot));
+        let hoard = Hoard(world.shadow.clone(), Arc::downgrade(world.core()));
+        let shrinker = match world.slot(0).filter(|_| setup.hoard_limit > 0) {
+            Some(slot) => slot.cache.register_shrinker(hoard),
+            None => world.subsystem.register_shrinker(hoard),
+        };
+        world.parts.borrow_mut().shrinker = Some(shrinker);
         let rule = |fault: &script::Fault| Rule {
             probability: fault.percent.min(100) as u8,
             ..Rule::every(POINTS.get(fault.point as usize).copied())

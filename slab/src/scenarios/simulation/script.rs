@@ -74,7 +74,9 @@ numbers! {
         /// Whether there are kmalloc's caches.
         kmalloc,
         /// Whether pages are mapped, and not of the heap.
-        mapped
+        mapped,
+        /// Whether what is hoarded goes for the limit of the first cache, and not for all memory.
+        hoard_limit
     }
     /// Calls that are refused.
     Fault {
@@ -179,6 +181,7 @@ impl Script {
             pool: if chance(rng, 60) > 0 { 1 + rng.below(3) } else { 0 },
             kmalloc: chance(rng, 2),
             mapped: chance(rng, 10),
+            hoard_limit: chance(rng, 30),
         };
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
