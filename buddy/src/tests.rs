@@ -623,6 +623,39 @@ fn the_audit_sees_what_is_broken() {
 }
 
 #[test]
+fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
+    let pages = made(normal(2048));
+    let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
+    let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
+    // SAFETY: allocated above, freed once.
+    unsafe { pages.free(second, order(9)) };
+    let frame = pages.frame(second);
+    let state = frame.state();
+    frame.set_state(crate::State::new(Kind::Allocated, order(9), MigrateType::Movable));
+    assert_eq!(pages.trim(), 0);
+    frame.set_state(state);
+    assert_eq!(pages.trim(), 2 << 20);
+    drop(first);
+    audited(&pages);
+}
+
+#[test]
+fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
+    let managed = pages.limit().unwrap() / PAGE_SIZE;
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    drop(blocks);
+    let backed = || pages.info().committed_bytes();
+    let full = backed();
+    assert!(!pages.charge(managed + 1));
+    assert_eq!(backed(), full);
+    assert!(pages.charge(managed / 2));
+    assert!(backed() <= full / 2 + (4 << 20), "{} of {full}", backed());
+    pages.uncharge(managed / 2);
+    audited(&pages);
+}
+
+#[test]
 fn threads_that_do_everything_at_once_lose_nothing() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
@@ -826,7 +859,7 @@ fn free_pages_in_blocks_that_are_partly_used_go_back() {
     assert_eq!((census.allocated, census.discarded), (kept.len() as u64, freed.len() as u64));
     // One call for each run between two pages in use, and nothing twice.
     let discards = pages.info().zones[0].events.discards;
-    assert!(discards <= 2 * kept.len() as u64, "{discards}");
+    assert!((1..=2 * kept.len() as u64).contains(&discards), "{discards}");
     assert_eq!((pages.trim(), pages.info().zones[0].events.discards), (0, discards));
     // They are handed out again, and backed from then on.
     let again: Vec<_> = freed.iter().map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();

@@ -196,6 +196,13 @@ fn bulk_is_all_or_nothing() {
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
     assert_eq!(cache.info().used, 0);
     subsystem.check().unwrap();
+    // What this CPU holds comes first.
+    let (held, mut out) = (cache.info().in_magazines, [None; 2]);
+    assert!(held >= 2);
+    cache.alloc_bulk(Gfp::KERNEL, &mut out).unwrap();
+    assert_eq!(cache.info().in_magazines, held - 2);
+    // SAFETY: as above.
+    unsafe { cache.free_bulk(out.into_iter().flatten()) };
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod geometry;
 mod harden;
 mod info;
 mod kmalloc;
+mod leaks;
 mod linearizability;
 mod malloc;
 mod observe;

@@ -63,6 +63,11 @@ fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
+    // One of another limit is not asked.
+    let other = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
+    let others: Vec<_> = std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()).collect();
+    assert_eq!(lru.asked.get(), asked);
+    drop(others);
     drop(registered);
     assert!(cache.alloc_block(Gfp::KERNEL).is_err());
     assert_eq!(lru.asked.get(), asked, "it is no longer asked");

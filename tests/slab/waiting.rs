@@ -49,6 +49,7 @@ fn below_the_limit_nobody_waits() {
     assert_eq!((*object, *cache.acquire_timeout(Duration::ZERO).unwrap()), (7, 7));
     drop(object);
     assert!(cache.info().in_magazines > 0, "the magazines are open");
+    assert_eq!(cache.info().waits, 0);
 }
 
 #[test]
@@ -538,6 +539,28 @@ fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     assert!(other.alloc_block(Gfp::KERNEL).is_ok());
     assert!(account.charged() <= bytes);
+}
+
+#[test]
+fn a_slab_that_one_makes_serves_all_who_wait() {
+    let subsystem = subsystem(1);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = KmemCache::builder("one", 1000).account(&account).build_in(&subsystem).unwrap();
+    let (held, _) = all_of(&cache);
+    let mut waiting: Vec<_> = (0..objects).map(|_| cache.acquire(Gfp::KERNEL)).collect();
+    assert!(waiting.iter_mut().all(|acquire| poll(acquire).is_none()));
+    account.set_limit(bytes / 4 * 5);
+    let first = poll(&mut waiting[0]).unwrap().unwrap();
+    assert_eq!(cache.info().waiting, 0, "each has been given one before it looks");
+    // SAFETY: allocated just now.
+    unsafe { cache.free(first) };
+    for acquire in &mut waiting[1..] {
+        let object = poll(acquire).unwrap().unwrap();
+        // SAFETY: as above.
+        unsafe { cache.free(object) };
+    }
+    drop((waiting, held));
 }
 
 #[test]

@@ -262,7 +262,7 @@ impl Cache {
         let Watch { size, left, right, .. } = debugged.watch;
         let padding = damage.is_some_and(|damage| damage.part == Part::Padding);
         // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
-        let bytes = if padding { Bytes::NONE } else { unsafe { Bytes::of(object, left, size, right) } };
+        let bytes = unsafe { Bytes::of(object, left, size, right) };
         show(Some(&ObjectReport {
             damage,
             slab: memory.pages.address(place.slab).addr().get(),
@@ -282,10 +282,9 @@ impl Cache {
     /// The slabs of all lists, with their orders.
     fn slabs(&self) -> Vec<(Pfn, Order)> {
         let memory = &self.core.memory;
-        let mut slabs = Vec::new();
         loop {
             // Nothing is allocated under a node's lock, and whose memory that is may need this node itself.
-            slabs.reserve(self.count().slabs() as usize);
+            let mut slabs = Vec::with_capacity(self.count().slabs() as usize);
             let mut all = true;
             for node in self.nodes() {
                 node.walk(memory, |slab, _, _, _| {
@@ -299,7 +298,6 @@ impl Cache {
             if all {
                 return slabs;
             }
-            slabs.clear();
         }
     }
 

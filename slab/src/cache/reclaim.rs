@@ -185,3 +185,54 @@ impl Reap for Core {
         &self.background
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, KmemCache, Malloc, Subsystem};
+    use core::alloc::Layout;
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::{Cpus, on_cpu};
+
+    fn subsystem(guard_every: u32) -> Subsystem {
+        on_cpu(0);
+        let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
+        Subsystem::new(Config { guard_every, check_frees: false, ..Config::new(pages) }).unwrap()
+    }
+
+    #[test]
+    fn what_magazines_serve_changes_something_only_where_it_is_sampled() {
+        for every in [0, 1 << 30] {
+            let subsystem = subsystem(every);
+            let malloc = Malloc::new(&subsystem).unwrap();
+            let pair = || {
+                let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
+                // SAFETY: allocated just now.
+                unsafe { malloc.free(memory) };
+            };
+            pair();
+            let (core, seen) = (subsystem.core(), subsystem.core().changes());
+            assert!(!core.is_needed(seen));
+            pair();
+            assert_eq!(core.changes() != seen, every > 0);
+            assert_eq!(core.is_needed(seen), every > 0);
+            assert!(!core.is_needed(core.changes()));
+            assert_eq!(core.is_needed(seen + 1000), every > 0, "nothing is needed without samples");
+        }
+    }
+
+    #[test]
+    fn once_memory_was_short_cpus_hold_less() {
+        let subsystem = subsystem(0);
+        let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
+        let held = || {
+            let mut blocks = cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap();
+            let free = || blocks.pop().map(|_| cache.info().in_magazines);
+            core::iter::from_fn(free).max().unwrap()
+        };
+        let before = held();
+        subsystem.core().relieve();
+        assert_eq!(cache.info().in_magazines, 0);
+        assert!(held() < before);
+    }
+}

@@ -170,6 +170,10 @@ impl Cache {
                 larger.append(&mut queue.entries);
                 core::mem::swap(&mut queue.entries, &mut larger);
             }
+            debug_assert!(
+                queue.entries.len() < queue.entries.capacity(),
+                "nothing is allocated under the lock"
+            );
             let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
             queue.next_ticket += 1;
             queue.entries.push_back(Waiter::new(ticket, waker.take()));

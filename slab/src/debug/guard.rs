@@ -526,8 +526,15 @@ mod tests {
             unsafe { object.write_bytes(round, 48) };
             assert!(pool.free(at).is_ok());
             assert_eq!(pool.size_of(at).err(), Some(CorruptionKind::DoubleFree));
-            assert_eq!(pool.free(at).unwrap_err().0, CorruptionKind::DoubleFree);
+            let (kind, mistake) = pool.free(at).unwrap_err();
+            assert!(kind == CorruptionKind::DoubleFree && mistake.to_string().starts_with("double free: "));
+            let (kind, mistake) = pool.free(at + 1).unwrap_err();
+            assert!(kind == CorruptionKind::DoubleFree && mistake.to_string().starts_with("double free: "));
         }
+        let at = pool.alloc(48, 16).unwrap().addr().get();
+        let (kind, mistake) = pool.free(at + 1).unwrap_err();
+        assert_eq!(kind, CorruptionKind::Interior);
+        assert!(mistake.to_string().starts_with("free of no object's beginning: "), "{mistake}");
         assert!(ends.iter().all(|n| *n > 8), "{ends:?}");
     }
 
@@ -590,6 +597,29 @@ mod tests {
         let (told, here) = (pool.fault(at).to_string(), thread());
         assert!(other != here && told.contains(&format!("\nallocated by thread {other}:\n")), "{told}");
         assert!(told.contains(&format!("\nfreed by thread {here}:\n")), "{told}");
+    }
+
+    #[test]
+    fn an_interval_with_few_samples_asks_for_one_and_another_for_none() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let guard = Guard::new(100, 4, Backend::Os, key);
+        assert!(!guard.end_interval(60), "they ask for none");
+        assert!(guard.end_interval(120), "what was not enough is kept for the next interval");
+        assert!(guard.is_due(0) && guard.alloc(8, 8).is_some());
+        assert!(!guard.end_interval(220) && !guard.is_due(0), "there was one");
+        let told = core::ptr::from_ref(guard.pool().unwrap());
+        assert!(faults::tells(told));
+        drop(guard);
+        assert!(!faults::tells(told), "its place is free");
+    }
+
+    #[test]
+    fn a_page_that_was_never_used_is_told_from_one_that_was_freed() {
+        let pool = pool(2);
+        let used = pool.alloc(8, 8).unwrap().addr().get();
+        let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
+        let told = pool.fault(other).to_string();
+        assert!(told.starts_with("access to what was never allocated: "), "{told}");
     }
 
     #[test]

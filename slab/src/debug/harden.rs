@@ -286,6 +286,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_canaries_write_differs_from_object_to_object_in_every_bit_of_their_addresses() {
+        let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
+        let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();
+        let fills: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.fill(at(bit))).collect();
+        assert!(fills.len() > 20, "{fills:?}");
+        let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0)).collect();
+        assert_eq!(words.len(), 43);
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
+        assert!(Hardened::new(key, &Harden::OFF, 64, 8, false).is_none(), "nothing is hardened");
+    }
+
+    #[test]
     fn a_canary_knows_what_was_asked_for_and_each_byte_behind_it() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();

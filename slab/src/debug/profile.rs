@@ -207,14 +207,9 @@ pub struct Sample {
 
 #[cfg(not(shuttle))]
 impl Sample {
-    /// Tells `see` of each function on the stack, without the end that unwinders find where a
-    /// thread begins.
-    pub fn each_function(&self, mut see: impl FnMut(Function<'_>)) {
-        self.stack.each_function(|function| {
-            if function.at != 0 {
-                see(function);
-            }
-        });
+    /// Tells `see` of each function on the stack, the innermost first.
+    pub fn each_function(&self, see: impl FnMut(Function<'_>)) {
+        self.stack.each_function(see);
     }
 }
 

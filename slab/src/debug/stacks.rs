@@ -256,15 +256,21 @@ impl CallStack {
     fn each_named(self, _see: &mut impl FnMut(Function<'_>)) {}
     #[cfg(feature = "stacks")]
     fn each_named(self, see: &mut impl FnMut(Function<'_>)) {
-        for &at in outer(self.frames()) {
-            let mut found = false;
+        for (nth, &at) in outer(self.frames()).iter().enumerate() {
+            let mut functions = vec![];
             backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
-                found = true;
                 let name = symbol.name().map(|name| format!("{name:#}"));
-                let file = symbol.filename().map(|file| file.to_string_lossy());
-                see(Function { at, name: name.as_deref(), file: file.as_deref().zip(symbol.lineno()) });
+                let file = symbol.filename().map(|file| file.to_string_lossy().into_owned());
+                functions.push((name, file.zip(symbol.lineno())));
             });
-            if !found {
+            // What was inlined into the first one may be ours still.
+            let whose = |(name, _): &(Option<String>, _)| name.as_deref().map_or(Whose::Others, Whose::named);
+            let own = if nth == 0 { own(functions.iter().map(whose)) } else { 0 };
+            for (name, file) in &functions[if own < functions.len() { own } else { 0 }..] {
+                let file = file.as_ref().map(|(file, line)| (&**file, *line));
+                see(Function { at, name: name.as_deref(), file });
+            }
+            if functions.is_empty() {
                 see(Function { at, name: None, file: None });
             }
         }
@@ -299,14 +305,13 @@ enum Whose {
 
 #[cfg(feature = "stacks")]
 impl Whose {
-    /// That of the innermost function at `at`.
+    /// That of the function at `at`, into which others may be inlined: they come before it.
     fn at(at: usize) -> Self {
-        let mut whose = None;
+        let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
-            let of = || symbol.name().map_or(Self::Others, |name| Self::named(&format!("{name:#}")));
-            whose.get_or_insert_with(of);
+            whose = symbol.name().map_or(Self::Others, |name| Self::named(&format!("{name:#}")));
         });
-        whose.unwrap_or(Self::Others)
+        whose
     }
     fn named(name: &str) -> Self {
         let path = name.trim_start_matches(['<', '&']);
@@ -426,6 +431,11 @@ mod tests {
         ] {
             assert_eq!(own(frames.iter().copied()), cut, "{frames:?}");
         }
+        let inside = |f: *const ()| f.addr() + 1;
+        let ours = inside(CallStack::save as *const ());
+        let frames: &'static [usize] = Vec::leak(vec![ours, ours, inside(libc::getpid as *const ())]);
+        assert_eq!(outer(frames), &frames[2..]);
+        assert_eq!(outer(&frames[..2]), &frames[..2], "of nothing else all is kept");
     }
 
     #[test]

@@ -221,3 +221,15 @@ fn threads_that_hold_free_and_allocate_meet_no_other_object() {
     assert!(found.get() > 0 && freed.get() > 0);
     assert_eq!(cache.info().used, 0);
 }
+
+#[test]
+fn what_nobody_needs_goes_from_the_magazines_and_is_counted() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
+    let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();
+    assert!(handles.into_iter().all(|handle| cache.free(handle)));
+    let held = cache.info().in_magazines;
+    let gone: u64 = (0..4).map(|_| cache.reap()).sum();
+    assert!(held >= 5 && gone == held - cache.info().in_magazines, "{gone} of {held}");
+    assert_eq!(cache.info().in_magazines, 0);
+}

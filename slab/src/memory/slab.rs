@@ -375,4 +375,14 @@ mod tests {
     fn a_side_table_row_holds_a_bit_for_each_word_of_its_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
+
+    #[test]
+    fn objects_are_drawn_from_all_words_of_a_bitmap() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
+        let mut words = [0; 4];
+        for hold in 0..400 {
+            draw_bits(&mut [0; 4], 1, &mut Draws::of(key, hold), |index| words[index / 64] += 1);
+        }
+        assert!(words.iter().all(|n| *n > 50), "{words:?}");
+    }
 }

@@ -42,6 +42,11 @@ pub(super) fn tell(pool: &Pool) {
     handler::install();
 }
 
+/// Whether faults in the pool are told.
+#[cfg(test)]
+pub(super) fn tells(pool: *const Pool) -> bool {
+    POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
+}
 /// There is no such pool any more.
 pub(super) fn forget(pool: &Pool) {
     for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {

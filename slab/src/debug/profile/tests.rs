@@ -292,6 +292,54 @@ fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
     assert_eq!(live(), 9);
     drop(stock);
     assert_eq!((live(), subsystem.profile().total().allocated.objects), (0, 10));
+    // What the CPU has already, too.
+    assert!(cache.info().in_magazines >= 4);
+    let stock = cache.prefill(Gfp::KERNEL, 4).unwrap();
+    assert_eq!(live(), 4);
+    drop(stock);
+    assert_eq!(live(), 0);
+}
+
+#[test]
+fn who_holds_most_comes_first_and_samples_of_heap_memory_have_no_place() {
+    let subsystem = one_cpu();
+    let [small, large] =
+        [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
+    subsystem.start_profile(1).unwrap();
+    let _held = (small.alloc_block(Gfp::KERNEL).unwrap(), large.alloc_block(Gfp::KERNEL).unwrap());
+    let names: Vec<_> = subsystem.profile().samples.into_iter().map(|sample| sample.cache).collect();
+    assert_eq!(names, ["of-1024", "of-64"]);
+    assert!(Own::new(uslab_buddy::Backend::Heap, &uslab_buddy::Faults::default()).is_none());
+}
+
+#[test]
+fn sites_of_one_list_are_told_apart() {
+    let mut noted = Noted::with_room(1).unwrap();
+    let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
+    let sites = |noted: &mut Noted| -> Vec<_> {
+        names.iter().map(|name| noted.site(name, CallStack::NONE).unwrap()).collect()
+    };
+    let first = sites(&mut noted);
+    assert!(noted.site_lists.iter().filter(|list| **list > 0).count() < names.len(), "some share a list");
+    assert_eq!(first, (0..1000).collect::<Vec<_>>());
+    assert_eq!(sites(&mut noted), first);
+}
+
+#[test]
+fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost() {
+    let subsystem = one_cpu();
+    let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
+    subsystem.start_profile(1).unwrap();
+    #[inline(never)]
+    fn holder(cache: &KmemCache) -> crate::Block<'_> {
+        black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
+    }
+    let _block = holder(&cache);
+    let text = subsystem.profile().folded(|sample| sample.live.bytes);
+    assert!(text.starts_with("inode;") && text.ends_with(" 600\n"), "{text}");
+    #[cfg(feature = "stacks")]
+    assert!(text.ends_with("::holder 600\n"), "{text}");
+    assert_eq!(subsystem.profile().folded(|_| 0), "");
 }
 
 #[test]
@@ -344,8 +392,14 @@ fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_ch
     subsystem.core().start_profile_with(1, None, true).unwrap();
     // The places that were given back, the last one first.
     assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
-    // SAFETY: as above.
-    unsafe { [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory)) };
+    // SAFETY: in the object.
+    let late = unsafe { held[2].add(20_000) };
+    // SAFETY: as above; the place stays mapped, and its memory behind the first page goes back.
+    unsafe {
+        late.write(7);
+        [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory));
+        assert_eq!(late.read(), 0);
+    }
     let total = subsystem.profile().total();
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
 }

@@ -1,0 +1,64 @@
+//! What reaches an object: memory of the program, and large blocks.
+
+use crate::common::subsystem;
+use crate::process::is_alone;
+use core::alloc::Layout;
+use std::ptr::NonNull;
+use uslab::{Gfp, KmemCache, Malloc, Subsystem};
+use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
+
+const OBJECTS: usize = 64;
+
+/// Words that are not zero from the start: they lie in the program's first writable memory.
+static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
+
+/// Addresses with their bits turned over, which lead to nothing.
+#[inline(never)]
+fn hidden(cache: &KmemCache) -> Vec<usize> {
+    (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
+}
+/// What lay on the stack does so no more.
+#[inline(never)]
+fn clear_stack() {
+    std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
+}
+fn unreachable(subsystem: &Subsystem) -> u64 {
+    clear_stack();
+    subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
+}
+
+/// Some stay reachable when nothing leads to them: words of magazines that are not in use any more look like it.
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
+    if !is_alone("leaks::objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks") {
+        return;
+    }
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    let many = OBJECTS as u64 / 2;
+    assert!(unreachable(&subsystem) >= many);
+    std::hint::black_box(&WORDS);
+    WORDS.iter().zip(&objects).for_each(|(word, hidden)| word.store(!hidden, Relaxed));
+    assert_eq!(unreachable(&subsystem), 0);
+    WORDS.iter().for_each(|word| word.store(1, Relaxed));
+    assert!(unreachable(&subsystem) >= many);
+    // Behind the classes: a block of pages, which is no object.
+    let block = malloc.alloc(Layout::array::<u8>(256 << 10).unwrap(), Gfp::ZERO).unwrap();
+    let words = block.cast::<usize>();
+    // SAFETY: the block is large enough, and the test's.
+    let put = |of: fn(usize) -> usize| unsafe {
+        objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(of(*hidden)));
+    };
+    put(|hidden| !hidden);
+    assert_eq!(unreachable(&subsystem), 0);
+    put(|_| 0);
+    assert!(unreachable(&subsystem) >= many);
+    // SAFETY: allocated above, freed once.
+    unsafe {
+        malloc.free(block);
+        objects.iter().for_each(|hidden| cache.free(NonNull::new(!hidden as *mut u8).unwrap()));
+    }
+}
