@@ -548,11 +548,15 @@ fn a_slab_that_one_makes_serves_all_who_wait() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("one", 1000).account(&account).build_in(&subsystem).unwrap();
     let (held, _) = all_of(&cache);
-    let mut waiting: Vec<_> = (0..objects).map(|_| cache.acquire(Gfp::KERNEL)).collect();
+    let mut waiting: Vec<_> = (0..=objects).map(|_| cache.acquire(Gfp::KERNEL)).collect();
     assert!(waiting.iter_mut().all(|acquire| poll(acquire).is_none()));
-    account.set_limit(bytes / 4 * 5);
+    account.set_limit(bytes / 4 * 6);
     let first = poll(&mut waiting[0]).unwrap().unwrap();
-    assert_eq!(cache.info().waiting, 0, "each has been given one before it looks");
+    assert_eq!(
+        cache.info().waiting,
+        1,
+        "each has been given one before it looks, but for the last one, who makes another slab"
+    );
     // SAFETY: allocated just now.
     unsafe { cache.free(first) };
     for acquire in &mut waiting[1..] {

@@ -602,6 +602,7 @@ mod tests {
     #[test]
     fn an_interval_with_few_samples_asks_for_one_and_another_for_none() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
         assert!(!guard.end_interval(60), "they ask for none");
         assert!(guard.end_interval(120), "what was not enough is kept for the next interval");

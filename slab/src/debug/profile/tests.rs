@@ -466,3 +466,14 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
     assert!(profiler.stop(|| opened += 1) && !profiler.stop(|| opened += 1));
     assert_eq!(opened, 1);
 }
+
+#[test]
+fn pages_of_samples_that_have_gone_are_not_marked() {
+    // None of the process's: its lowest pages are nobody's, whose numbers others have hardly.
+    let address = 7 * uslab_buddy::PAGE_SIZE;
+    let before = mark_of(address).load(Relaxed);
+    mark(address, true);
+    assert!(is_marked(address));
+    mark(address, false);
+    assert_eq!(mark_of(address).load(Relaxed), before);
+}
