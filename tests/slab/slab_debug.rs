@@ -383,7 +383,9 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     unsafe { clobber(object, last, 1) };
     assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0));
     let heard = reports.take();
-    let [(CorruptionKind::Padding, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    let [(CorruptionKind::Padding, text, report)] = &heard[..] else { panic!("{heard:?}") };
+    let slab = object.addr().get() - geometry.offset(index);
+    assert!(text.contains(&format!("{slab:#x}")), "{text}");
     assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
     // SAFETY: as above; and allocated above, freed once.
     unsafe {

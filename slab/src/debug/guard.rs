@@ -504,6 +504,14 @@ mod tests {
     use super::*;
     use crate::debug::harden::{Harden, Secret};
 
+    /// The kernel reads, who is no fault.
+    fn is_accessible(at: usize) -> bool {
+        let mut byte = 0_u8;
+        let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: 1 };
+        // SAFETY: it writes to the byte at most.
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
+    }
     fn pool(slots: usize) -> Pool {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
@@ -524,8 +532,9 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == 0));
             // SAFETY: the same.
             unsafe { object.write_bytes(round, 48) };
-            assert!(pool.free(at).is_ok());
+            assert!(is_accessible(at) && pool.free(at).is_ok());
             assert_eq!(pool.size_of(at).err(), Some(CorruptionKind::DoubleFree));
+            assert!(!is_accessible(at));
             let (kind, mistake) = pool.free(at).unwrap_err();
             assert!(kind == CorruptionKind::DoubleFree && mistake.to_string().starts_with("double free: "));
             let (kind, mistake) = pool.free(at + 1).unwrap_err();

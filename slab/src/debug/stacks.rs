@@ -438,6 +438,18 @@ mod tests {
         assert_eq!(outer(&frames[..2]), &frames[..2], "of nothing else all is kept");
     }
 
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn a_stack_begins_with_who_took_it_and_not_with_the_unwinder() {
+        let mut first = None;
+        CallStack::save().each_function(|function| {
+            first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
+        });
+        assert!(first.is_some_and(|name| !name.contains("backtrace")));
+        let nowhere = Function { at: 16, name: None, file: None };
+        assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
+    }
+
     #[test]
     fn equal_stacks_are_one_record_and_others_are_others() {
         let frames: Vec<Vec<usize>> =

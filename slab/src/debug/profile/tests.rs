@@ -313,6 +313,18 @@ fn who_holds_most_comes_first_and_samples_of_heap_memory_have_no_place() {
 }
 
 #[test]
+fn a_bulk_that_fails_leaves_nothing_live() {
+    let subsystem = one_cpu();
+    let cache = KmemCache::builder("bulk", 64).limit(crate::Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    subsystem.start_profile(1).unwrap();
+    let held = cache.alloc_block(Gfp::KERNEL).unwrap();
+    let mut out = vec![None; cache.geometry().objects()];
+    assert!(cache.alloc_bulk(Gfp::KERNEL, &mut out).is_err());
+    assert_eq!(subsystem.profile().total().live.objects, 1);
+    drop(held);
+}
+
+#[test]
 fn sites_of_one_list_are_told_apart() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
