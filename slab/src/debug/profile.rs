@@ -77,7 +77,8 @@ use crate::debug::stacks::{CallStack, Function};
 use core::fmt;
 use core::ptr::NonNull;
 use noted::{Live, Noted, Site};
-pub(crate) use own::Own;
+use own::LIVE;
+pub(crate) use own::{Own, PLACE};
 #[cfg(not(shuttle))]
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -89,15 +90,12 @@ use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, Rank, planted}
 /// Bytes between two samples, on average, where nobody says otherwise: 512 KiB, as gperftools and jemalloc have it.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Stacks that there is room for, and samples that are live.
+/// Stacks that there is room for.
 const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 /// The most CPUs with a count of their own.
 const COUNTS: usize = 64;
 /// Where samples are so far apart, those of a malloc have memory of their own, a page at least: so that is a sixteenth more at most.
 pub(crate) const OWN_MEMORY: usize = 64 << 10;
-/// Bytes that each of these may have: the largest object of a size class.
-pub(crate) const PLACE: usize = 32 << 10;
 /// Bytes of a cache's name that are kept.
 const NAME: usize = 39;
 /// Objects are counted in parts of one.

@@ -1,7 +1,7 @@
 //! What a profile notes: who allocated, and which samples are live.
 
-use super::own::Own;
-use super::{Amount, CallStack, LIVE, NAME, PARTS, SITES};
+use super::own::{LIVE, Own};
+use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 

@@ -1,12 +1,16 @@
 //! Memory of the samples of a malloc.
 
-use super::{LIVE, PLACE};
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{Faults, RESERVE};
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Reserved, address_limit};
 use uslab_magazine::Operation;
+
+/// Samples that are live and that there is room for.
+pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
+/// Bytes that each of them may have: the largest object of a size class.
+pub(crate) const PLACE: usize = 32 << 10;
 
 /// Memory of samples' own. It lies in no page of the subsystem, so a free that finds its class by the address misses there, and no other
 /// free needs to come by.
