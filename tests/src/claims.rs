@@ -412,7 +412,8 @@ mod tests {
             "check_your_code | MODEL mine | threads 9",
         ];
         let two = format!("{WORDS}{}", WORDS.replace("D1", "R2"));
-        let error = Claims::join(&two, &rows.join("\n")).unwrap_err().to_string();
+        let joined = Claims::join(&two, &rows.join("\n")).unwrap();
+        let error = joined.all_have_killers().unwrap_err().to_string();
         assert!(error.contains("magazine R2: no planted bug"), "{error}");
         let rows = rows.join("\n") + "\nuslab-magazine | CAUGHT other | property R2 | execution 1 | lost";
         let table = Claims::join(&two, &rows).unwrap().table();
