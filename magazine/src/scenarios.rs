@@ -186,6 +186,10 @@ crate::sync::scenarios! {
         bug("a number is given back when one CPU is drained", "T2", TWICE);
         bug("a number that is given back stays open", "T2", "a number that nobody has is closed");
     }
+    t2_numbers_have_one_owner {
+        loom("T2: two take numbers and give them back", Model::new(THREE, 10), models::numbers_have_one_owner);
+        bug("a number is looked at and then taken", "T2", "two owners of one number");
+    }
     t3_pages_go_back_while_their_stacks_are_closed {
         loom("T3: pages go back", both(TWO, [650, 4600], moves(4)), models::pages_go_back);
         bug("a page goes back while its stacks are open", "T3", RACE);

@@ -473,6 +473,10 @@ impl<M: Memory> Table<M> {
         let order = (bytes / LINE).ilog2() as u8;
         let mut making = self.making.lock();
         let kept = making.free[usize::from(order)];
+        planted!("a number is looked at and then taken" => {
+            drop(making);
+            making = self.making.lock();
+        });
         let index = if kept > 0 {
             // SAFETY: the lock is held.
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });

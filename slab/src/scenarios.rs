@@ -3,7 +3,7 @@
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
 //! L2-L9 waiting at them and accounts, P1
-//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
+//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
@@ -238,6 +238,10 @@ uslab_magazine::sync::scenarios! {
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
         bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+    }
+    asked_again {
+        shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
+        bug("who waits at a limit wakes no reaper", "V2", "deadlock");
     }
     profiled {
         shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);

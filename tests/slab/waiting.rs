@@ -7,9 +7,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uslab::cache::{Account, Acquiring};
-use uslab::{AllocError, CacheBox, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab::{
+    AllocError, CacheBox, Config, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, ReaperThread,
+    Subsystem,
+};
 use uslab_buddy::Order;
 use uslab_magazine::sync::{Counter, Mutex};
 use uslab_magazine::{Paths, on_cpu};
@@ -638,6 +641,45 @@ fn a_shrinker_that_gave_up_is_asked_again_by_who_waits_and_for_futures_by_the_re
         let served = (0..64).find_map(|_| {
             subsystem.end_interval();
             poll(&mut waiting)
+        });
+        assert!(served.unwrap().is_ok());
+        idle.lock().clear();
+    }
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let soon = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < soon, "not in {LONG:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Once the reaper slept beside futures that waited, and was not started before 8 MiB were in use.
+#[test]
+fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
+    on_cpu(0);
+    for before in [ReaperThread::Wanted, ReaperThread::Asleep] {
+        let builder = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
+        let cache = builder.build_in(&subsystem).unwrap();
+        let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
+        let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
+        until(|| subsystem.info().reaper.thread == before);
+        let locked = idle.lock();
+        let mut waiting = pin!(cache.acquire());
+        assert!(poll(&mut waiting).is_none());
+        until(|| subsystem.info().reaper.thread == ReaperThread::Running);
+        let intervals = || subsystem.info().reaper.intervals;
+        let seen = intervals();
+        until(|| intervals() > seen + 20);
+        assert_eq!(subsystem.info().reaper.thread, ReaperThread::Running, "it slept beside who waits");
+        drop(locked);
+        let mut served = None;
+        until(|| {
+            served = poll(&mut waiting);
+            served.is_some()
         });
         assert!(served.unwrap().is_ok());
         idle.lock().clear();

@@ -10,13 +10,15 @@ use super::world::{DepotWorld, Side, World, alloc_then_free, child, fork, magazi
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
 use crate::depot::Block;
 use crate::layer::Config;
+use crate::memory::Heap;
 use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::unset;
-use crate::sync::{Arc, Ordering::Relaxed, thread};
-use crate::table::{SweepGroup, Which};
+use crate::sync::{Arc, Ordering::Relaxed, UnsafeCell, thread};
+use crate::table::{SweepGroup, Table, Which};
 use crate::threads::together;
 use crate::tracepoints::Operation;
+use std::sync::Arc as Shared;
 
 /// Initial states.
 impl World {
@@ -605,6 +607,30 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     let mut all = vec![1, 2];
     all.extend([here, there].into_iter().flatten());
     new.census(&all);
+}
+
+/// T2: two take numbers and give them back. Meanwhile nobody else has the same one, and in the end none is lost.
+pub(super) fn numbers_have_one_owner() {
+    struct Numbers {
+        table: Shared<Table<Heap>>,
+        owned: [UnsafeCell<()>; 3],
+    }
+    fn take_and_give_back(numbers: &Numbers) {
+        let class = numbers.table.class(2).unwrap();
+        // A race, if somebody else has the number.
+        numbers.owned[class.index as usize].with_mut(|_| ());
+        numbers.table.retire(class);
+    }
+    let table = table(Cpus::simulated(1, 1).unwrap(), 2);
+    table.retire(table.class(2).unwrap());
+    let numbers = Arc::new(Numbers { table, owned: [(); 3].map(UnsafeCell::new) });
+    let other = numbers.clone();
+    let t = thread::spawn(move || take_and_give_back(&other));
+    take_and_give_back(&numbers);
+    t.join().unwrap();
+    let [one, two] = [(); 2].map(|()| numbers.table.class(2).expect("a number is lost"));
+    assert_ne!(one.index, two.index, "two owners of one number");
+    assert!(numbers.table.class(2).is_none(), "more numbers than there is room for");
 }
 
 // ---------------------------------------------------------------- N: nodes

@@ -122,14 +122,17 @@ impl Core {
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
         sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
     }
+    fn samples(&self) -> bool {
+        self.guard.is_on()
+    }
     /// What changes while there is something to sample.
     fn sampled_from(&self) -> u64 {
-        if self.guard.is_on() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
+        if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
     /// Where an interval saw allocations enough for a sample, and none that missed: takes the stacks of one class away, drawn by
     /// its part of all allocations.
     fn let_one_miss(&self) {
-        if !self.guard.is_on() {
+        if !self.samples() {
             return;
         }
         let all = self.sampled_from();
@@ -147,8 +150,20 @@ impl Core {
 }
 #[cfg(shuttle)]
 impl Core {
+    fn samples(&self) -> bool {
+        false
+    }
     fn sampled_from(&self) -> u64 {
         0
+    }
+}
+
+#[cfg(not(loom))]
+impl Core {
+    /// Whether somebody waits at a limit.
+    fn is_waited_for(&self) -> bool {
+        // Relaxed: who is missed wakes the reaper; it looks each second, too, in case it was falling asleep.
+        self.waited_for.load(Relaxed) > 0
     }
 }
 
@@ -157,8 +172,7 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
-        // Relaxed: whoever begins to wait now has asked just now.
-        if self.waited_for.load(Relaxed) > 0 {
+        if self.is_waited_for() {
             self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         }
         let pages = self.memory.pages.release_idle(|| {
@@ -177,9 +191,8 @@ impl Reap for Core {
     fn changes(&self) -> u64 {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from()
     }
-    #[cfg(not(any(loom, shuttle)))]
     fn is_needed(&self, seen: u64) -> bool {
-        self.guard.is_on() && self.changes() != seen
+        self.is_waited_for() || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
         &self.background

@@ -28,7 +28,8 @@
 //!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
 //!   is lost with it, and stops nobody.
 //! * **Shrinkers** are asked by the allocation that waits in the end. One that gave up then, because its lock was taken, may have something
-//!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does.
+//!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does: the
+//!   first who waits wakes it, and it does not sleep before nobody waits any more.
 //! * **The lock** is never held while wakers run: they are user code. It is taken before `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
@@ -192,6 +193,7 @@ impl Cache {
         self.touch_charge();
         self.flush_deferred();
         self.purge(&self.operation(What::Reclaim));
+        self.core.waits();
     }
 
     /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.

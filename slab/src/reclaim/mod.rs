@@ -18,6 +18,8 @@ pub mod reaper;
 pub(crate) mod reaper {
     //! The reaper that a subsystem starts by itself. (The other one sleeps on a lock that no checker knows.)
     mod background;
+    #[cfg(test)]
+    pub(crate) use background::ReaperThread;
     pub(crate) use background::{Background, Reap};
 }
 pub mod shrinker;

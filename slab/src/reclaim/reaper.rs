@@ -6,7 +6,7 @@
 //!
 //! There are three ways to it:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread by itself, once it has grown to
-//!   [`START_BYTES`]. It sleeps while nothing comes back, keeps neither the subsystem nor the process alive, and is started
+//!   [`START_BYTES`] or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, keeps neither the subsystem nor the process alive, and is started
 //!   again in the child of a fork, when that grows. Where the system gives no thread, frees give back what is above
 //!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free), and it is tried again at twice the size;
 //!   [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or

@@ -10,8 +10,8 @@
 //! shrinkers are not asked again because of that.
 //!
 //! An allocation fails if all that could be dropped is behind a lock that is taken just then: so hold it for a push or a pop, not for an
-//! allocation. Who [waits](crate::KmemCache::acquire_timeout) at a limit asks again, each 10 ms; a future that
-//! [waits](crate::KmemCache::acquire) does not, and a [reaper](crate::Reaper) asks for it at the end of each interval.
+//! allocation. Who [waits](crate::KmemCache::acquire_timeout) at a limit asks again, each 10 ms. For a future that
+//! [waits](crate::KmemCache::acquire) the [reaper](crate::reaper) asks, at the end of each interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;

@@ -2,17 +2,21 @@
 
 use super::world::{SMALL, World, publish};
 use crate::cache::core::Core;
-use crate::debug::check::on_cpu;
+use crate::debug::check::{SPACING, on_cpu};
 use crate::published::Published;
-use crate::{AllocError, Config, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::reclaim::reaper::ReaperThread;
+use crate::{AllocError, Config, Gfp, KmemCache, Limit, Magazines, ObjectCache, Shrinker, Subsystem};
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
-use uslab_magazine::sync::{Arc, Counter, Mutex, relax, thread};
+use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
 use uslab_magazine::threads::{crowd, wander};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
+/// Turns that the reaper gets for what it has to do.
+const PATIENCE: usize = 3000;
 
 /// Two caches press each other for four pages; all allocate, free and shrink.
 pub(super) fn lists(magazines: Magazines) {
@@ -184,7 +188,6 @@ pub(super) fn published() {
 
 /// Two take pages and give them back, and the reaper that they started gives them to the system, however soon it falls asleep.
 pub(super) fn reaped() {
-    const PATIENCE: usize = 3000;
     fn side(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
             wander(2);
@@ -207,6 +210,62 @@ pub(super) fn reaped() {
         committed() == 0
     });
     assert!(gone, "the reaper sleeps while there is memory to give back");
+}
+
+/// One waits at a limit for an object that is kept, and given up when nobody looks at it. Who looked has told nobody, and nothing is
+/// freed: the reaper asks again, however soon it falls asleep. Not woken, it is a deadlock.
+pub(super) fn asked_again() {
+    /// Who waits asks before it joins the queue, and once more. From then on a reaper that wakes up, be it by chance, asks, too.
+    const IN_VAIN: u64 = 2;
+    struct Kept {
+        object: Mutex<Option<usize>>,
+        in_vain: Counter,
+        core: std::sync::Weak<Core>,
+    }
+    impl Shrinker for Arc<Kept> {
+        fn count(&self) -> usize {
+            let kept = self.object.try_lock();
+            self.in_vain.add(u64::from(kept.is_none()));
+            kept.map_or(0, |kept| kept.iter().count())
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            let Some(object) = self.object.try_lock().and_then(|mut kept| kept.take()) else { return 0 };
+            let object = NonNull::new(core::ptr::with_exposed_provenance_mut(object)).unwrap();
+            // SAFETY: kept from below, and taken once.
+            self.core.upgrade().into_iter().for_each(|core| unsafe { core.free(object) });
+            1
+        }
+    }
+    on_cpu(0);
+    let reap_every = Some(std::time::Duration::from_millis(1));
+    let core = Core::new(Config { magazines: SMALL, reap_every, ..Config::for_models(2) }).unwrap();
+    let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(1)).build_on(&core).unwrap();
+    let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+    let kept = Arc::new(Kept {
+        object: Mutex::new(Some(first.as_ptr().expose_provenance())),
+        in_vain: Counter::new(0),
+        core: std::sync::Arc::downgrade(&core),
+    });
+    let _registration = cache.register_shrinker(kept.clone());
+    let until = |is_so: &dyn Fn() -> bool| (0..PATIENCE).take_while(|_| !is_so()).for_each(|_| relax());
+    if choose(2) == 0 {
+        until(&|| core.background.info().thread == ReaperThread::Asleep);
+    }
+    let locked = Arc::new(AtomicBool::new(false));
+    let locks = locked.clone();
+    let t = thread::spawn(move || {
+        let _object = kept.object.lock();
+        locks.store(true, Relaxed);
+        until(&|| kept.in_vain.get() >= IN_VAIN);
+    });
+    until(&|| locked.load(Relaxed));
+    // Of a deadlock nothing may be dropped.
+    let cache = ManuallyDrop::new(cache);
+    let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
+    t.join().unwrap();
+    // SAFETY: allocated above, and freed once; the other one went by `GivenUp`.
+    unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
+    drop(ManuallyDrop::into_inner(cache));
 }
 
 /// What users write: typed objects, blocks and prefilled objects of the global subsystem.

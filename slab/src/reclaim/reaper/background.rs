@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  off ── reap_every ──> wanted ── grown to START_BYTES ──> running <──────────────┐
-//!                          ^  └───── no thread: at twice the size ─┘ │             │ pages come back
-//!                          │                                         └─ quiet ─> asleep
+//!                          ^  └───── no thread: at twice the size ─┘ │             │ pages come back,
+//!                          │                                         └─ quiet ─> asleep   or somebody waits at a limit
 //!                          └───────────── the child of a fork ──────────┴────────────┘
 //! ```
 //!
 //! # Rules
 //!
-//! * It is started by allocations that make a slab, take a block or map, never by frees: those come from inside of thread libraries,
+//! * It is started by allocations that make a slab, take a block, map, or wait at a limit, never by frees: those come from inside of thread libraries,
 //!   which may hold the locks that a new thread needs. What starts it holds no lock of ours. What a start allocates finds it
 //!   running already.
 //! * The thread is the C library's, not `std`'s, whose start looks at the environment under a lock of its own, and registers
@@ -53,7 +53,7 @@ pub enum ReaperThread {
     Wanted,
     /// It ends intervals.
     Running,
-    /// It waits for pages to come back.
+    /// It waits for pages to come back, or for somebody who waits at a limit.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -99,7 +99,7 @@ pub(crate) trait Reap: Send + Sync {
     fn relieve(&self);
     /// As long as this stays, another interval finds nothing new.
     fn changes(&self) -> u64;
-    /// Whether it [changed](Self::changes) although nobody wakes the thread for that.
+    /// Whether somebody waits for the next interval, or it [changed](Self::changes) although nobody wakes the thread for that.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
@@ -176,12 +176,18 @@ impl Background {
         self.state.load(Relaxed) == thread as u32
     }
 
-    /// Pages came back: there may be something to reap.
+    /// Pages came back, or somebody waits: there may be something to do.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.is(Asleep) {
             self.unpark();
         }
+    }
+
+    /// Somebody waits for what the next interval may bring.
+    pub(crate) fn start_or_wake(&self) {
+        self.start(START_BYTES);
+        self.wake();
     }
 
     #[cold]
@@ -237,7 +243,7 @@ fn run(weak: &Weak<dyn Reap>) {
         core.end_interval();
         own.intervals.add(1);
         let now = core.changes();
-        quiet = if now == seen { quiet + 1 } else { 0 };
+        quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
         seen = now;
         let interval = Duration::from_millis(own.interval.get().into());
         if quiet < QUIET {
@@ -253,7 +259,7 @@ fn run(weak: &Weak<dyn Reap>) {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
-            // Until somebody frees pages, or drops the subsystem.
+            // Until somebody frees pages, waits at a limit, or drops the subsystem.
             let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
             while !is_last_thread() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LOOK);
