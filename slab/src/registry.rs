@@ -176,6 +176,11 @@ mod tests {
             let list = registry.list().lock();
             assert!(list.entries.len() <= 2 * entries.len(), "{} after {n}", list.entries.len());
             assert_eq!(format!("{:?}", &*list), "List { entries: 3, .. }");
+            assert_eq!(
+                list.place,
+                [list.entries.as_ptr().addr(), list.entries.len()],
+                "as debuggers find it"
+            );
         }
     }
 

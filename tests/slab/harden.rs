@@ -250,6 +250,19 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         unsafe { malloc.free(memory) };
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
     }
+    // Of an object with a damaged canary all may be used but the canary.
+    let usable = |size| {
+        let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+        unsafe {
+            memory.add(size).write(!memory.add(size).read());
+            let usable = malloc.usable_size(memory);
+            malloc.free(memory);
+            usable
+        }
+    };
+    assert!((100..200).any(|size| usable(size) == size) && (100..200).all(|size| usable(size) >= size));
+    kinds(&heard);
     // Objects of a cache have a canary, too, where it is a small part of them.
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     assert_eq!((cache.geometry().object_size(), cache.geometry().stride()), (600, 608));

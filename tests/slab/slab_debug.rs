@@ -359,6 +359,8 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
             let heard = reports.take();
             let [(CorruptionKind::Poison, line, report)] = &heard[..] else { panic!("{heard:?}") };
             assert!(line.starts_with(&format!("cache inode: use after free of object {:#x}", object.addr())));
+            let index = cache.place_of(object).unwrap().index;
+            assert!(line.contains(&format!("(object {index} of its slab)")), "{line}");
             let first = if at == 63 { "0xa5" } else { "0x6b" };
             assert!(report.contains(&format!("First byte 0x12 instead of {first}")), "{report}");
             assert!(report.contains("\nAllocated: age=") && report.contains("\nFreed: age="), "{report}");
@@ -372,8 +374,8 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
 #[test]
 fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     let (subsystem, reports) = listening("-");
-    let builder = KmemCache::builder("inode", 600).slab_debug(SlabDebug::POISON | SlabDebug::RED_ZONE);
-    let cache = builder.build_in(&subsystem).unwrap();
+    let flags = SlabDebug::POISON | SlabDebug::RED_ZONE | SlabDebug::USERS;
+    let cache = KmemCache::builder("inode", 600).slab_debug(flags).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let geometry = *cache.geometry();
     assert!(geometry.waste() > 0 && geometry.lead() > 0);
@@ -385,8 +387,9 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     let heard = reports.take();
     let [(CorruptionKind::Padding, text, report)] = &heard[..] else { panic!("{heard:?}") };
     let slab = object.addr().get() - geometry.offset(index);
-    assert!(text.contains(&format!("{slab:#x}")), "{text}");
+    assert!(text.contains(&format!("{slab:#x}")) && !text.contains("(object"), "{text}");
     assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
+    assert!(!report.contains("Allocated") && !report.contains("Freed"), "it is of no object: {report}");
     // SAFETY: as above; and allocated above, freed once.
     unsafe {
         clobber(object, last, 1);
@@ -572,6 +575,39 @@ fn objects_that_stay_constructed_are_not_poisoned() {
     drop(cache);
     subsystem.shrink();
     subsystem.check().unwrap();
+}
+
+/// A write that the zone of the smaller size would hide is noticed before the size changes.
+#[test]
+fn what_is_written_behind_an_object_is_named_when_its_size_changes() {
+    let (subsystem, reports) = listening("Z");
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let memory = malloc.alloc(Layout::from_size_align(40, 8).unwrap(), Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+    unsafe {
+        clobber(memory, 40, 1);
+        let memory = malloc.realloc(memory, 48).unwrap();
+        assert_eq!(reports.kinds(), [CorruptionKind::RedZone]);
+        malloc.free(memory);
+    }
+    assert_eq!(reports.kinds(), []);
+}
+
+/// The report of a free that cannot be right is of the object in whose bytes the address lies.
+#[test]
+fn an_address_inside_of_an_object_is_reported_with_that_object() {
+    let (subsystem, reports) = listening("-");
+    let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
+    let objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    for object in &objects {
+        // SAFETY: the error that is tested.
+        unsafe { cache.free(object.add(8)) };
+        let heard = reports.take();
+        let [(CorruptionKind::Interior, _, report)] = &heard[..] else { panic!("{heard:?}") };
+        assert!(report.contains(&format!("{:#x}", object.addr())), "{report}");
+    }
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free_bulk(objects) };
 }
 
 /// Sizes, alignments and ways back of all kinds: the zones lie where the caller's bytes end.

@@ -13,9 +13,9 @@ use uslab::{
     AllocError, CacheBox, Config, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, ReaperThread,
     Subsystem,
 };
-use uslab_buddy::Order;
+use uslab_buddy::{Order, PageConfig};
 use uslab_magazine::sync::{Counter, Mutex};
-use uslab_magazine::{Paths, on_cpu};
+use uslab_magazine::{Cpus, Paths, on_cpu};
 
 const LONG: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
@@ -599,6 +599,56 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     assert_all_given_back(&subsystem);
 }
 
+/// Of two who wait, what comes back is the first one's, whoever looks first.
+#[test]
+fn a_charge_that_came_back_is_the_first_one_s() {
+    let subsystem = subsystem(1);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
+    let [one, other] = ["one", "other"].map(|name| build(name).build_in(&subsystem).unwrap());
+    on_cpu(0);
+    let objects = one.geometry().objects();
+    account.set_limit(one.geometry().order().bytes());
+    let held = one.alloc_blocks(Gfp::KERNEL, objects).unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| other.acquire(Gfp::KERNEL));
+    assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
+    drop(held);
+    assert_eq!(poll(&mut second), None, "it has passed the first");
+    let object = poll(&mut first).unwrap().unwrap();
+    // SAFETY: allocated just now.
+    unsafe { other.free(object) };
+    let object = poll(&mut second).unwrap().unwrap();
+    // SAFETY: the same.
+    unsafe { other.free(object) };
+}
+
+#[test]
+fn an_account_at_its_limit_is_named_with_its_number_and_takes_nothing_of_another_s() {
+    let pages =
+        PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(Cpus::simulated(1, 1).unwrap()) };
+    let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
+    on_cpu(0);
+    let [full, idle] = [(); 2].map(|()| Account::new_in(&subsystem, usize::MAX));
+    let build = |name, account| KmemCache::builder(name, 1000).account(account).build_in(&subsystem).unwrap();
+    let (one, other) = (build("one", &full), build("other", &idle));
+    assert_eq!(subsystem.info().accounts.len(), 1 + 1);
+    drop(other.alloc_blocks(Gfp::KERNEL, 3).unwrap());
+    let kept = other.info().in_magazines;
+    assert!(kept > 0);
+    full.set_limit(one.geometry().order().bytes());
+    let held = all_of(&one).0;
+    assert_eq!(other.info().in_magazines, kept);
+    drop(held);
+}
+
+#[test]
+fn the_only_cache_that_there_is_has_its_account_shown() {
+    let subsystem = subsystem(1);
+    let account = Account::new_in(&subsystem, 1 << 20);
+    let _cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert_eq!(subsystem.info().accounts.len(), 1);
+}
+
 /// As [`Idle`], and gives up while somebody else has the lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
@@ -653,6 +703,19 @@ fn until(mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < soon, "not in {LONG:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn memory_that_is_in_use_starts_the_reaper() {
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
+    on_cpu(0);
+    let cache = KmemCache::builder("large", 64 << 10).build_in(&subsystem).unwrap();
+    let running = || subsystem.info().reaper.thread != ReaperThread::Wanted;
+    let mut held: Vec<_> =
+        std::iter::from_fn(|| (!running()).then(|| cache.alloc_block(Gfp::KERNEL).unwrap())).collect();
+    assert!(running() && held.len() << 16 >= 4 << 20, "{}", held.len());
+    held.clear();
 }
 
 /// Once the reaper slept beside futures that waited, and was not started before 8 MiB were in use.

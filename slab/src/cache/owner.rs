@@ -134,6 +134,16 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, KmemCache, Subsystem};
 
+    /// Else each cache that goes leaves its place on the list.
+    #[test]
+    fn a_cache_that_goes_is_offered_to_no_other_one() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        for _ in 0..100 {
+            drop(KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap());
+        }
+        assert!(subsystem.core().mergeable.list().lock().entries().count() < 4);
+    }
+
     #[test]
     fn a_reference_that_a_fork_has_lost_keeps_no_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -202,7 +202,7 @@ impl Reap for Core {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Config, KmemCache, Malloc, Subsystem};
+    use crate::{Config, KmemCache, Magazines, Malloc, Subsystem};
     use core::alloc::Layout;
     use uslab_buddy::PageConfig;
     use uslab_magazine::{Cpus, on_cpu};
@@ -232,6 +232,35 @@ mod tests {
             assert!(!core.is_needed(core.changes()));
             assert_eq!(core.is_needed(seen + 1000), every > 0, "nothing is needed without samples");
         }
+    }
+
+    #[test]
+    fn each_way_into_a_malloc_is_sampled() {
+        on_cpu(0);
+        let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
+        let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
+        let subsystem = Subsystem::new(each).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let by_layout = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL);
+        let by_size = |size| subsystem.kmalloc().alloc(size, Gfp::KERNEL);
+        for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
+            let seen = subsystem.core().guard.samples();
+            for size in (1..64).map(|n| 16 * n) {
+                // SAFETY: allocated just now.
+                unsafe { malloc.free(alloc(size).unwrap()) };
+            }
+            assert!(subsystem.core().guard.samples() >= seen + 16);
+        }
+    }
+
+    #[test]
+    fn a_shrink_leaves_no_page_of_stacks_that_serve_nothing() {
+        let subsystem = subsystem(0);
+        let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
+        let core = subsystem.core();
+        core.shrink(&core.operation(What::Reclaim));
+        assert_eq!(core.memory.pages.tables().release_idle(), 0);
     }
 
     #[test]

@@ -369,7 +369,7 @@ impl Cache {
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
         let Some(at) = queue.find(ticket) else { return };
-        queue.grow |= grow || at == queue.given;
+        queue.grow |= grow;
         let left = queue.entries.remove(at);
         let object = left.as_ref().and_then(|waiter| waiter.object);
         queue.given -= usize::from(object.is_some());

@@ -312,8 +312,11 @@ impl Pool {
         };
         let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
         let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
-        let what = if slot.is_some() && slot == below { "overflow" } else { "underflow" };
-        let what = if slot.is_some() { what } else { "access to what was never allocated" };
+        let what = match slot {
+            None => "access to what was never allocated",
+            Some(_) if slot == below => "overflow",
+            Some(_) => "underflow",
+        };
         Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
     }
 
@@ -545,6 +548,40 @@ mod tests {
         assert_eq!(kind, CorruptionKind::Interior);
         assert!(mistake.to_string().starts_with("free of no object's beginning: "), "{mistake}");
         assert!(ends.iter().all(|n| *n > 8), "{ends:?}");
+    }
+
+    #[test]
+    fn a_pool_ends_where_its_addresses_end_and_takes_no_object_that_a_page_has_no_room_for() {
+        let pool = pool(2);
+        let end = pool.base() + pool.region.bytes();
+        assert_eq!(
+            [pool.base() - 1, pool.base(), end - 1, end].map(|at| pool.holds(at)),
+            [false, true, true, false]
+        );
+        for (size, align) in [(0, 8), (PAGE_SIZE + 1, 8), (8, 2 * PAGE_SIZE)] {
+            assert!(pool.alloc(size, align).is_none(), "{size} {align}");
+        }
+        for align in (0..=12).map(|bit| 1 << bit) {
+            for size in [1, 40, PAGE_SIZE - 8, PAGE_SIZE] {
+                let at = pool.alloc(size, align).unwrap().addr().get();
+                let behind = PAGE_SIZE - at % PAGE_SIZE - size;
+                assert!(at % align == 0 && (at % PAGE_SIZE == 0 || behind < align), "{size} {align}");
+                assert!(pool.free(at).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_off_asks_for_no_sample_and_draws_reach_everything() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let off = Guard::new(0, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !off.is_due(1)));
+        let guard = Guard::new(1, 4, Backend::Os, key);
+        let drawn = (0..200).map(|n| {
+            guard.end_interval(n * 8);
+            guard.draw(5)
+        });
+        assert_eq!(drawn.collect::<std::collections::BTreeSet<_>>().len(), 5);
     }
 
     #[test]

@@ -293,7 +293,13 @@ mod tests {
         assert!(fills.len() > 20, "{fills:?}");
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0)).collect();
         assert_eq!(words.len(), 43);
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
+        // Each bit of the object's place counts, whatever the second key is.
+        let canary = Canary { keys: [5, 1], size: 64 };
+        let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
+        assert_eq!(words.len(), 43);
+        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        assert_ne!(secret.next().hash(0), secret.next().hash(0), "a key of its own for each");
+        let key = secret.next();
         assert!(Hardened::new(key, &Harden::OFF, 64, 8, false).is_none(), "nothing is hardened");
     }
 

@@ -62,9 +62,6 @@ impl Quarantine {
 
     /// Takes a freed object; `out` gets those that may be used again, this one where it is closed.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
-        if self.is_closed() {
-            return out(object);
-        }
         // Relaxed: a turn.
         let turn = self.came.fetch_add(1, Relaxed);
         let drawn = mix(turn as u64 ^ self.key) as usize % self.drawn;

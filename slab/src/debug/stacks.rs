@@ -404,6 +404,18 @@ impl fmt::Display for CallStack {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn a_call_that_has_a_name_is_told_by_it_only() {
+        let mut names = vec![];
+        CallStack::save().each_function(|function| names.push((function.at, function.name.is_some())));
+        let named = |at| names.iter().any(|&(other, named)| other == at && named);
+        assert!(
+            names.iter().any(|(_, named)| *named)
+                && names.iter().all(|&(at, is_named)| is_named || !named(at))
+        );
+    }
+
     /// Once a leak of a build without inlining was two: `Option::map_or_else` ended what was cut.
     #[cfg(feature = "stacks")]
     #[test]

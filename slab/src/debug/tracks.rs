@@ -224,6 +224,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_clock_goes_on() {
+        let before = now();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(now() > before && before > 1);
+    }
+
+    #[test]
     fn records_are_empty_at_first_and_say_who_did_it_last() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));

@@ -144,6 +144,31 @@ fn what_a_drain_is_giving_away_is_no_other_drains() {
     assert!(table.put(0, class, &[round(9)]));
 }
 
+#[test]
+fn what_another_drain_took_is_not_handed_over() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    let region = table.region(0).unwrap();
+    region.take(class, 5);
+    region.hand_over(class, 4, 6);
+    assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [3, 0]);
+    region.hand_over(class, 5, 6);
+    assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
+}
+
+/// A drain may last: what is open needs none of its lock to be widened.
+#[test]
+fn a_stack_that_is_open_is_widened_beside_a_drain() {
+    let table = simulated(1, 1 << 20);
+    let class = table.class(1000).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    let region = table.region(0).unwrap();
+    region.set_committed(class.end(8));
+    let _a_drain = table.drains.lock();
+    assert!(table.open(&Operation::new(), 0, class, 1000) && region.committed() >= class.end(1000));
+}
+
 /// All idle stacks, and none that has served since the last look.
 #[test]
 fn a_reap_takes_idle_stacks_only() {

@@ -5,7 +5,7 @@ use crate::{Config, Gfp, KmemCache, Malloc, ObjectCache, Subsystem};
 use core::alloc::Layout;
 use core::hint::black_box;
 use std::collections::BTreeMap;
-use uslab_buddy::PageConfig;
+use uslab_buddy::{PAGE_SIZE, PageConfig};
 use uslab_magazine::{Cpus, on_cpu};
 
 fn subsystem(cpus: Cpus) -> Subsystem {
@@ -18,6 +18,57 @@ const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 fn one_cpu() -> Subsystem {
     on_cpu(0);
     subsystem(Cpus::simulated(1, 1).unwrap())
+}
+
+/// The least rate at which samples have memory of their own.
+#[test]
+fn samples_have_memory_of_their_own_from_a_certain_rate_on() {
+    for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
+        let subsystem = one_cpu();
+        subsystem.core().start_profile(rate, Some(7)).unwrap();
+        assert_eq!(subsystem.core().profiler.counts_only(), own, "{rate}");
+        let profiler = &subsystem.core().profiler;
+        let base = profiler.base.get() as usize;
+        let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
+        assert_eq!(ends, [own, own, false]);
+        // A CPU that nobody knew of.
+        _ = profiler.countdown(u32::MAX);
+    }
+}
+
+#[test]
+fn a_sample_of_a_profile_that_is_over_is_none() {
+    let subsystem = one_cpu();
+    subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
+    let profiler = &subsystem.core().profiler;
+    let run = profiler.run.load(Relaxed);
+    let sample = |run| profiler.own_sample(run, profiler.countdown(0), 64, "late").is_some();
+    assert_eq!([sample(run), sample(0), sample(run + 1)], [HAS_OWN, false, false]);
+    subsystem.core().stop_profile();
+    assert!(!profiler.counts_only());
+    assert!(!sample(run) && !sample(0));
+    assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
+}
+
+#[test]
+fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
+    let Some(mut own) = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default())
+    else {
+        return assert!(!HAS_OWN);
+    };
+    let bytes = 3 * PAGE_SIZE;
+    let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
+    // SAFETY: so many bytes each are the test's.
+    all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
+    own.free(all[3].addr().get()).unwrap();
+    own.free(all[1].addr().get()).unwrap();
+    for memory in [all[0], all[2]] {
+        // SAFETY: as above.
+        assert!(unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) }.iter().all(|byte| *byte == 1));
+    }
+    // SAFETY: as above, again.
+    let again = unsafe { core::slice::from_raw_parts(own.alloc(bytes).unwrap().as_ptr(), bytes) };
+    assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
 /// What a program did at one place.
