@@ -68,7 +68,7 @@ uslab_magazine::sync::scenarios! {
     }
 
     q1 {
-        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 12000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
+        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
         shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_beside_delayed_frees(3, 2));
         bug("who puts an object into a quarantine does not look back", "Q1", "a cache that nobody owns is left");
     }
