@@ -1,0 +1,166 @@
+//! What each option of the malloc costs: two small programs under `libuslab.so` with one option each, under the C library's malloc, and
+//! under hardened ones where they are installed.
+
+use anyhow::Context;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::null_mut;
+use uslab_benches::{Bench, Column, Contender, Kind};
+
+/// In the environment of a process that is to run a program: which one, and how many operations.
+const PROGRAM: &str = "PRICES_PROGRAM";
+
+/// `USLAB_OPTIONS`.
+const OPTIONS: [&str; 16] = [
+    "guard=0",
+    "guard=500000",
+    "guard=0,profile=512k",
+    "guard=0,check=1",
+    "guard=0,check=1,slab_debug=F",
+    "guard=0,check=1,slab_debug=FZP",
+    "guard=0,check=1,slab_debug=FZPU",
+    "guard=0,random_order=1",
+    "guard=0,zero_size=1",
+    "guard=0,guard_pages=1",
+    "guard=0,slab_guards=1",
+    "guard=0,zero_on_free=1",
+    "guard=0,zero_on_alloc=1",
+    "guard=0,quarantine=128k",
+    "guard=0,canaries=1",
+    "harden=1",
+];
+
+/// Hardened mallocs, and where Debian or who builds them has their libraries.
+const HARDENED: [(&str, &[&str]); 2] = [
+    (
+        "scudo",
+        &[
+            "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.scudo_standalone-x86_64.so",
+            "/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.scudo_standalone-x86_64.so",
+            "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.scudo_standalone-x86_64.so",
+        ],
+    ),
+    ("hardened_malloc", &["/usr/local/lib/libhardened_malloc.so", "/usr/lib/libhardened_malloc.so"]),
+];
+
+/// Blocks that the second program holds.
+const HELD: usize = 2000;
+
+/// # Panics
+/// There is no memory.
+fn malloc(bytes: usize) -> *mut u8 {
+    // SAFETY: any size.
+    let memory = unsafe { libc::malloc(bytes) }.cast::<u8>();
+    assert!(!memory.is_null(), "no memory");
+    // SAFETY: allocated above, at least one byte.
+    unsafe { memory.write(1) };
+    black_box(memory)
+}
+/// # Safety
+/// From [`malloc`] or null, freed once.
+unsafe fn free(memory: *mut u8) {
+    // SAFETY: by contract.
+    unsafe { libc::free(memory.cast()) };
+}
+
+/// 100 bytes in turn.
+fn pairs(operations: u64) {
+    for _ in 0..operations {
+        // SAFETY: allocated just now.
+        unsafe { free(malloc(100)) };
+    }
+}
+/// Random sizes of 16 to 4,000 bytes replace each other at random places.
+fn mixed(operations: u64) {
+    let mut held = vec![null_mut(); HELD];
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..operations {
+        // xorshift64 (Marsaglia, 2003).
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let place = (random >> 32) as usize % HELD;
+        let memory = malloc(16 + (random as u32 % 3985) as usize);
+        // SAFETY: null, or allocated by an earlier turn, which left it here.
+        unsafe { free(std::mem::replace(&mut held[place], memory)) };
+    }
+    // SAFETY: the same.
+    held.into_iter().for_each(|memory| unsafe { free(memory) });
+}
+
+/// Runs a program, and prints nanoseconds of CPU time an operation and the largest resident set in KiB.
+fn serve(asked: &str) -> anyhow::Result<()> {
+    let (name, operations) = asked.rsplit_once(' ').context("a name and a number")?;
+    let (program, operations): (fn(u64), u64) =
+        (if name == "in turn" { pairs } else { mixed }, operations.parse()?);
+    program(operations / 10);
+    let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    let before = clock.now()?;
+    program(operations);
+    let spent = std::time::Duration::from(clock.now()? - before);
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB")).context("VmHWM")?;
+    println!("{} {}", spent.as_nanos() as f64 / operations as f64, peak.trim().parse::<u64>()?);
+    Ok(())
+}
+
+/// A program under a malloc, in a process of its own.
+fn round(
+    program: &str,
+    operations: usize,
+    library: Option<&Path>,
+    options: &str,
+) -> anyhow::Result<Vec<f64>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(PROGRAM, format!("{program} {operations}")).env("USLAB_OPTIONS", options);
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.output()?;
+    anyhow::ensure!(output.status.success(), "{program} with {options:?}: {output:?}");
+    let said = String::from_utf8(output.stdout)?;
+    Ok(said.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
+fn main() -> anyhow::Result<()> {
+    if let Some(asked) = std::env::var_os(PROGRAM) {
+        return serve(&asked.to_string_lossy());
+    }
+    let mut bench = Bench::start(
+        "prices",
+        "CPU ns for a malloc and its free under each option, and the largest resident set",
+    );
+    let ours = uslab_tests::libuslab();
+    let mut subjects = vec![("the C library's".to_owned(), Kind::General, None, "")];
+    subjects.extend(OPTIONS.map(|options| (options.to_owned(), Kind::Ours, Some(ours.clone()), options)));
+    for (name, places) in HARDENED {
+        match places.iter().map(PathBuf::from).find(|place| place.is_file()) {
+            Some(library) => subjects.push((name.to_owned(), Kind::General, Some(library), "")),
+            None => eprintln!("prices: {name} left out: none of {places:?} is there"),
+        }
+    }
+    for (program, full, what) in [
+        ("in turn", 10_000_000, "100 bytes, in turn"),
+        ("mixed", 2_000_000, "random sizes of 16 to 4,000 bytes at 2,000 random places"),
+    ] {
+        let operations = bench.scale(full);
+        let contenders = subjects.iter().cloned().map(|(name, kind, library, options)| {
+            let round = move || {
+                round(program, operations, library.as_deref(), options).unwrap_or_else(|error| {
+                    eprintln!("prices: {error:#}");
+                    vec![]
+                })
+            };
+            Contender::new(name, kind, round)
+        });
+        bench.row(program, what);
+        bench.group(
+            program,
+            [Column::lower("CPU time", "ns"), Column::lower("peak", "KiB")],
+            contenders.collect(),
+        );
+    }
+    bench.run()
+}
