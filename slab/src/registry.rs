@@ -84,7 +84,8 @@ impl<T> Registry<T> {
         let Some((_, found)) = list.entries.iter_mut().find(is_it) else {
             return;
         };
-        let gone = found.take();
+        // Dropped behind the lock.
+        let _gone = found.take();
         planted!("who comes off is counted in the next lock hold" => {
             drop(list);
             list = self.0.lock();
@@ -96,7 +97,6 @@ impl<T> Registry<T> {
             list.placed();
         }
         drop(list);
-        drop(gone);
     }
 
     /// One by one, oldest first, all that were pushed before this call and are alive. Each that is alive until the walk

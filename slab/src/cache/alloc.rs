@@ -189,12 +189,7 @@ impl Cache {
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no size classes"))]
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: as in `alloc`.
-        match unsafe { self.allocs.alloc_fast() } {
-            // As in `alloc`.
-            Some(object) => Ok(self.hand_over(object, gfp)),
-            None => self.alloc_missed_of(gfp, size),
-        }
+        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed_of(gfp, size), Ok)
     }
     #[cold]
     #[inline(never)]

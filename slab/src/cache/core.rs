@@ -37,7 +37,7 @@ use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked, planted};
+use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -289,12 +289,6 @@ impl Core {
     pub(crate) fn shed(&self) {
         #[cfg(not(loom))]
         self.background.wake();
-    }
-    /// Somebody waits at a limit: the reaper is to ask shrinkers until then.
-    pub(crate) fn waits(&self) {
-        planted!("who waits at a limit wakes no reaper" => return);
-        #[cfg(not(loom))]
-        self.background.start_or_wake();
     }
 
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {

@@ -110,10 +110,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let mut refs = cache.refs().0.lock();
-            refs.leave();
-            let kept = core::mem::replace(&mut refs.end, End::Over);
-            drop(refs);
+            let kept = core::mem::replace(&mut cache.refs().0.lock().end, End::Over);
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }

@@ -159,22 +159,11 @@ impl Core {
 }
 
 #[cfg(not(loom))]
-impl Core {
-    /// Whether somebody waits at a limit.
-    fn is_waited_for(&self) -> bool {
-        // Relaxed: who is missed wakes the reaper; it looks each second, too, in case it was falling asleep.
-        self.waited_for.load(Relaxed) > 0
-    }
-}
-
-#[cfg(not(loom))]
 impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
-        if self.is_waited_for() {
-            self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
-        }
+        self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();
@@ -192,7 +181,8 @@ impl Reap for Core {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from()
     }
     fn is_needed(&self, seen: u64) -> bool {
-        self.is_waited_for() || self.samples() && self.changes() != seen
+        // Relaxed: who begins to wait wakes the reaper. If that was falling asleep, and misses it, it looks again in a second.
+        self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
         &self.background

@@ -193,7 +193,8 @@ impl Cache {
         self.touch_charge();
         self.flush_deferred();
         self.purge(&self.operation(What::Reclaim));
-        self.core.waits();
+        #[cfg(not(loom))]
+        self.core.background.start_or_wake();
     }
 
     /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.

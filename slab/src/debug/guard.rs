@@ -565,7 +565,8 @@ mod tests {
             for size in [1, 40, PAGE_SIZE - 8, PAGE_SIZE] {
                 let at = pool.alloc(size, align).unwrap().addr().get();
                 let behind = PAGE_SIZE - at % PAGE_SIZE - size;
-                assert!(at % align == 0 && (at % PAGE_SIZE == 0 || behind < align), "{size} {align}");
+                assert!(at.is_multiple_of(PAGE_SIZE) || behind < align, "{size} {align}");
+                assert!(at.is_multiple_of(align), "{size} {align}");
                 assert!(pool.free(at).is_ok());
             }
         }

@@ -52,10 +52,9 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
 
 #[test]
 fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
-    let Some(mut own) = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default())
-    else {
-        return assert!(!HAS_OWN);
-    };
+    let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
+    assert_eq!(own.is_some(), HAS_OWN);
+    let Some(mut own) = own else { return };
     let bytes = 3 * PAGE_SIZE;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
     // SAFETY: so many bytes each are the test's.
