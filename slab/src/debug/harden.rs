@@ -228,10 +228,12 @@ impl Hardened {
 
 /// Bytes of a canary.
 pub(crate) const CANARY: usize = 8;
+/// How the first byte behind what was asked for differs from those that follow.
+const FIRST: u8 = 0x80;
 
 /// What lies behind an object: up to its end bytes that follow from its address and the secret; then a word of the length of these in
-/// 16 bits, and a check of it and the address in 48. So a write behind what was asked for is noticed from the first byte on, but
-/// for one in 256 that writes the byte that is there.
+/// 16 bits, and a check of it and the address in 48. The first of the bytes differs from the others, which are alike. So a write behind what
+/// was asked for is noticed: of a single byte but for one in 128 that writes what is there, of the same byte twice and more in any case.
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -257,6 +259,8 @@ impl Canary {
         // SAFETY: by contract.
         unsafe {
             object.add(size).write_bytes(self.fill(object), usize::from(slack));
+            // Without slack it is the word's, which comes next.
+            object.add(size).write(self.fill(object) ^ FIRST);
             object.add(self.size).cast::<u64>().write_unaligned(self.word(object, slack));
         }
     }
@@ -271,7 +275,11 @@ impl Canary {
         let size = self.size.checked_sub(usize::from(slack)).filter(|_| found == self.word(object, slack))?;
         // SAFETY: by contract.
         let fill = unsafe { core::slice::from_raw_parts(object.add(size).as_ptr(), usize::from(slack)) };
-        fill.iter().all(|byte| *byte == self.fill(object)).then_some(size)
+        let byte = self.fill(object);
+        let whole = |(first, others): (&u8, &[u8])| {
+            *first == byte ^ FIRST && others.iter().all(|other| *other == byte)
+        };
+        fill.split_first().is_none_or(whole).then_some(size)
     }
 }
 
@@ -325,6 +333,23 @@ mod tests {
                     byte.write(byte.read() ^ 0x40);
                 }
                 assert_eq!(hardened.on_free(object), Ok(()));
+            }
+        }
+    }
+
+    /// What wrote one byte again and again was found but for one in 128: where it was the canary's.
+    #[test]
+    fn the_same_byte_written_twice_behind_an_object_is_noticed_whatever_it_is() {
+        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
+        let mut memory = [0_u8; 112];
+        let object = NonNull::from(&mut memory).cast::<u8>();
+        for (byte, size) in (0..=u8::MAX).flat_map(|byte| [(byte, 96), (byte, 102)]) {
+            // SAFETY: so many bytes are the test's.
+            unsafe {
+                assert!(hardened.resize(object, size));
+                object.add(size).write_bytes(byte, 2);
+                assert_eq!(hardened.size(object), None, "{byte:#x} behind {size}");
             }
         }
     }
