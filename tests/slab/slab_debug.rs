@@ -736,7 +736,10 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     assert_eq!((found.objects, found.bytes), (200, 200 * 64));
     assert!((50..=200).contains(&found.unreachable), "{holders}");
     assert!(found.stack.to_string().contains("lost"), "{holders}");
-    assert_eq!(of("held").map(|holder| (holder.objects, holder.unreachable)), Some((5, 0)), "{holders}");
+    // Where the loop is unrolled, each turn is a call stack of its own.
+    let held_by = holders.0.iter().filter(|holder| holder.cache == "held");
+    let sums = held_by.fold((0, 0), |sum, holder| (sum.0 + holder.objects, sum.1 + holder.unreachable));
+    assert_eq!(sums, (5, 0), "{holders}");
     assert_eq!((of("plain"), holders.unreachable()), (None, found.unreachable), "{holders}");
     assert_eq!(holders.0[0].cache, "leaked");
     let json = serde_json::to_value(&holders).unwrap();
