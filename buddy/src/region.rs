@@ -238,7 +238,8 @@ impl Region {
     }
 
     /// Whether `range` (bytes from the base, whole pages that are committed) may be read and written from now on; else any access
-    /// is a fault. What it holds stays. `false`, with nothing changed, when it cannot be done: always on [`Backend::Heap`].
+    /// is a fault. What it holds stays. `false`, with nothing changed, when it cannot be done: on [`Backend::Heap`], which
+    /// is always accessible, it cannot be taken away.
     ///
     /// Costs one system call, and up to two mappings of those that a process may have.
     ///

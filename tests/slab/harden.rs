@@ -419,6 +419,7 @@ fn a_cache_at_its_limit_gets_what_is_kept_from_use() {
 }
 
 #[test]
+#[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     let (subsystem, heard) = hardened(Harden { zero_size: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();

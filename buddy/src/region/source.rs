@@ -52,8 +52,9 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     ///
     /// # Safety
     /// The part is this memory's, and nobody uses it.
-    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, _access: Access) -> bool {
-        false
+    unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, access: Access) -> bool {
+        // What cannot be protected is accessible.
+        access == Access::ReadWrite
     }
 
     /// As [`Region::discard`].
