@@ -263,7 +263,7 @@ pub(super) fn asked_again() {
     let cache = ManuallyDrop::new(cache);
     let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
     t.join().unwrap();
-    // SAFETY: allocated above, and freed once; the other one went by `GivenUp`.
+    // SAFETY: allocated above, and freed once; the other one went by `Kept`.
     unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
     drop(ManuallyDrop::into_inner(cache));
 }
