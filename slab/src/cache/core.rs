@@ -102,6 +102,7 @@ impl Core {
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
         let guarded = config.harden.guard_pages;
+        let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
         let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
             .ok_or(StartError::SideTable)?;
@@ -117,7 +118,8 @@ impl Core {
             check_frees: config.check_frees,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
-            harden: config.harden,
+            // Only a mapping can be made inaccessible.
+            harden: Harden { zero_size: config.harden.zero_size && hides, ..config.harden },
             #[cfg(not(any(loom, shuttle)))]
             guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
             secret,

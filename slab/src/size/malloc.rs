@@ -125,8 +125,7 @@ impl Malloc {
         };
         let nothing =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
-        let hides = harden.zero_size && cfg!(all(target_os = "linux", not(uslab_heap)));
-        let nothing = hides.then(|| nothing.build_on(core)).transpose()?;
+        let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
         let counted = FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[2]));
         let malloc = Self { fast: FastPaths::new(), caches, counted, tail, nothing, core: core.clone() };
         // SAFETY: once. The malloc keeps its caches, and they the pages.
