@@ -124,7 +124,8 @@ static void numbers(void) {
     for (int i = 0; i < N; i++) free(held[i]);
     CHECK(malloc_trim(0) == 1);
     now = mallinfo2();
-    CHECK(now.uordblks == before.uordblks && now.hblkhd == before.hblkhd && now.arena < grown);
+    // The guard allocates the table of its slots at its first sample, which may have been one of these.
+    CHECK(now.uordblks - before.uordblks <= 8192 && now.hblkhd == before.hblkhd && now.arena < grown);
     CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1 && mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0);
     CHECK(mallopt(M_MXFAST, 160) == 1 && mallopt(M_MXFAST, 161) == 0);
     CHECK(mallopt(M_TRIM_THRESHOLD, 1) == 1 && mallopt(M_TOP_PAD, 1) == 1 && mallopt(M_MMAP_MAX, 1) == 1);
