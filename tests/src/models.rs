@@ -113,9 +113,10 @@ impl Outside {
     }
 }
 
-/// `RUSTFLAGS` of a build for a checker.
+/// `RUSTFLAGS` of a build for a checker. Loom explores the atomics of grace periods' collector, too.
 fn flags(checker: &str) -> String {
-    format!("{} --cfg {checker}", std::env::var("RUSTFLAGS").unwrap_or_default())
+    let collector = if checker == "loom" { " --cfg crossbeam_loom" } else { "" };
+    format!("{} --cfg {checker}{collector}", std::env::var("RUSTFLAGS").unwrap_or_default())
 }
 
 /// `RUSTFLAGS` of a build for loom.
@@ -141,17 +142,6 @@ pub fn loom_test_of(package: &str, target: &[&str]) -> Command {
 /// The command that compares loom with RC11, on the litmus shapes of `uslab-sync`.
 pub fn litmus_test() -> Command {
     loom_test_of("uslab-sync", &["--test", "litmus"])
-}
-
-/// The command that builds and runs the models of grace periods: a build of its own, in which loom explores the collector's
-/// atomics, too.
-pub fn grace_test() -> Command {
-    let mut command = cargo();
-    command
-        .args(["test", "--profile", "loom", "--target-dir", "target/loom-rcu"])
-        .args(["-p", "uslab", "--lib", "scenarios::e"])
-        .env("RUSTFLAGS", format!("{} --cfg crossbeam_loom", loom_flags()));
-    command
 }
 
 /// The command that builds and runs the scenarios of a package under random and PCT schedules.

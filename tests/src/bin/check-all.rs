@@ -20,7 +20,7 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLES, Example, MODELLED, Modelled, NOT_FOR_LOOM, OUTSIDE, field, grace_test, litmus_test, loom_test,
+    EXAMPLES, Example, MODELLED, Modelled, NOT_FOR_LOOM, OUTSIDE, field, litmus_test, loom_test,
     loom_test_of, rows, shuttle_test,
 };
 use uslab_tests::share::ShareArgs;
@@ -281,7 +281,6 @@ fn run_models(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         count_models(package, loom_test(package), totals);
     }
-    count_models("uslab", grace_test(), totals);
     // It looks at all executions, and has no parts.
     if totals.shard.is_none_or(|shard| shard.index() == 0) {
         count_models("litmus", litmus_test(), totals);
