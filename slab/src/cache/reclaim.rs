@@ -18,7 +18,7 @@ use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
 
 /// Whose limit a shrinker is for.
-fn address(cache: Option<&Cache>) -> usize {
+pub(super) fn address(cache: Option<&Cache>) -> usize {
     cache.map_or(0, |cache| core::ptr::from_ref(cache).addr())
 }
 
@@ -97,10 +97,6 @@ impl Core {
     /// `cache` is whose limit it is for; without one it is for all memory.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         self.shrinkers.add(shrinker, address(cache))
-    }
-    /// Shrinkers of the limit of `cache` drop one part in `share` of what they have. How many objects.
-    pub(super) fn ask(&self, cache: &Cache, share: usize, gfp: Gfp) -> usize {
-        self.shrinkers.run(share, gfp, address(Some(cache)))
     }
     /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
     pub(crate) fn shrink_until<T, E>(

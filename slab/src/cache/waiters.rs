@@ -54,6 +54,7 @@ use uslab_magazine::tracepoints::What;
 #[cfg(not(any(loom, shuttle)))]
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Of what shrinkers have they are asked for one part in so many.
+#[cfg(not(loom))]
 const ASKED: usize = 8;
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
@@ -249,16 +250,17 @@ impl Cache {
         self.resettle(|queue| queue.grow = true);
     }
     /// While somebody waits: shrinkers of what is waited for drop some of what they have, once more.
+    #[cfg(not(loom))]
     pub(super) fn ask_again(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
+        let ask =
+            |cache: &Self| _ = self.core.shrinkers.run(ASKED, gfp, super::reclaim::address(Some(cache)));
         let at_account = self.queue().at_account;
         match self.config.account.as_ref().filter(|_| at_account) {
-            Some(account) => {
-                self.core.of_account(account).for_each(|cache| _ = self.core.ask(&cache, ASKED, gfp));
-            }
-            None => _ = self.core.ask(self, ASKED, gfp),
+            Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
+            None => ask(self),
         }
     }
     /// Sleeps until it is woken, or `deadline` is over: whether it was woken.
