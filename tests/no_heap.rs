@@ -10,6 +10,7 @@ use common::config;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use uslab::handle::{HandleCache, WrapPolicy};
 use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
@@ -18,6 +19,8 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
+    /// What happens while this thread waits for so many bytes.
+    static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
 }
 
 /// The system's heap, which counts the calls of each thread and the bytes that it has not given back, and wants no lock to be held meanwhile.
@@ -29,6 +32,10 @@ unsafe impl GlobalAlloc for Counting {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
         HELD.set(HELD.get() + layout.size() as isize);
+        if let Some(meanwhile) = MEANWHILE.take() {
+            meanwhile(layout.size());
+            MEANWHILE.set(Some(meanwhile));
+        }
         // SAFETY: passed on.
         unsafe { System.alloc(layout) }
     }
@@ -81,6 +88,45 @@ fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
         let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
         let handles = [(); 1000].map(|()| cache.alloc().unwrap());
         assert!(HELD.get() >= before + 8 * 1000, "its numbers lie there");
+        assert!(handles.into_iter().all(|handle| cache.free(handle)));
+        drop(cache);
+        HELD.get() - before
+    };
+    // What the first one needs of the subsystem stays.
+    used();
+    assert_eq!(used(), 0);
+}
+
+#[test]
+fn entries_that_come_after_another_threads_go_back() {
+    thread_local! {
+        static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
+        static LATE: Cell<u64> = const { Cell::new(0) };
+    }
+    // Another thread would do the same: no lock is held.
+    fn sooner(bytes: usize) {
+        // The entries of 64 numbers, of 128, and so on.
+        if bytes >= 64 * 16 {
+            let cache = CACHE.take().unwrap();
+            let handle = cache.alloc().unwrap();
+            assert!(cache.free(handle));
+            CACHE.set(Some(cache));
+            LATE.set(LATE.get() + 1);
+        }
+    }
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let used = || {
+        let before = HELD.get();
+        let builder = ObjectCache::builder("named").ctor(|| 0_u64);
+        let cache: Rc<HandleCache<u64>> =
+            Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
+        let mut handles = Vec::with_capacity(400);
+        CACHE.set(Some(cache.clone()));
+        MEANWHILE.set(Some(sooner));
+        (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
+        MEANWHILE.set(None);
+        CACHE.set(None);
+        assert_eq!(LATE.take(), 3, "64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
         HELD.get() - before

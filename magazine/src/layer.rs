@@ -936,6 +936,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_depot_needs_no_more_is_room_for_others() {
+        let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
+        let room = || {
+            let mut blocks = crate::depot::Blocks::default();
+            let free = core::iter::from_fn(|| table.block(&Operation::new()));
+            let count = free.map(|block| blocks.push(block)).count();
+            table.take_blocks(blocks);
+            count
+        };
+        let all = room();
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+        on_cpu(0);
+        let fill = || {
+            let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+            held.into_iter().for_each(|round| layer.free(&supplier, round));
+            assert_eq!((layer.stats().in_depot, all - room()), (4, 2));
+        };
+        fill();
+        layer.purge(&supplier);
+        assert_eq!(room(), all);
+        fill();
+        drop(layer);
+        assert_eq!(room(), all);
+    }
+
+    #[test]
     fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
         let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();

@@ -6,6 +6,8 @@ mod filter;
 
 use crate::exposition;
 use crate::process::alone;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use uslab::{Config, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
@@ -29,6 +31,14 @@ fn drains_without_a_barrier() {
     churn(&left);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     filter::refuse_membarrier().expect("a filter");
+    // Once this counted as a drain that was refused, of none.
+    if subsystem.cpus().mechanism() == Mechanism::Rseq {
+        assert_eq!(
+            subsystem.start_profile(1).unwrap_err().to_string(),
+            uslab::profile::NotStarted::Fence.to_string()
+        );
+    }
+    assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     for _ in 0..5 {
         subsystem.drain_cpus(0..subsystem.cpus().count());
         churn(&cache);
@@ -67,4 +77,31 @@ fn drains_without_a_barrier() {
             churn(&cache);
         }
     }
+}
+
+/// Where the C library registers no thread for restartable sequences, each does so when it misses for the first time, and then finds
+/// what lies on its CPU's stack: it once brought another magazine.
+#[test]
+fn a_thread_that_registers_itself_brings_no_magazine_of_its_own() {
+    alone("sandbox::threads_that_nobody_registered", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn threads_that_nobody_registered() {
+    let mut one = CpuSet::new();
+    one.set(0).unwrap();
+    if sched_setaffinity(Pid::from_raw(0), &one).is_err() {
+        println!("CPU 0 is not this process's");
+        return;
+    }
+    let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+    let cache = ObjectCache::builder("shared").ctor(|| 0_u64).build_in(&subsystem).unwrap();
+    drop(cache.alloc().unwrap());
+    let held = cache.info().in_magazines;
+    for _ in 0..20 {
+        std::thread::scope(|threads| {
+            threads.spawn(|| drop(cache.alloc().unwrap()));
+        });
+    }
+    assert_eq!(cache.info().in_magazines, held);
 }

@@ -110,7 +110,7 @@ impl<M: Memory> Table<M> {
     /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
     /// the path behind a miss, which uses the same stacks. [Frees by address](crate::Layer::fast_path_of_frees) stay
     /// open unless `with_frees`. When this returns no inlined operation that began before still runs.
-    /// `false` if the kernel refused the fence: then they are open.
+    /// `false` if the kernel refused the fence: then some that began before may run, and the caller opens them again.
     ///
     /// Where restartable sequences do not serve, inlined paths miss anyway.
     ///
@@ -122,12 +122,7 @@ impl<M: Memory> Table<M> {
             return true;
         }
         self.lead_inlined([true, with_frees]);
-        let fenced = rseq::fence(self, 0..self.cpus.count());
-        if !fenced {
-            self.refused.add(1);
-            self.lead_inlined([false; 2]);
-        }
-        fenced
+        rseq::fence(self, 0..self.cpus.count())
     }
     /// Takes [`close_inlined`](Self::close_inlined) back.
     #[doc(hidden)]

@@ -99,13 +99,19 @@ pub(super) fn profiled() {
 pub(super) fn profiled_anew() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
-    crowd(&world, THREADS, |world, thread| {
+    let started = Counter::new(0);
+    let both = Arc::new((world, started));
+    crowd(&both, THREADS, |(world, started), thread| {
         if thread == 0 {
             assert!(world.core.stop_profile());
-            world.core.start_profile(1 << 60, Some(2)).unwrap();
+        }
+        if thread < 2 && world.core.start_profile(1 << 60, Some(2)).is_ok() {
+            started.add(1);
         }
         work(world).into_iter().for_each(|object| world.free(object));
     });
+    let Some((world, started)) = Arc::into_inner(both) else { panic!("the threads have ended") };
+    assert_eq!(started.get(), 1, "who starts it first");
     let total = world.core.profiler.profile().total();
     assert_eq!((total.allocated.samples, total.live.samples), (0, 0), "in a profile that samples nothing");
     World::end(world);
