@@ -9,8 +9,11 @@ mod common;
 use common::config;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::ptr::NonNull;
+use std::future::Future;
+use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use uslab::debug::flags::SlabDebug;
 use uslab::handle::{HandleCache, WrapPolicy};
 use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
@@ -21,6 +24,8 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// What happens while this thread waits for so many bytes.
     static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
+    /// 0 where the next call of this thread is refused; then the bytes that it asked for.
+    static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// The system's heap, which counts the calls of each thread and the bytes that it has not given back, and wants no lock to be held meanwhile.
@@ -31,6 +36,10 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
+        if REFUSED.get() == Some(0) {
+            REFUSED.set(Some(layout.size()));
+            return null_mut();
+        }
         HELD.set(HELD.get() + layout.size() as isize);
         if let Some(meanwhile) = MEANWHILE.take() {
             meanwhile(layout.size());
@@ -134,6 +143,56 @@ fn entries_that_come_after_another_threads_go_back() {
     // What the first one needs of the subsystem stays.
     used();
     assert_eq!(used(), 0);
+}
+
+#[test]
+fn a_queue_that_gets_no_memory_says_how_much_it_asked_for() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let cache = KmemCache::builder("connection", 192).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut waiting = vec![];
+    for before in [0, 8] {
+        for _ in 0..before {
+            let mut acquire = Box::pin(cache.acquire(Gfp::KERNEL));
+            assert!(acquire.as_mut().poll(cx).is_pending());
+            waiting.push(acquire);
+        }
+        let mut acquire = Box::pin(cache.acquire(Gfp::KERNEL));
+        REFUSED.set(Some(0));
+        let error = acquire.as_mut().poll(cx);
+        let asked = REFUSED.take().unwrap();
+        assert!(
+            matches!(error, Poll::Ready(Err(AllocError::Refused { bytes })) if bytes == asked && asked > 0),
+            "behind {before}: {error:?}, {asked} bytes"
+        );
+        assert!(acquire.as_mut().poll(cx).is_pending(), "it can wait now");
+    }
+    drop(waiting);
+    drop(held);
+    assert_eq!(cache.info().used, 0);
+}
+
+#[test]
+fn slabs_that_come_while_their_list_gets_its_memory_are_in_it() {
+    thread_local! {
+        static CACHE: Cell<Option<Rc<KmemCache>>> = const { Cell::new(None) };
+    }
+    fn more(_: usize) {
+        let Some(cache) = CACHE.take() else { return };
+        for _ in 0..1000 {
+            let _ = cache.alloc(Gfp::KERNEL).unwrap();
+        }
+    }
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let builder = KmemCache::builder("traced", 64).slab_debug(SlabDebug::USERS);
+    let cache = Rc::new(builder.build_in(&subsystem).unwrap());
+    let _ = cache.alloc(Gfp::KERNEL).unwrap();
+    CACHE.set(Some(cache.clone()));
+    MEANWHILE.set(Some(more));
+    let traces = cache.alloc_traces();
+    MEANWHILE.set(None);
+    assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), 1001);
 }
 
 #[test]

@@ -72,6 +72,10 @@ struct Args {
     /// What is drawn, and in which order they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only those that nothing noticed in runs that are kept, on whatever state of the sources: what has been mended since is
+    /// noticed now. Those that tests/mutants.toml argues are left out.
+    #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
+    again: bool,
     /// Only mutants of these rules. Default: those that tests/mutants.toml names.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,

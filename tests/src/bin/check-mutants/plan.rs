@@ -2,9 +2,11 @@
 
 use crate::Args;
 use crate::assembly;
+use crate::report::Verdict;
+use crate::run::known;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -175,6 +177,10 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
     let mut chosen: Vec<Mutant> = all.filter(asked).cloned().collect();
+    if args.again {
+        let (lived, argued) = (lived(), |mutant: &Mutant| config.equivalent.iter().any(|of| of.fits(mutant)));
+        chosen.retain(|mutant| lived.contains(&without_place(&mutant.to_string())) && !argued(mutant));
+    }
     let rank = |mutant: &Mutant| {
         let mut hasher = DefaultHasher::new();
         (args.seed, mutant.number).hash(&mut hasher);
@@ -183,6 +189,26 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen.sort_by_key(rank);
     chosen.truncate(args.sample.unwrap_or(usize::MAX));
     chosen
+}
+
+/// What nothing noticed, or a floor only, in the runs that are kept.
+fn lived() -> HashSet<String> {
+    let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
+    let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
+    let texts = kept.filter_map(|file| fs::read_to_string(file.path()).ok());
+    let mut lived = HashSet::new();
+    for (mutant, verdict) in texts.flat_map(|text| known(&text).collect::<Vec<_>>()) {
+        if matches!(verdict, Verdict::Lives | Verdict::Unreached | Verdict::Floor { .. }) {
+            lived.insert(without_place(&mutant));
+        }
+    }
+    lived
+}
+
+/// A mutant as it is shown, without its line, which another state of the sources has elsewhere.
+fn without_place(mutant: &str) -> String {
+    let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
+    format!("{} {change}", place.split(':').next().unwrap_or(place))
 }
 
 /// Those of a share.
@@ -195,6 +221,15 @@ pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
 mod tests {
     use super::*;
     use clap::Parser;
+
+    #[test]
+    fn a_mutant_is_known_again_on_another_line() {
+        let of = |place: &str| format!("slab/src/registry.rs:{place} remove: compare: a < b -> a <= b");
+        assert_eq!(without_place(&of("12:5")), without_place(&of("17:9")));
+        let line = serde_json::to_string(&(of("12:5"), Verdict::Lives)).unwrap();
+        let read: Vec<_> = known(&format!("{line}\nand what was cut o")).collect();
+        assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
+    }
 
     #[test]
     fn modules_of_tests_are_none_of_another_crates_files() {

@@ -200,13 +200,18 @@ pub(crate) struct Kept {
     pub(crate) file: fs::File,
 }
 
+/// The verdicts of a file that was kept; its last line may have been cut off.
+pub(crate) fn known(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
 impl Kept {
     pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
         let bound = bound().map_or("own-bounds".to_owned(), |bound| format!("bound-{bound}"));
         let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.{bound}");
         let path = workspace().join(path);
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let known = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let known = known(&text).collect();
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
         Ok(Self { known, file: file.with_context(|| path.display().to_string())? })
     }
