@@ -732,3 +732,22 @@ fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() 
         });
     }
 }
+
+/// Once who built it anew shared the destroyed one, and never got an object.
+#[test]
+fn a_cache_that_is_destroyed_is_shared_with_nobody() {
+    let subsystem = subsystem(1);
+    let build = || KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap();
+    let destroyed = build();
+    destroyed.destroy().unwrap();
+    let cache = build();
+    let block = cache.alloc_block(Gfp::KERNEL).unwrap();
+    assert!(cache.destroy().is_err(), "an object is in use");
+    let shared = build();
+    assert_eq!((shared.info().aliases, cache.destroy().unwrap_err().aliases), (1, 1));
+    drop((shared, block));
+    cache.destroy().unwrap();
+    assert_eq!(destroyed.info().aliases, 0);
+    drop((destroyed, cache));
+    assert_all_given_back(&subsystem);
+}

@@ -208,3 +208,27 @@ fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
     assert_all_given_back(&subsystem);
 }
+
+/// Once the rest of its batch was lost, and the caches were in use for ever.
+#[test]
+fn a_reset_that_panics_behind_a_grace_period_takes_nobody_along() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let builder =
+        ObjectCache::builder("panics").ctor(|| 0_u64).reset(|value| assert_ne!(*value, 3, "on purpose"));
+    let (cache, other) = (
+        builder.build_in(&subsystem).unwrap(),
+        ObjectCache::builder("other").ctor(|| 0_u64).build_in(&subsystem).unwrap(),
+    );
+    for i in 0..10 {
+        let mut object = cache.alloc().unwrap();
+        *object = i;
+        object.free_deferred();
+        other.alloc().unwrap().free_deferred();
+    }
+    subsystem.reap();
+    wait(|| cache.info().deferred + other.info().deferred == 0);
+    assert_eq!((cache.info().used, other.info().used), (0, 0));
+    drop((cache, other));
+    assert_all_given_back(&subsystem);
+}

@@ -124,3 +124,22 @@ fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
     assert_eq!(asked.get(), 1);
     drop(held);
 }
+
+/// Once it was known by its address, which the next cache got.
+#[test]
+fn a_shrinker_of_a_cache_that_has_gone_is_asked_by_no_other_one() {
+    let subsystem = Arc::new(subsystem(1));
+    let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    // Something to drop, which no other limit is helped by.
+    let lru = Lru::default();
+    lru.blocks.lock().push(leaked(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
+    let first = build();
+    let _registered = first.register_shrinker(lru.clone());
+    drop(first);
+    for _ in 0..10 {
+        let next = build();
+        let held: Vec<_> = std::iter::from_fn(|| next.alloc_block(Gfp::KERNEL).ok()).collect();
+        assert!(!held.is_empty());
+    }
+    assert_eq!(lru.asked.get(), 0);
+}

@@ -838,3 +838,84 @@ fn nobody_waits_for_what_cannot_be() {
     let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }
+
+/// Once a wait that was over opened the magazines of a cache without an owner: the last free of its objects ended nothing.
+#[test]
+fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
+    let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
+    on_cpu(0);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let left = ObjectCache::builder("left").ctor(|| [0_u8; 1000]).account(&account);
+    let left = left.build_in(&subsystem).unwrap();
+    let mut owned: Vec<_> = (0..3).map(|_| left.alloc_owned().unwrap()).collect();
+    drop(left);
+    let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
+    let (held, _) = all_of(&cache);
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    drop(acquire);
+    while owned.pop().is_some() {}
+    assert!(subsystem.info().caches.iter().all(|cache| cache.name != "left"));
+    drop(held);
+}
+
+/// Once all caches of the account kept their magazines closed there.
+#[test]
+fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
+    use uslab::Fork;
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (cache, other) = (build("waits"), build("other"));
+    let block = other.alloc_block(Gfp::KERNEL).unwrap();
+    let (held, _) = all_of(&cache);
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    // Twice: it is over once.
+    for _ in 0..2 {
+        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        unsafe {
+            subsystem.before_fork();
+            subsystem.after_fork_in_child();
+        }
+    }
+    drop(block);
+    drop(other.alloc_block(Gfp::KERNEL).unwrap());
+    assert!(other.info().in_magazines > 0, "its magazines are open");
+    drop((acquire, held));
+    assert_eq!(cache.info().waiting, 0);
+    drop((cache, other));
+    assert_all_given_back(&subsystem);
+}
+
+/// Once the process was aborted.
+#[test]
+fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
+    struct Panics(std::thread::ThreadId);
+    impl uslab::Shrinker for Panics {
+        fn count(&self) -> usize {
+            assert_eq!(std::thread::current().id(), self.0, "on purpose");
+            0
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            0
+        }
+    }
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
+    let (cache, objects) = at_the_limit(&subsystem);
+    let _registered = cache.register_shrinker(Panics(std::thread::current().id()));
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    let begun = std::time::Instant::now();
+    while subsystem.info().reaper.intervals < 3 {
+        assert!(begun.elapsed() < LONG, "{:?}", subsystem.info().reaper);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(acquire);
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}

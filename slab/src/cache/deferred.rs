@@ -8,7 +8,7 @@ use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Ordering::Relaxed, planted};
+use uslab_magazine::sync::{Ordering::Relaxed, catch_panic, planted};
 
 impl Core {
     /// Takes `object` back after a grace period.
@@ -37,16 +37,19 @@ impl Core {
             for object in batch.objects() {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
-                // SAFETY: who deferred it gave it up, and who might have read it has gone.
-                if !unsafe { core.free_object(object) } {
-                    match &cache {
-                        // SAFETY: as above.
-                        Some(cache) => unsafe { cache.free_at_frame(object) },
-                        #[cfg(not(any(loom, shuttle)))]
-                        None if core.free_sample(object, NO_CACHE) => {}
-                        None => core.refuse(CorruptionKind::Foreign, object),
+                // A reset that panics has been reported where it did so. What follows is others'.
+                _ = catch_panic(|| {
+                    // SAFETY: who deferred it gave it up, and who might have read it has gone.
+                    if !unsafe { core.free_object(object) } {
+                        match &cache {
+                            // SAFETY: as above.
+                            Some(cache) => unsafe { cache.free_at_frame(object) },
+                            #[cfg(not(any(loom, shuttle)))]
+                            None if core.free_sample(object, NO_CACHE) => {}
+                            None => core.refuse(CorruptionKind::Foreign, object),
+                        }
                     }
-                }
+                });
                 // Last: who waits for it to become 0 finds all the rest done.
                 if let Some(cache) = cache {
                     cache.deferred().sub(1);

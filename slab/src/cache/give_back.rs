@@ -109,7 +109,7 @@ impl Cache {
             self.purge(&self.operation(What::Reclaim));
             return;
         });
-        self.config.per_cpu.close();
+        self.close_for_good();
         self.purge(&self.operation(What::Reclaim));
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.

@@ -165,7 +165,7 @@ impl Cache {
             objs_per_slab: geometry.objects() as u64,
             min_partial: self.min_partial as u64,
             limit: self.config.limit.map(u64::from),
-            aliases: counts.handles.get().saturating_sub(1),
+            aliases: self.refs().aliases(),
             type_stable: self.config.type_stable,
             slabs: count.slabs(),
             full: count.full,

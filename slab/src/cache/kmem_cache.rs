@@ -116,6 +116,7 @@ pub struct KmemCacheBuilder {
     zero_on_free: bool,
     harden: Option<Harden>,
     no_access: bool,
+    unsampled: bool,
 }
 
 impl KmemCacheBuilder {
@@ -274,6 +275,10 @@ impl KmemCacheBuilder {
         self.no_access = true;
         self
     }
+    /// Each object lies in a slab, none with the sampled guard.
+    pub(crate) fn unsampled(self) -> Self {
+        Self { unsampled: true, ..self }
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -294,9 +299,9 @@ impl KmemCacheBuilder {
                     && (config.page_flags, config.debug, config.harden)
                         == (planned.builder.page_flags, planned.debug, planned.harden)
                     && config.geometry.serves(&planned.geometry)
+                    && cache.refs().share()
             })
         {
-            owner.cache().handles().add(1);
             return Ok(KmemCache {
                 cache: owner.shared().clone(),
                 _owner: owner,
@@ -379,7 +384,7 @@ impl Planned {
         let guarded = core.guard.is_on()
             && stride <= PAGE_SIZE
             && builder.hooks.is_none()
-            && !(builder.type_stable || builder.no_access)
+            && !(builder.type_stable || builder.no_access || builder.unsampled)
             && builder.page_class.is_none()
             && builder.limit.is_none()
             && builder.account.is_none();
@@ -412,7 +417,6 @@ impl Planned {
         cache.config.per_cpu.join_sweeps();
         // Somebody may wait for the account.
         cache.follow_account();
-        cache.handles().add(1);
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
             core.mergeable.push(&owner);
@@ -443,6 +447,7 @@ impl KmemCache {
             zero_on_free: false,
             harden: None,
             no_access: false,
+            unsampled: false,
         }
     }
 
@@ -638,12 +643,12 @@ impl KmemCache {
     /// [shared](KmemCacheBuilder::merge) one is in use by the others.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
-        let aliases = self.cache.handles().get() - 1;
-        if aliases > 0 {
+        // No other one comes from here on, unless it goes on as before.
+        if let Err(aliases) = self.cache.refs().close() {
             let live = self.cache.info().used;
             return Err(Busy { live, aliases });
         }
-        self.cache.destroy()
+        self.cache.destroy().inspect_err(|_| self.cache.refs().reopen())
     }
 
     /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the
@@ -674,6 +679,6 @@ impl KmemCache {
 
 impl Drop for KmemCache {
     fn drop(&mut self) {
-        self.cache.handles().sub(1);
+        self.cache.refs().leave();
     }
 }

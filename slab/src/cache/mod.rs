@@ -89,7 +89,7 @@ use refs::CacheRefs;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use wait_queue::Waiters;
@@ -187,6 +187,8 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
+    /// Of all caches that ever were, only this one has it. None has 0.
+    number: u64,
     #[cfg(not(any(loom, shuttle)))]
     seen: gdb::CacheSeen,
 }
@@ -214,8 +216,6 @@ struct Counts {
     other_node_frees: Counter,
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     deferred: Counter,
-    /// Holders: the first, and those that share it.
-    handles: Counter,
     constructed: Counter,
     destructed: Counter,
     /// Waits that ended, and nanoseconds of them.
@@ -307,6 +307,7 @@ impl Cache {
             refs: CacheRefs::new(),
             waiters: Waiters::new(),
             counts: Counts::default(),
+            number: 1 + unique(),
             core,
             config,
         }))
@@ -347,9 +348,6 @@ impl Cache {
     }
     pub(crate) fn config(&self) -> &CacheConfig {
         &self.config
-    }
-    pub(crate) fn handles(&self) -> &Counter {
-        &self.counts.handles
     }
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()

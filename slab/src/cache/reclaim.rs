@@ -18,8 +18,8 @@ use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
 
 /// Whose limit a shrinker is for.
-pub(super) fn address(cache: Option<&Cache>) -> usize {
-    cache.map_or(0, |cache| core::ptr::from_ref(cache).addr())
+fn number(cache: Option<&Cache>) -> u64 {
+    cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
@@ -96,7 +96,7 @@ impl Core {
 
     /// `cache` is whose limit it is for; without one it is for all memory.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
-        self.shrinkers.add(shrinker, address(cache))
+        self.shrinkers.add(shrinker, number(cache))
     }
     /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
     pub(crate) fn shrink_until<T, E>(
@@ -106,7 +106,7 @@ impl Core {
         again: impl FnMut() -> Result<T, E>,
         result: Result<T, E>,
     ) -> Result<T, E> {
-        self.shrinkers.run_until(gfp, address(cache), again, result)
+        self.shrinkers.run_until(gfp, number(cache), again, result)
     }
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank};
+use uslab_magazine::sync::{Counter, Rank, abandoned};
 
 #[derive(Default)]
 pub(super) enum End<C> {
@@ -21,6 +21,8 @@ pub(crate) struct RefCount<C> {
     /// References that ever were.
     pub(super) ever: u64,
     pub(super) end: End<C>,
+    /// Handles; 0 once one of them has destroyed it.
+    handles: u64,
 }
 
 impl<C> RefCount<C> {
@@ -47,7 +49,41 @@ pub(crate) struct CacheRefs<C: 'static>(pub(crate) ForkMutex<RefCount<C>>);
 impl<C> CacheRefs<C> {
     /// None.
     pub(crate) fn new() -> Self {
-        Self(ForkMutex::new(Rank::CacheRefs, RefCount { now: Counter::new(0), ever: 0, end: End::Owned }))
+        Self(ForkMutex::new(
+            Rank::CacheRefs,
+            RefCount { now: Counter::new(0), ever: 0, end: End::Owned, handles: 1 },
+        ))
+    }
+    /// One handle more; `false` if it is destroyed.
+    pub(super) fn share(&self) -> bool {
+        let mut refs = self.0.lock();
+        refs.handles += u64::from(refs.handles > 0);
+        refs.handles > 0
+    }
+    /// One handle less.
+    pub(super) fn leave(&self) {
+        if !abandoned() {
+            let mut refs = self.0.lock();
+            refs.handles = refs.handles.saturating_sub(1);
+        }
+    }
+    /// Handles but the first.
+    pub(super) fn aliases(&self) -> u64 {
+        self.0.lock().handles.saturating_sub(1)
+    }
+    /// Lets nobody share it.
+    ///
+    /// # Errors
+    /// So many do.
+    pub(super) fn close(&self) -> Result<(), u64> {
+        let mut refs = self.0.lock();
+        match refs.handles {
+            handles @ 2.. => Err(handles - 1),
+            _ => Ok(refs.handles = 0),
+        }
+    }
+    pub(super) fn reopen(&self) {
+        self.0.lock().handles = 1;
     }
     /// In the child of a fork: references of other threads never go.
     ///

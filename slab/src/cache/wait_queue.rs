@@ -28,6 +28,8 @@ pub(crate) struct Queue {
     pub(super) grow: bool,
     /// Whether they wait for the account, too.
     pub(super) at_account: bool,
+    /// Whether nobody owns the cache any more: its magazines stay closed.
+    pub(super) is_left: bool,
     /// Whether this is the child of a fork, which has no thread that waits.
     pub(super) forked: Counter,
 }

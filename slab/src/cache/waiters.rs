@@ -83,6 +83,10 @@ impl Cache {
     pub(crate) unsafe fn forget_waiters(&self) {
         // SAFETY: by contract.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
+            // Those of the account's other caches look at that.
+            if queue.at_account && queue.forked.get() == 0 {
+                self.config.account.iter().for_each(|account| account.end_wait());
+            }
             queue.forked.set(1);
             if self.waiters.waiting.swap(false, Relaxed) {
                 self.core.waited_for.fetch_sub(1, Relaxed);
@@ -95,7 +99,7 @@ impl Cache {
             queue.forked.set(0);
             // What they had is in the parent: wakers of other threads are not run here.
             queue.entries.drain(..).for_each(core::mem::forget);
-            queue.given = 0;
+            (queue.given, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
         }
         queue
@@ -118,7 +122,11 @@ impl Cache {
         // Relaxed: written under the lock; elsewhere it is a hint.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
-            if closed { self.config.per_cpu.close() } else { self.config.per_cpu.reopen() }
+            match closed {
+                true => self.config.per_cpu.close(),
+                false if queue.is_left => {}
+                false => self.config.per_cpu.reopen(),
+            }
         }
         let given = queue.given;
         queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
@@ -255,8 +263,7 @@ impl Cache {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let ask =
-            |cache: &Self| _ = self.core.shrinkers.run(ASKED, gfp, super::reclaim::address(Some(cache)));
+        let ask = |cache: &Self| _ = self.core.shrinkers.run(ASKED, gfp, cache.number);
         let at_account = self.queue().at_account;
         match self.config.account.as_ref().filter(|_| at_account) {
             Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
@@ -281,10 +288,15 @@ impl Cache {
     }
     /// Opens the magazines, unless somebody waits.
     pub(super) fn reopen(&self) {
-        let _queue = self.queue();
-        if !self.waiters.closed.load(Relaxed) {
+        let queue = self.queue();
+        if !(queue.is_left || self.waiters.closed.load(Relaxed)) {
             self.config.per_cpu.reopen();
         }
+    }
+    /// Closes the magazines for good.
+    pub(super) fn close_for_good(&self) {
+        self.queue().is_left = true;
+        self.config.per_cpu.close();
     }
 
     /// An object for the first who waits, of a slab or of a new one.

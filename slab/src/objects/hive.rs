@@ -52,7 +52,8 @@ pub struct Hive<T> {
     values: PhantomData<Slot<T>>,
 }
 
-/// A value as it lies in its slab: as far from the next one as the slab's objects are, so that neighbours are a slice.
+/// A value as it lies in its slab: as far from the next one as the slab's objects are, unless something lies between them, so that
+/// neighbours are a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
@@ -104,7 +105,7 @@ impl<T> Hive<T> {
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
         // Values without bytes have places all the same: a place is what is counted and walked.
-        KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>())
+        KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>()).unsampled()
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
@@ -186,11 +187,19 @@ impl<T> Hive<T> {
     /// For some seconds magazines could not be emptied: the system refuses the `membarrier` that it allowed at the start.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        let values = |(first, count): Run| {
-            // SAFETY: the objects of a run lie side by side, as far apart as `Slot<T>`s (or hold no bytes at all); each holds a value, which stays while
-            // the hive is borrowed, and is in one run only, and nobody else has the hive.
-            let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Slot<T>>(), count).as_mut() };
-            places.iter_mut().map(|place| &mut place.0)
+        let stride = self.cache.geometry().stride();
+        // Where something lies between them, as red zones or canaries, each is alone.
+        let side_by_side = stride == size_of::<Slot<T>>();
+        let values = move |(first, count): Run| {
+            let (slices, len) = if side_by_side { (1, count) } else { (count, 1) };
+            (0..slices).flat_map(move |i| {
+                // SAFETY: an object of the run; each holds a value, which stays while the hive is borrowed, and is in one run only, and
+                // nobody else has the hive. More than one lie as far apart as `Slot<T>`s.
+                let places = unsafe {
+                    NonNull::slice_from_raw_parts(first.add(i * stride).cast::<Slot<T>>(), len).as_mut()
+                };
+                places.iter_mut().map(|place| &mut place.0)
+            })
         };
         assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());
         self.live.runs().flat_map(values)
@@ -380,6 +389,33 @@ mod tests {
         drop(hive);
         assert_eq!(DROPS.get(), 1000);
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
+    }
+
+    /// Found: a walk took what lies between objects for values, and never ended where some allocations were samples, in no slab.
+    #[test]
+    fn values_are_found_among_red_zones_and_canaries_and_are_no_samples() {
+        let changes: [fn(&mut Config); 3] = [
+            |config| config.harden = crate::Harden::ALL,
+            |config| config.slab_debug = "FZPU".parse().unwrap(),
+            |config| config.guard_every = 1,
+        ];
+        for change in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            let subsystem = Subsystem::new(config).unwrap();
+            let mut hive = Hive::new_in("hive", &subsystem, Magazines::default()).unwrap();
+            let value = Rc::new(());
+            let mut keys: Vec<_> =
+                (0..300).map(|i| hive.insert((i, [(); 5].map(|()| value.clone()))).unwrap()).collect();
+            keys.drain(..100).for_each(|key| drop(hive.remove(key)));
+            let mut walked: Vec<_> = hive.iter().map(|(i, _)| *i).collect();
+            walked.sort_unstable();
+            assert!(walked.into_iter().eq(100..300));
+            hive.iter_mut().for_each(|(i, _)| *i += 1000);
+            assert!(keys.iter().zip(100..).all(|(key, i)| hive.get(key).0 == i + 1000));
+            drop(hive);
+            assert_eq!(Rc::strong_count(&value), 1);
+        }
     }
 
     #[test]

@@ -332,7 +332,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
     /// Runs on each object that its user gives back, so that the next one finds it as it should be. It runs without any
-    /// lock held. If it panics, the object goes back as it was left, and the panic goes on in who gave it back.
+    /// lock held. If it panics, the object goes back as it was left, and the panic goes on in who gave it
+    /// back, unless a grace period lies between.
     ///
     /// Cost: frees leave the inlined path, some nanoseconds each.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {

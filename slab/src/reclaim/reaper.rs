@@ -30,6 +30,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use uslab_magazine::sync::catch_panic;
 
 #[derive(Debug, Default)]
 struct State {
@@ -158,10 +159,11 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             }
             std::mem::take(&mut state.short)
         };
-        core.end_interval();
+        // A shrinker or a destructor that panics has been reported where it did so.
+        _ = catch_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
-            core.relieve();
+            _ = catch_panic(|| core.relieve());
         }
         let mut state = shared.state.lock();
         state.intervals += 1;

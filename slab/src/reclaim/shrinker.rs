@@ -114,8 +114,8 @@ impl fmt::Debug for Registration {
 /// An entry of the list.
 pub(crate) struct Entry {
     shrinker: Box<dyn Shrinker>,
-    /// The address of the cache whose limit it is for; 0 is all memory.
-    cache: usize,
+    /// The number of the cache whose limit it is for; 0 is all memory.
+    cache: u64,
 }
 
 /// Shares of what there is that are asked for, one after the other, as long as the allocation fails.
@@ -153,8 +153,8 @@ impl Shrinkers {
         self.0.list()
     }
 
-    /// `cache` is the address of whose limit it is for; 0 is all memory.
-    pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: usize) -> Registration {
+    /// `cache` is the number of whose limit it is for; 0 is all memory.
+    pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
         let entry = Arc::new(Entry { shrinker, cache });
         self.0.push(&entry);
         Registration { entry, list: self.clone() }
@@ -166,7 +166,7 @@ impl Shrinkers {
         self.0.iter().any(|entry| entry.cache != 0)
     }
     /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
-    pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: usize) -> usize {
+    pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
@@ -189,7 +189,7 @@ impl Shrinkers {
     pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,
-        cache: usize,
+        cache: u64,
         mut again: impl FnMut() -> Result<T, E>,
         mut result: Result<T, E>,
     ) -> Result<T, E> {
