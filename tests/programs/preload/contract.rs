@@ -40,6 +40,23 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     }
 }
 
+/// Once its `delete` waited for the loader, which ran the constructor that waited for the thread.
+#[test]
+fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
+    let Some(cc) = program("c++") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [library, opens] = ["library.so", "opens"].map(|name| dir.path().join(name));
+    for (out, flags) in [(&library, &["-shared", "-fPIC", "-DLIBRARY"][..]), (&opens, &[][..])] {
+        let mut cc = Command::new(&cc);
+        cc.args(["-std=c++17", "-w", "-fsized-deallocation", "-fno-builtin", "-pthread"]).args(flags);
+        let source = workspace().join("tests/programs/preload/constructor.cpp");
+        assert!(cc.arg("-o").arg(out).arg(source).arg("-ldl").status().expect("a C++ compiler").success());
+    }
+    let output = preloaded(Command::new(opens).arg(library), "check=1");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
+}
+
 /// Both libraries, with what belongs to them, as `make install` puts them; `None` where there is no `make` or no `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
