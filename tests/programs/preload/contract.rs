@@ -142,6 +142,16 @@ fn object_caches_do_what_c_programs_rely_on() {
     }
 }
 
+/// The caches' library once registered its handlers with the first cache: they held the locks while the program's own ones ran.
+#[test]
+fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
+    let Some(prefix) = installed() else { return };
+    for library in ["uslab", "uslab-cache"] {
+        let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
+        assert_eq!(printed(&mut Command::new(program)), "forked\n");
+    }
+}
+
 /// Programs ask for the name with the interface's number; `pkg-config` knows the version, and so does the manual page.
 #[test]
 fn what_is_installed_belongs_together() {
