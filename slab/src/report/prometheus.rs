@@ -157,6 +157,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
             ("used", |c| c.used),
             ("magazines", |c| c.in_magazines),
             ("depot", |c| c.in_depot),
+            ("quarantine", |c| c.quarantined),
             ("slabs", |c| c.free_in_slabs),
         ],
     },

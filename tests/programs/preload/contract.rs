@@ -142,6 +142,14 @@ fn object_caches_do_what_c_programs_rely_on() {
     }
 }
 
+/// Once they were in none of the numbers.
+#[test]
+fn objects_in_quarantine_count_as_cached() {
+    let Some(prefix) = installed() else { return };
+    let program = linked(prefix.path(), "uslab", "tests/programs/preload/caches.c");
+    printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
+}
+
 /// The caches' library once registered its handlers with the first cache: they held the locks while the program's own ones ran.
 #[test]
 fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
