@@ -475,9 +475,15 @@ impl Reserved {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, backend.of_tables(), faults)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
-    /// The same, of which what is not committed reads as zero; never in huge pages.
-    pub fn readable(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
+    /// The same at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
+    pub fn readable(
+        bytes: usize,
+        align: usize,
+        backend: Backend,
+        faults: &Faults,
+        point: Point,
+    ) -> Option<Self> {
+        let region = Region::reserve(bytes, align, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // A few bytes for each page that somebody uses.
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point })

@@ -446,18 +446,17 @@ class Leaks(Verb):
 
     def run(self, argument):
         # By their addresses: an object's end, and its cache.
-        objects, ranges = {}, []
+        objects, pages, described = {}, [], []
         for subsystem in subsystems():
-            pages = subsystem.seen.pages
-            ranges.append((pages, pages + subsystem.seen.len * PAGE))
+            pages.append((subsystem.address_of(0), subsystem.address_of(subsystem.seen.len)))
             # What stacks and depots hold is known: a pointer there keeps nothing.
             frames = subsystem.seen.frames
-            ranges.append((frames, frames + subsystem.seen.len * subsystem.frame.size))
+            described.append((frames, frames + subsystem.seen.len * subsystem.frame.size))
             for cache in subsystem.caches:
-                ranges.append((cache.seen.regions, cache.seen.regions + cache.seen.region * (cache.seen.cpus + 2)))
+                described.append((cache.seen.regions, cache.seen.regions + cache.seen.region * (cache.seen.cpus + 2)))
                 for object in cache.in_use():
                     objects[object] = cache
-        reached = self.reached(objects, ranges)
+        reached = self.reached(objects, pages, described)
         rows, lost = [("cache", "subsystem", "in use", "bytes", "unreachable")], []
         by_cache = {}
         for object, cache in objects.items():
@@ -488,7 +487,7 @@ class Leaks(Verb):
         track = cache.tracks(object)[0]
         return track.stack if track else None
 
-    def reached(self, objects, ranges):
+    def reached(self, objects, pages, described):
         # A cache's slabs by page: which object an address lies in is arithmetic then.
         slabs = {}
         for cache in set(objects.values()):
@@ -530,7 +529,7 @@ class Leaks(Verb):
                     piece = read(at, size // WORD * WORD)
                 except gdb.MemoryError:
                     continue
-                see(self.outside(at, struct.unpack("<%dQ" % (size // WORD), piece), ranges, slabs))
+                see(self.outside(at, struct.unpack("<%dQ" % (size // WORD), piece), pages, described, slabs))
         for subsystem in {cache.subsystem for cache in objects.values()}:
             for cache in subsystem.caches:
                 for slab in cache.slabs() if cache.seen.constructed else ():
@@ -543,16 +542,15 @@ class Leaks(Verb):
         return reached
 
     @staticmethod
-    def outside(at, numbers, ranges, slabs):
+    def outside(at, numbers, pages, described, slabs):
         """Those of a piece that lie in no slab, nor in what describes them."""
         end = at + len(numbers) * WORD
-        if not any(start < end and at < stop for start, stop in ranges):
+        if not any(start < end and at < stop for start, stop in pages + described):
             return numbers
         kept = []
         for i in range(0, len(numbers), PAGE // WORD):
             page = at + i * WORD
-            described = any(start <= page < stop for start, stop in ranges[1:])
-            if page // PAGE not in slabs and not described:
+            if page // PAGE not in slabs and not any(start <= page < stop for start, stop in described):
                 kept += numbers[i:i + PAGE // WORD]
         return kept
 

@@ -160,7 +160,7 @@ struct uslab_cache_info {
     uint64_t slabs;       /* slabs in all */
     uint64_t objects;     /* objects in all slabs */
     uint64_t used;        /* objects in the program's hands */
-    uint64_t cached;      /* objects in magazines and depots: kept for CPUs */
+    uint64_t cached;      /* objects in magazines and depots, kept for CPUs, and in quarantine */
     uint64_t allocs;      /* objects handed out since the cache was made */
     uint64_t frees;       /* objects taken back */
     uint64_t failures;    /* allocations that failed */

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use uslab_tests::{faulty_server, libuslab, server, workspace};
+use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
 /// gdb with the script, and commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
@@ -197,15 +197,15 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{said}");
 }
 
-/// A C program under the library, once it has said a line.
-fn preloaded(library: &Path, dir: &Path) -> Child {
+/// A C program under the libraries, once it has said a line.
+fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     let (source, program) = (workspace().join("tests/programs/gdb.c"), dir.join("program"));
     let mut cc = Command::new("cc");
     // Stripped.
-    cc.args(["-O1", "-s", "-o"]).arg(&program).arg(source);
+    cc.args(["-O1", "-s", "-o"]).arg(&program).arg(source).args(libraries);
     assert!(cc.status().expect("a C compiler").success());
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library).env("USLAB_OPTIONS", "reap=0");
+    command.env("LD_PRELOAD", std::env::join_paths(libraries).unwrap()).env("USLAB_OPTIONS", "reap=0");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -213,21 +213,26 @@ fn preloaded(library: &Path, dir: &Path) -> Child {
     child
 }
 
+/// Once blocks of pages were no roots where another library's subsystem came first: what only they had counted as lost.
 #[test]
 fn what_a_stripped_program_has_lost_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libuslab.so");
     std::fs::copy(libuslab(), &library).unwrap();
     assert!(Command::new("strip").arg(&library).status().expect("binutils").success());
-    let mut child = preloaded(&library, dir.path());
-    let said = gdb(&["-p", &child.id().to_string()], &["echo LEAKS\\n", "uslab leaks malloc-320"]);
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
-    let Some(said) = said else { return };
-    // Subsystem, in use, bytes, unreachable. Some may look as if something pointed to them.
-    let [_, in_use, _, unreachable] = rows(&said, "LEAKS")["malloc-320"][..] else { panic!("{said}") };
-    assert!((1000..1010).contains(&in_use) && (450..=500).contains(&unreachable), "{said}");
-    assert!(said.contains("of cache malloc-320: unreachable"));
+    let cache = libuslab_cache();
+    for libraries in [vec![&*library], vec![&*cache, &*library]] {
+        let mut child = preloaded(&libraries, dir.path());
+        let said = gdb(&["-p", &child.id().to_string()], &["echo LEAKS\\n", "uslab leaks malloc-320"]);
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        let Some(said) = said else { return };
+        // Subsystem, in use, bytes, unreachable. Some may look as if something pointed to them.
+        let [of, in_use, _, unreachable] = rows(&said, "LEAKS")["malloc-320"][..] else { panic!("{said}") };
+        assert_eq!(of, libraries.len() - 1, "{said}");
+        assert!((1000..1010).contains(&in_use) && (450..=500).contains(&unreachable), "{said}");
+        assert!(said.contains("of cache malloc-320: unreachable"));
+    }
 }
 
 #[test]

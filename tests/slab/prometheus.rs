@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use uslab::cache::Account;
 use uslab::prometheus::{Exposition, Heaps};
-use uslab::{Gfp, KmemCache, Limit, Magazines, Subsystem};
+use uslab::{Gfp, Harden, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
 /// The value of a series by its parts, in any order.
@@ -53,6 +53,20 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
     assert_eq!(value(&series, "uslab_beyond_caches_bytes", &[("kind", "large")]), 32768.0);
     assert_eq!(value(&series, "uslab_page_failures_total", &[]), 0.0);
     drop((held, large));
+}
+
+/// Once those in quarantine were nowhere, and the places added up to less than there are.
+#[test]
+fn objects_in_quarantine_have_a_place() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let harden = Harden { quarantine: 4096, ..Harden::OFF };
+    let cache = KmemCache::builder("inode", 1000).harden(harden).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    let series = read(&subsystem.info().prometheus().to_string()).unwrap();
+    let objects = |place| value(&series, "uslab_cache_objects", &[("cache", "inode"), ("place", place)]);
+    let places = ["quarantine", "used", "magazines", "depot", "slabs"].map(objects);
+    assert_eq!((places[0], places.iter().sum::<f64>()), (1.0, cache.info().objects as f64));
 }
 
 /// The text and a registry say the same, of several heaps told apart.

@@ -431,7 +431,7 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut U
         slabs: now.slabs,
         objects: now.objects,
         used: now.used,
-        cached: now.in_magazines + now.in_depot,
+        cached: now.in_magazines + now.in_depot + now.quarantined,
         allocs: now.allocs,
         frees: now.frees,
         failures: now.failures,

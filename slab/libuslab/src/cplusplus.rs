@@ -67,7 +67,14 @@ impl Form {
     }
 }
 
-/// Whoever comes here has C++'s library, which has all of these.
+/// Looks all of them up, when the library is loaded. Not at the first call: `dlsym` waits for whoever is in `dlopen`, where a
+/// constructor may wait for the caller.
+pub(crate) fn find() {
+    let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
+    forms.into_iter().for_each(|form| _ = form.found());
+}
+
+/// This library has all of these; what is behind it is only asked for by who has C++'s.
 fn symbol(within: *mut c_void, name: &CStr) -> NonNull<c_void> {
     // SAFETY: the name ends in a NUL.
     let symbol = unsafe { libc::dlsym(within, name.as_ptr()) };

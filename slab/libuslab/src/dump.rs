@@ -59,6 +59,7 @@ extern "C" fn wake(_signal: c_int) {
 }
 
 extern "C" fn loaded() {
+    crate::cplusplus::find();
     Uslab.reap_every(REAP_EVERY);
     Uslab.guard_every(GUARD_EVERY);
     if let Some(dump) = Uslab.dump()

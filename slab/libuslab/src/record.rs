@@ -381,9 +381,14 @@ impl Descriptor {
             libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
             match limit.rlim_cur < to as libc::rlim_t {
                 true => libc::EFBIG,
-                false => {
-                    libc::posix_fallocate(self.0, from as libc::off_t, to.saturating_sub(from) as libc::off_t)
-                }
+                false => loop {
+                    let bytes = to.saturating_sub(from) as libc::off_t;
+                    match libc::posix_fallocate(self.0, from as libc::off_t, bytes) {
+                        // A signal came.
+                        libc::EINTR => {}
+                        error => break error,
+                    }
+                },
             }
         };
         if error == 0 { Ok(()) } else { Err(Error::from_raw_os_error(error)) }

@@ -120,21 +120,17 @@ fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
     )
 }
 
-/// `M_MXFAST`, the largest number that there is.
 const M_MXFAST: c_int = 1;
 const M_MMAP_THRESHOLD: c_int = -3;
-/// `M_ARENA_MAX`, the smallest one.
-const M_ARENA_MAX: c_int = -8;
 
-/// `mallopt(3)`: 1 for what glibc takes, 0 for what it refuses. Nothing changes: there are no bins, no arenas and no
-/// thresholds here.
+/// `mallopt(3)`: 1 for what glibc takes, also of parameters that it does not know; 0 for what it refuses. Nothing changes: there are no
+/// bins, no arenas and no thresholds here.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     let taken = match parameter {
         M_MXFAST => (0..=80 * size_of::<usize>() as c_int / 4).contains(&value),
         M_MMAP_THRESHOLD => (0..=32 << 20).contains(&value),
-        M_ARENA_MAX..=-1 => true,
-        _ => false,
+        _ => true,
     };
     c_int::from(taken)
 }

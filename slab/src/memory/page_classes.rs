@@ -6,7 +6,7 @@
 
 use crate::debug::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
-use uslab_buddy::{Backend, Reserved};
+use uslab_buddy::{Backend, PAGE_SIZE, Reserved};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
@@ -36,7 +36,8 @@ pub(crate) struct PageClasses {
 impl PageClasses {
     /// For so many pages; `None` if the addresses are refused.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
-        Some(Self { memory: Reserved::readable(pages * size_of::<PageClass>(), backend, faults, BITMAP)? })
+        let bytes = pages * size_of::<PageClass>();
+        Some(Self { memory: Reserved::readable(bytes, PAGE_SIZE, backend, faults, BITMAP)? })
     }
     /// Gives the classes of all pages from `pages` on back.
     ///

@@ -14,10 +14,10 @@
 //! ```
 //!
 //! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
-//! are four numbers, and they add up:
+//! are five numbers, and they add up:
 //!
 //! ```text
-//! objects = used + in_magazines + in_depot + free_in_slabs
+//! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
 //! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;

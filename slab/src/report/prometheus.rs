@@ -157,6 +157,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
             ("used", |c| c.used),
             ("magazines", |c| c.in_magazines),
             ("depot", |c| c.in_depot),
+            ("quarantine", |c| c.quarantined),
             ("slabs", |c| c.free_in_slabs),
         ],
     },
@@ -311,7 +312,11 @@ const WHOLE: &[Metric<Info>] = &[
         name: "uslab_drains_total",
         help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
         label: "outcome",
-        series: &[("done", |i| i.drains.passes - i.drains.refused), ("refused", |i| i.drains.refused)],
+        // One may be refused between the two looks.
+        series: &[
+            ("done", |i| i.drains.passes.saturating_sub(i.drains.refused)),
+            ("refused", |i| i.drains.refused),
+        ],
     },
     single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
     single(

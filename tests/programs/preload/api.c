@@ -130,6 +130,7 @@ static void numbers(void) {
     CHECK(mallopt(M_MXFAST, 160) == 1 && mallopt(M_MXFAST, 161) == 0);
     CHECK(mallopt(M_TRIM_THRESHOLD, 1) == 1 && mallopt(M_TOP_PAD, 1) == 1 && mallopt(M_MMAP_MAX, 1) == 1);
     CHECK(mallopt(M_ARENA_TEST, 1) == 1 && mallopt(M_ARENA_MAX, 1) == 1 && mallopt(M_PERTURB, 0) == 1);
+    CHECK(mallopt(-77, 1) == 1 && mallopt(77, 1) == 1); // unknown ones: once refused
     CHECK(malloc_info(1, stdout) == EINVAL);
 }
 

@@ -419,8 +419,23 @@ static void nothing_is_called_after_destroy(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-int main(void) {
+/* What was freed is kept from use. */
+static void quarantined(void) {
+    struct uslab_cache_options options = OPTIONS("kept", 100);
+    options.flags = USLAB_NO_MAGAZINES;
+    uslab_cache *kept = uslab_cache_create(&options, NULL);
+    uslab_cache_free(kept, uslab_cache_alloc(kept, NULL));
+    CHECK(numbers(kept).used == 0 && numbers(kept).cached == 1);
+    CHECK(uslab_cache_destroy(kept) == USLAB_OK);
+}
+
+int main(int argc, char **argv) {
     setbuf(stdout, NULL);
+    (void)argv;
+    if (argc > 1) { /* with a quarantine */
+        quarantined();
+        return 0;
+    }
     constructed();
     plain();
     flags();

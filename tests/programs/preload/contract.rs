@@ -40,6 +40,23 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     }
 }
 
+/// Once its `delete` waited for the loader, which ran the constructor that waited for the thread.
+#[test]
+fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
+    let Some(cc) = program("c++") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [library, opens] = ["library.so", "opens"].map(|name| dir.path().join(name));
+    for (out, flags) in [(&library, &["-shared", "-fPIC", "-DLIBRARY"][..]), (&opens, &[][..])] {
+        let mut cc = Command::new(&cc);
+        cc.args(["-std=c++17", "-w", "-fsized-deallocation", "-fno-builtin", "-pthread"]).args(flags);
+        let source = workspace().join("tests/programs/preload/constructor.cpp");
+        assert!(cc.arg("-o").arg(out).arg(source).arg("-ldl").status().expect("a C++ compiler").success());
+    }
+    let output = preloaded(Command::new(opens).arg(library), "check=1");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
+}
+
 /// Both libraries, with what belongs to them, as `make install` puts them; `None` where there is no `make` or no `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
@@ -122,6 +139,24 @@ fn object_caches_do_what_c_programs_rely_on() {
                 printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
             assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
         }
+    }
+}
+
+/// Once they were in none of the numbers.
+#[test]
+fn objects_in_quarantine_count_as_cached() {
+    let Some(prefix) = installed() else { return };
+    let program = linked(prefix.path(), "uslab", "tests/programs/preload/caches.c");
+    printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
+}
+
+/// The caches' library once registered its handlers with the first cache: they held the locks while the program's own ones ran.
+#[test]
+fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
+    let Some(prefix) = installed() else { return };
+    for library in ["uslab", "uslab-cache"] {
+        let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
+        assert_eq!(printed(&mut Command::new(program)), "forked\n");
     }
 }
 

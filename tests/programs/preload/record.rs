@@ -1,6 +1,6 @@
 //! Recordings of programs, and what `uslab replay` makes of them.
 
-use super::{compiled, preloaded, say, text};
+use super::{compiled, compiled_from, preloaded, say, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -243,6 +243,17 @@ fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
         ),
         "{page}"
     );
+}
+
+/// Once it ended the recording, or there was none.
+#[test]
+fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
+    let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
+    let recorder = Recorder { dir, program };
+    let (facts, recorded) = facts(&recorder.run(&["pairs", "100000"], ""));
+    assert_eq!((facts.total, recorded.lost), (200_000, 0));
 }
 
 #[test]

@@ -3,41 +3,61 @@
 use nix::libc;
 use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Subsystem, Violation};
-use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicBool, FixedPtr};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{AtomicBool, AtomicPtr, Kept};
 
 /// The subsystem, once it has started.
-static STARTED: FixedPtr<Subsystem> = FixedPtr::null();
+static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 
 fn started() -> Option<&'static Subsystem> {
+    // Acquire: pairs with the Release in `start`.
+    let started = STARTED.load(Acquire);
     // SAFETY: the global one, which lives for ever.
-    unsafe { STARTED.get().as_ref() }
+    unsafe { started.as_ref() }
 }
 
 fn start() -> Result<&'static Subsystem, CacheError> {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Others' constructors may come first.
+    register();
     let subsystem = Subsystem::global()?;
-    STARTED.set(core::ptr::from_ref(subsystem).cast_mut());
+    // Release: pairs with the Acquire in `started`.
+    STARTED.store(core::ptr::from_ref(subsystem).cast_mut(), Release);
+    Ok(subsystem)
+}
+
+/// Runs when the library is loaded: so a program's own handlers of forks run before ours take the locks, and after ours have let them go.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = register;
+
+extern "C" fn register() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: only says who does it.
     if !REGISTERED.swap(true, Relaxed) {
         // SAFETY: functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
-    Ok(subsystem)
 }
 
-// Registered once the subsystem has started: so all three find it.
+/// Whose locks the forking thread holds: none if it starts meanwhile.
+static FORKING: Kept<&'static Subsystem> = Kept::new();
+
 extern "C" fn before_fork() {
-    // SAFETY: one of the other two follows, on this thread.
-    started().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
+    if let Some(subsystem) = started() {
+        // SAFETY: one of the other two follows, on this thread; once the locks are held nobody else puts.
+        unsafe {
+            subsystem.before_fork();
+            FORKING.put(subsystem);
+        }
+    }
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
-    started().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
+    unsafe { FORKING.take().into_iter().for_each(|subsystem| subsystem.after_fork_in_parent()) };
 }
 extern "C" fn in_child() {
     // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
-    started().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
+    unsafe { FORKING.take().into_iter().for_each(|subsystem| subsystem.after_fork_in_child()) };
 }
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {

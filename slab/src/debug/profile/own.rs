@@ -9,7 +9,7 @@ use uslab_magazine::Operation;
 
 /// Samples that are live and that there is room for.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
-/// Bytes that each of them may have: the largest object of a size class.
+/// Bytes that each of them may have: the largest object of a size class, and the most that one is aligned to.
 pub(crate) const PLACE: usize = 32 << 10;
 
 /// Memory of samples' own. It lies in no page of the subsystem, so a free that finds its class by the address misses there, and no other
@@ -35,7 +35,7 @@ impl Own {
         }
         let mut places = vec![];
         places.try_reserve_exact(LIVE).ok()?;
-        let memory = Reserved::readable(LIVE * PLACE, backend, faults, RESERVE)?;
+        let memory = Reserved::readable(LIVE * PLACE, PLACE, backend, faults, RESERVE)?;
         Some(Self { memory, places, free: 0 })
     }
     pub(super) fn base(&self) -> usize {

@@ -70,6 +70,18 @@ fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
     assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
+/// Once a sample was aligned to a page, whatever was asked for. What lies between takes the system's next addresses.
+#[test]
+fn samples_are_aligned_as_the_largest_class() {
+    let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
+    let point = crate::debug::faults::RESERVE;
+    let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
+    let all = [1, 2, 4].map(|n| (pages(n), Own::new(os, &faults)));
+    for own in all.iter().filter_map(|(_, own)| own.as_ref()) {
+        assert!(own.base().is_multiple_of(PLACE), "{:#x}", own.base());
+    }
+}
+
 /// What a program did at one place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
