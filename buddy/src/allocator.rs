@@ -264,7 +264,7 @@ impl PageAllocator {
         if matches!(found, Ok(_) | Err(Limit::Injected)) {
             return found;
         }
-        self.counts.below_low.add(1);
+        self.counts.below_low.add(matches!(found, Err(Limit::Watermark | Limit::Exhausted)).into());
         self.try_zones(op, zonelist, order, gfp, Mark::Min).or_else(|limit| {
             if !gfp.may_drain() || matches!(limit, Limit::Zone | Limit::Injected) {
                 return Err(limit);
@@ -555,7 +555,7 @@ impl PageAllocator {
     }
 
     /// Gives all per-CPU pages back to their zones, and the memory of all free pages back to the OS. Returns the bytes
-    /// that went to the OS.
+    /// that went to the OS, with those that it did not take: locked memory stays.
     ///
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
@@ -616,7 +616,7 @@ impl PageAllocator {
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
     pub fn give_up_addresses(&self, keep: usize) {
-        let ZoneShared { region, max_order, .. } = &self.shared;
+        let ZoneShared { region, frames, max_order, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
             // Else what is smaller than the largest block is the end, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
@@ -624,6 +624,8 @@ impl PageAllocator {
             let inner = zone.lock();
             let used = inner.untouched() as usize * max_order.bytes();
             let keep = keep.next_multiple_of(max_order.bytes()).max(used).max(max_order.bytes());
+            // First: what somebody else maps there is no page of this any more.
+            frames.shorten((keep / PAGE_SIZE) as u32);
             // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
             unsafe { region.cut(keep) };
         }
@@ -637,6 +639,8 @@ impl PageAllocator {
     #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
+        // Nobody commits frames meanwhile: that is done under this lock, too.
+        let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
         let pages = self.shared.region.bytes() / PAGE_SIZE;
         // SAFETY: the pages cannot be committed any more; else by contract.
         unsafe { self.shared.frames.cut(pages as u32) };

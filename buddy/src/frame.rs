@@ -471,13 +471,17 @@ impl FrameTable {
             pages.for_each(|page| self.frame(Pfn::new(page)).discard());
         }
     }
+    /// From now on there are `len` frames at most.
+    pub(crate) fn shorten(&self, len: u32) {
+        self.len.set(len.min(self.len()));
+    }
     /// Gives the memory of all frames from `len` on back. From now on there are no more.
     ///
     /// # Safety
     /// None of them was ever committed; and nobody looks at one meanwhile.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, len: u32) {
-        self.len.set(len.min(self.len()));
+        self.shorten(len);
         // SAFETY: passed on.
         unsafe { self.memory.cut(Self::bytes(0..len).end) };
     }

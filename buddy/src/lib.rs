@@ -111,8 +111,8 @@ pub use zone::ZoneEvents;
 /// Bits of an address inside a page.
 #[doc(hidden)]
 pub const PAGE_SHIFT: u32 = 12;
-/// Bytes in a page. Where the system's own pages are larger, memory cannot be committed in these steps and an
-/// allocation says [`Limit::CommitRefused`].
+/// Bytes in a page. Where the system's own pages are larger, memory cannot be committed in these steps and
+/// [`PageError::Refused`] says so.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 /// The largest order, inclusive: blocks of 4 MiB.
 pub const MAX_ORDER: u8 = 10;

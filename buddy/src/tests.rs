@@ -836,7 +836,11 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     drop(blocks);
     pages.release();
     assert_eq!(pages.info().committed_bytes(), 0);
+    let behind = pages.address(Pfn::new(5 << 10));
+    assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
+    // Once what was mapped there next was taken for one of its pages.
+    assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 5 << 22, "as many as are to stay");
     pages.give_up_addresses(0);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");

@@ -129,7 +129,7 @@ impl Code {
                 } else {
                     reach
                 };
-                self.table.change_limit(self.class(), smaller);
+                self.table.change_limit(self.class(), || smaller);
             }
             Op::Retire | Op::Fork => unreachable!("no role here does it"),
         }

@@ -49,12 +49,13 @@ use crate::paths::{PathCounts, Paths};
 use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
-use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
+use crate::sync::{Counter, Fixed, Rank, assert_unlocked, catch_panic, planted, tell};
 use crate::table::{SweepGroup, Table, Taken, Which};
 use crate::tracepoints::{Operation, Step, What};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
@@ -631,11 +632,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// rounds.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
-        let mut rounds = 0;
+        let (mut rounds, mut outcome) = (0, Ok(()));
         for class in self.classes() {
             let give = |class, taken: &mut Taken<'_>| rounds += self.give(op, supplier, class, taken);
-            self.table.collect(class, give);
+            outcome = outcome.and(catch_panic(|| self.table.collect(class, give)));
         }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
         rounds
     }
     /// What is left of a [purge](Self::purge_in) after a [sweep](Table::sweep) of all stacks.
@@ -673,8 +675,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Memory is short: stacks hold less for a while. [`purge`](Self::purge) is what gives back.
     pub fn shrink(&self) {
-        let reach = self.tuning.shrink(&self.config);
-        self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
+        self.tuning.shrink(&self.config);
+        self.change_limits();
+    }
+    fn change_limits(&self) {
+        self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
     }
 
     /// No stack and no depot takes a round any more once [`purge`](Self::purge) has emptied them: frees go to the supplier.
@@ -713,7 +718,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         if let Some(reach) = self.tuning.interval(&self.config) {
             tell!(op: Step::Resized { places: reach });
-            self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
+            self.change_limits();
         }
         rounds
     }
@@ -782,7 +787,6 @@ mod tests {
     use super::*;
     use crate::on_cpu;
     use crate::shadow::{TestSupplier, table};
-    use crate::sync::catch_panic;
     use crate::test_round::TestRound;
 
     /// Hands out rounds without end.
@@ -852,6 +856,76 @@ mod tests {
         assert_eq!(layer.stats().in_magazines, 0);
         layer.free(&supplier, TestRound(3));
         assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
+    }
+
+    /// Once the second node's class stayed closed, with what was taken of it.
+    #[test]
+    fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
+        struct Panics<'a>(&'a TestSupplier, Counter);
+        impl Supplier<TestRound> for Panics<'_> {
+            fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
+                0
+            }
+            fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+                self.1.add(1);
+                assert!(self.1.get() > 1, "the first flush");
+                self.0.flush(op, rounds);
+            }
+            fn node_of(&self, round: TestRound) -> u32 {
+                round.0 as u32 % 2
+            }
+        }
+        let (table, none) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 2));
+        let supplier = Panics(&none, Counter::new(0));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+        layer.join_sweeps(SweepGroup::new(0));
+        for cpu in 0..2 {
+            on_cpu(cpu);
+            layer.free(&supplier, TestRound(cpu as usize + 2));
+        }
+        assert_eq!(layer.stats().in_magazines, 2);
+        table.sweep(0..2, Which::All, |_| true);
+        let op = &Operation::new();
+        let panic = catch_panic(|| layer.drain_swept(op, &supplier)).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
+        assert_eq!((layer.stats().in_magazines, none.free.borrow().len()), (0, 1));
+        layer.free(&supplier, TestRound(5));
+        assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
+    }
+
+    /// Once the class stayed closed for good in the child, and what was freed there lay on top of what was given away.
+    #[test]
+    fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
+        struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter);
+        impl Supplier<TestRound> for Forks<'_> {
+            fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
+                0
+            }
+            fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+                for round in rounds {
+                    self.2.add(1);
+                    if self.2.get() == 2 {
+                        // SAFETY: this thread is the only one.
+                        unsafe { self.1.table.forget_other_threads() };
+                        self.1.free(self, TestRound(9));
+                    }
+                    self.0.flush(op, core::iter::once(round));
+                }
+            }
+        }
+        let (table, none) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        let supplier = Forks(&none, &layer, Counter::new(0));
+        on_cpu(0);
+        (1..5).for_each(|n| layer.free(&supplier, TestRound(n)));
+        for _ in 0..2 {
+            layer.drain(&supplier, 0..1);
+            assert_eq!(*none.free.borrow(), [1, 2, 3, 4, 9].map(TestRound).into());
+            layer.free(&supplier, TestRound(7));
+            assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
+            layer.drain(&supplier, 0..1);
+            assert!(none.free.borrow_mut().remove(&TestRound(7)));
+        }
     }
 
     /// A layer that gets a number for one of its nodes only once kept that number.

@@ -287,7 +287,7 @@ impl<M: Memory> Table<M> {
             let fits = memory.base().addr().get().is_multiple_of(crate::memory::ALIGN)
                 && memory.bytes() >= Self::footprint(&cpus, region)
                 && region > STACKS
-                && u32::try_from(region).is_ok();
+                && region <= crate::region::REGION;
             if !fits || !memory.commit(&Operation::new(), 0..front) {
                 return Err(TooSmall);
             }
@@ -545,14 +545,14 @@ impl<M: Memory> Table<M> {
         // SAFETY: the lock of drains is held.
         unsafe { self.set_limit_locked(class, limit) };
     }
-    /// The same, unless it is closed.
-    pub(crate) fn change_limit(&self, class: Class, limit: u16) {
+    /// The same, unless it is closed; `limit` is asked under the lock, so that the last one wins who changed what it says.
+    pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
         planted!("a class that is closed for good is opened by its limit" => let closed = false);
         if !closed {
             // SAFETY: the lock of drains is held.
-            unsafe { self.set_limit_locked(class, limit) };
+            unsafe { self.set_limit_locked(class, limit()) };
         }
     }
     /// # Safety
@@ -772,7 +772,7 @@ impl<M: Memory> Fork for Table<M> {
         // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
         for (class, number) in self.all() {
             // SAFETY: there is one thread.
-            let drains = number.drains.with_mut(|p| unsafe { p.replace(0) });
+            let drains = number.drains.with_mut(|p| unsafe { p.replace(drain::own_gives(self, class)) });
             // SAFETY: as above.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
             planted!("drains outlive their threads" => continue);
@@ -781,8 +781,11 @@ impl<M: Memory> Fork for Table<M> {
                     planted!("a child loses what drains had taken" => region.forget_taken(class));
                     region.untake(class);
                 }
-                // Relaxed: as above.
-                number.limit.store(number.open.get() as u32, Relaxed);
+                // What this thread's own drains give away lies where it lay, so the stacks stay closed.
+                if drain::own_gives(self, class) == 0 {
+                    // Relaxed: as above.
+                    number.limit.store(number.open.get() as u32, Relaxed);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! * **Shrinking.** When memory is short, stacks may hold half as many rounds, two magazines at least, and fills begin anew
 //!   with few rounds. Each reaping interval without such an event takes one step back. (FreeBSD's UMA shrinks, too.)
 //!
-//! All numbers here are hints: a lost update costs nothing.
+//! All numbers here are hints: a lost update costs nothing, as long as stacks get the number that stays.
 
 use crate::layer::Config;
 use crate::sync::Hint;

@@ -300,6 +300,10 @@ impl<M: Memory> Table<M> {
         give: &mut impl FnMut(Class, &mut Taken<'_>),
     ) -> std::thread::Result<()> {
         let mut outcome = Ok(());
+        #[cfg(not(any(loom, shuttle)))]
+        let giving = Giving { table: core::ptr::from_ref(self).addr(), class, before: GIVING.get() };
+        #[cfg(not(any(loom, shuttle)))]
+        GIVING.set(&raw const giving);
         for region in self.used(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
@@ -308,6 +312,8 @@ impl<M: Memory> Table<M> {
                 outcome = outcome.and(given);
             }
         }
+        #[cfg(not(any(loom, shuttle)))]
+        GIVING.set(giving.before);
         let _one_at_a_time = self.lock_drains();
         // SAFETY: the lock of drains is held; who gives away has closed it, or claimed it from who has.
         unsafe { self.reopen(class) };
@@ -361,6 +367,34 @@ impl<M: Memory> Table<M> {
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
+}
+
+/// What this thread gives away just now: users' code runs meanwhile, and may fork. Checkers know no such forks.
+#[cfg(not(any(loom, shuttle)))]
+struct Giving {
+    table: usize,
+    class: Class,
+    before: *const Self,
+}
+#[cfg(not(any(loom, shuttle)))]
+std::thread_local! {
+    static GIVING: core::cell::Cell<*const Giving> = const { core::cell::Cell::new(core::ptr::null()) };
+}
+
+/// How many drains of this thread give away what they took of the class.
+pub(super) fn own_gives<M: Memory>(_table: &Table<M>, _class: Class) -> u32 {
+    #[cfg(not(any(loom, shuttle)))]
+    {
+        // SAFETY: null, or one of a call that has not returned, as the one before it.
+        let next = |giving: &*const Giving| unsafe { giving.as_ref() }.map(|giving| giving.before);
+        let all = core::iter::successors(Some(GIVING.get()), next);
+        // SAFETY: as above.
+        let all = all.filter_map(|giving| unsafe { giving.as_ref() });
+        let own = core::ptr::from_ref(_table).addr();
+        all.filter(|giving| giving.table == own && giving.class == _class).count() as u32
+    }
+    #[cfg(any(loom, shuttle))]
+    0
 }
 
 /// How long something took, where there is a clock: not in a page, nor in models.

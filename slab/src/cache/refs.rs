@@ -77,10 +77,11 @@ impl<C> CacheRefs<C> {
     /// So many do.
     pub(super) fn close(&self) -> Result<(), u64> {
         let mut refs = self.0.lock();
-        match refs.handles {
-            handles @ 2.. => Err(handles - 1),
-            _ => Ok(refs.handles = 0),
+        if refs.handles > 1 {
+            return Err(refs.handles - 1);
         }
+        refs.handles = 0;
+        Ok(())
     }
     pub(super) fn reopen(&self) {
         self.0.lock().handles = 1;

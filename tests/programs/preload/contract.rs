@@ -401,6 +401,25 @@ fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
+/// It may lie where the pages' range was cut off: once the free took it for a page, and so for corruption.
+#[test]
+fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
+    let Some(python) = python() else { return };
+    for mib in [100, 200, 300] {
+        let script =
+            format!("held = bytearray(150 << 20); large = bytearray({mib} << 20); del large; print('freed')");
+        let shell = "ulimit -v 1048576 && exec \"$0\" -c \"$1\"";
+        let output = preloaded(Command::new("sh").args(["-c", shell]).arg(&python).arg(script), "check=0");
+        assert_eq!(
+            text(&output.stdout),
+            "freed\n",
+            "{mib} MiB: {:?} {}",
+            output.status,
+            text(&output.stderr)
+        );
+    }
+}
+
 /// What the pages' range holds of the limit is had by large memory, and some is left.
 #[test]
 fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {

@@ -43,10 +43,10 @@ fn operations_on_a_stack_do_what_they_say() {
 fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
-    table.change_limit(class, 4);
+    table.change_limit(class, || 4);
     assert_eq!(table.limit(class).load(Relaxed), 4);
     table.set_limit(class, 0);
-    table.change_limit(class, 4);
+    table.change_limit(class, || 4);
     assert_eq!(table.limit(class).load(Relaxed), 0);
 }
 
@@ -288,20 +288,24 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
         if taken.len() == 0 {
             return;
         }
-        table.region(1).unwrap().claim().store(1, Relaxed);
-        // SAFETY: this thread is the only one, as in a child.
-        unsafe {
-            table.before_fork();
-            table.after_fork_in_child();
-        }
-        assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
-        assert_eq!(table.limit(class).load(Relaxed), 8);
-        assert!(table.put(0, class, &rounds(1..9)), "the stack serves the child");
-        assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
-        crate::on_cpu(1);
-        let back: Vec<_> = core::iter::from_fn(|| claimed::pop(&table, class)).collect();
-        assert_eq!(back, rounds(1..5).into_iter().rev().collect::<Vec<_>>());
-        assert_eq!(claimed::pop(&table, other), Some(round(6)));
+        // The drain is another thread's.
+        let child = || {
+            table.region(1).unwrap().claim().store(1, Relaxed);
+            // SAFETY: no other thread is at work, as in a child.
+            unsafe {
+                table.before_fork();
+                table.after_fork_in_child();
+            }
+            assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
+            assert_eq!(table.limit(class).load(Relaxed), 8);
+            assert!(table.put(0, class, &rounds(1..9)), "the stack serves the child");
+            assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
+            crate::on_cpu(1);
+            let back: Vec<_> = core::iter::from_fn(|| claimed::pop(&table, class)).collect();
+            assert_eq!(back, rounds(1..5).into_iter().rev().collect::<Vec<_>>());
+            assert_eq!(claimed::pop(&table, other), Some(round(6)));
+        };
+        std::thread::scope(|scope| scope.spawn(child).join()).unwrap();
         // Back to the parent, so to speak: its drain ends as it began.
         // SAFETY: this thread is the only one.
         unsafe { table.close_again(class) };

@@ -327,3 +327,14 @@ fn rooms_of_magazines_that_threads_ask_for_at_once_are_apart() {
         assert_eq!((all.len(), BTreeSet::from_iter(all).len()), (4 * each, 4 * each));
     }
 }
+
+/// Once it was made, and panicked in the first free of a class that lay behind what can be described.
+#[test]
+fn a_region_of_more_than_four_mib_is_refused() {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    let made = |region| {
+        let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+        Table::new(cpus, region, memory).is_ok()
+    };
+    assert_eq!([4 << 20, (4 << 20) + 1].map(made), [true, false]);
+}
