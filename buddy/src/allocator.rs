@@ -100,9 +100,10 @@ impl PageAllocator {
         if let Some(pages) = reserve(wish) {
             return Ok(pages);
         }
-        // The rest is for threads, libraries, and what others map.
+        // The rest is for threads, libraries, and what others map. Whole blocks, so that addresses can be given up later.
+        let block = config.max_order.pages() as usize;
         let fits = address_limit().map(|(limit, has)| limit.saturating_sub(has) / PAGE_SIZE / 4 * 3);
-        let fits = fits.filter(|fits| *fits < wish);
+        let fits = fits.filter(|fits| *fits < wish).map(|fits| (fits / block * block).max(fits.min(block)));
         let granted = reserve_most(fits.unwrap_or(wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }

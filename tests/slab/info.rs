@@ -372,8 +372,8 @@ fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
     assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "one that had a slab once is shown");
     assert_eq!((info.slabinfo(), info.slabinfo_all().rows.len()), (subsystem.slabinfo(), 54));
     let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
-    assert_eq!(series(info.prometheus().to_string()), 2 * 4);
-    assert_eq!(series(info.prometheus().all().to_string()), 54 * 4);
+    assert_eq!(series(info.prometheus().to_string()), 2 * 5);
+    assert_eq!(series(info.prometheus().all().to_string()), 54 * 5);
     // With statistics: the same table, and who served what.
     let text = info.statistics().to_string();
     assert_eq!(text.parse().as_ref(), Ok(&info.slabinfo()));
