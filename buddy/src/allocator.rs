@@ -96,14 +96,18 @@ impl PageAllocator {
         config.validate()?;
         let wish = config.pages() as usize;
         let least = LEAST_PAGES.min(wish);
-        let reserve = |pages| Self::reserve(&config, pages as u64);
+        // Whole blocks, so that addresses can be given up later.
+        let block = config.max_order.pages() as usize;
+        let reserve = |pages: usize| {
+            let pages = if pages == wish { wish } else { (pages / block * block).max(pages.min(block)) };
+            Self::reserve(&config, pages as u64)
+        };
         if let Some(pages) = reserve(wish) {
             return Ok(pages);
         }
-        // The rest is for threads, libraries, and what others map. Whole blocks, so that addresses can be given up later.
-        let block = config.max_order.pages() as usize;
+        // The rest is for threads, libraries, and what others map.
         let fits = address_limit().map(|(limit, has)| limit.saturating_sub(has) / PAGE_SIZE / 4 * 3);
-        let fits = fits.filter(|fits| *fits < wish).map(|fits| (fits / block * block).max(fits.min(block)));
+        let fits = fits.filter(|fits| *fits < wish);
         let granted = reserve_most(fits.unwrap_or(wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
@@ -630,6 +634,13 @@ impl PageAllocator {
             // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
             unsafe { region.cut(keep) };
         }
+    }
+
+    /// Whether that was done.
+    #[doc(hidden)]
+    pub fn gave_up_addresses(&self) -> bool {
+        let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
+        self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
     /// Gives the frames back of pages whose addresses were [given up](Self::give_up_addresses). Returns how many pages are

@@ -409,6 +409,12 @@ impl FrameTable {
         }
     }
 
+    /// Bytes of addresses that it has.
+    #[cfg(not(any(loom, shuttle)))]
+    #[doc(hidden)]
+    pub fn reserved(&self) -> usize {
+        self.memory.bytes()
+    }
     /// How many frames there are, committed or not.
     #[inline(always)]
     pub fn len(&self) -> u32 {

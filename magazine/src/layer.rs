@@ -698,6 +698,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.table.set_limit(node.class(), self.tuning.reach());
             node.depot.set_open(true);
         }
+        // It may be another one by now.
+        self.change_limits();
     }
 
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval
@@ -903,6 +905,7 @@ mod tests {
             }
             fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
                 for round in rounds {
+                    // The third one that it gives away, with others behind it in this stack and elsewhere.
                     self.2.add(1);
                     if self.2.get() == 2 {
                         // SAFETY: this thread is the only one.
@@ -912,19 +915,31 @@ mod tests {
                     self.0.flush(op, core::iter::once(round));
                 }
             }
+            fn node_of(&self, round: TestRound) -> u32 {
+                round.0 as u32 % self.1.nodes.len() as u32
+            }
         }
-        let (table, none) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
-        let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
-        let supplier = Forks(&none, &layer, Counter::new(0));
-        on_cpu(0);
-        (1..5).for_each(|n| layer.free(&supplier, TestRound(n)));
-        for _ in 0..2 {
-            layer.drain(&supplier, 0..1);
-            assert_eq!(*none.free.borrow(), [1, 2, 3, 4, 9].map(TestRound).into());
-            layer.free(&supplier, TestRound(7));
-            assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
-            layer.drain(&supplier, 0..1);
-            assert!(none.free.borrow_mut().remove(&TestRound(7)));
+        // Two nodes are two classes of one drain.
+        for nodes in [1, 2] {
+            let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
+            let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+            let supplier = Forks(&none, &layer, Counter::new(0));
+            for n in 1..9 {
+                on_cpu(n as u32 % 2);
+                layer.free(&supplier, TestRound(n));
+            }
+            assert_eq!(layer.stats().in_magazines, 8);
+            for _ in 0..2 {
+                layer.drain(&supplier, 0..2);
+                assert_eq!(*none.free.borrow(), [1, 2, 3, 4, 5, 6, 7, 8, 9].map(TestRound).into());
+                for n in [20, 21] {
+                    on_cpu(n as u32 % 2);
+                    layer.free(&supplier, TestRound(n));
+                }
+                assert_eq!(layer.stats().in_magazines, 2, "the classes are open again");
+                layer.drain(&supplier, 0..2);
+                assert!([20, 21].into_iter().all(|n| none.free.borrow_mut().remove(&TestRound(n))));
+            }
         }
     }
 

@@ -81,6 +81,7 @@ use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
+use drain::Giving;
 pub(crate) use drain::Taken;
 pub use drain::{Drains, SweepGroup, Which};
 use std::sync::Arc;
@@ -162,7 +163,7 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
-    passes: Counter,
+    done: Counter,
     refused: Counter,
     /// In nanoseconds.
     longest_away: Counter,
@@ -318,7 +319,7 @@ impl<M: Memory> Table<M> {
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
             making: ForkMutex::new(Rank::Making, making),
-            passes: Counter::new(0),
+            done: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
             closed: [const { Counter::new(0) }; 2],
@@ -771,18 +772,21 @@ impl<M: Memory> Fork for Table<M> {
         }
         // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
         for (class, number) in self.all() {
+            // What this thread's own drains give away stays theirs: the stacks are closed until they are done.
+            let own = Giving::own(self, class);
             // SAFETY: there is one thread.
-            let drains = number.drains.with_mut(|p| unsafe { p.replace(drain::own_gives(self, class)) });
+            let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: as above.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
             planted!("drains outlive their threads" => continue);
             if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
                     planted!("a child loses what drains had taken" => region.forget_taken(class));
-                    region.untake(class);
+                    if own.clone().all(|number| region.taken_by(class, number) == 0) {
+                        region.untake(class);
+                    }
                 }
-                // What this thread's own drains give away lies where it lay, so the stacks stay closed.
-                if drain::own_gives(self, class) == 0 {
+                if own.count() == 0 {
                     // Relaxed: as above.
                     number.limit.store(number.open.get() as u32, Relaxed);
                 }

@@ -822,3 +822,80 @@ fn what_is_wrong_with_a_sampled_object_of_a_cache_or_of_kmalloc_is_named_with_bo
         }
     }
 }
+
+/// Once what is kept in reserve was neither looked at nor wiped, and a double free went there twice.
+#[test]
+fn a_reserve_is_as_hardened_as_its_cache() {
+    for harden in [
+        Harden { zero_on_alloc: true, ..Harden::OFF },
+        Harden { zero_on_free: true, ..Harden::OFF },
+        Harden { canaries: true, ..Harden::OFF },
+    ] {
+        let (subsystem, heard) = hardened(harden);
+        let cache = KmemCache::builder("r", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let pool = uslab::Mempool::new(cache, 2).unwrap();
+        let others: Vec<_> = core::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        let objects = [(); 2].map(|()| pool.alloc(Gfp::KERNEL).unwrap());
+        objects.iter().for_each(|object| bytes(*object, 64).fill(7));
+        // SAFETY: allocated above. The second free of one of them is the error that is tested.
+        unsafe { [0, 1, 0].into_iter().for_each(|i| pool.free(objects[i])) };
+        assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree], "{harden:?}");
+        assert_eq!(pool.reserve(), (2, 2));
+        let again = pool.alloc(Gfp::KERNEL).unwrap();
+        let zero = harden.zero_on_alloc || harden.zero_on_free;
+        assert!(!zero || bytes(again, 64).iter().all(|byte| *byte == 0), "{harden:?}");
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(again) };
+        drop(others);
+        drop(pool);
+        subsystem.check().unwrap();
+    }
+}
+
+/// Once the new end was written over what told of it.
+#[test]
+fn a_write_behind_an_object_that_grows_in_place_is_named() {
+    let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for sized in [false, true] {
+        let memory = malloc.alloc(layout(100), Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once; the write is the error that is tested: still in the object.
+        unsafe {
+            spoil(memory.add(100));
+            let moved = match sized {
+                true => malloc.realloc_sized(memory, layout(100), 104, Gfp::KERNEL),
+                false => malloc.realloc(memory, 104),
+            };
+            assert_eq!(
+                (moved, kinds(&heard)),
+                (Ok(memory), vec![CorruptionKind::Overflow]),
+                "sized: {sized}"
+            );
+            malloc.free(memory);
+        }
+        assert!(kinds(&heard).is_empty());
+    }
+}
+
+/// Once what was behind what had been asked for was others', and a `realloc` in place showed it.
+#[test]
+fn large_memory_is_zero_up_to_its_end_where_what_others_left_is_not_to_be_seen() {
+    for harden in
+        [Harden { zero_on_alloc: true, ..Harden::OFF }, Harden { zero_on_free: true, ..Harden::OFF }]
+    {
+        let (subsystem, _) = hardened(harden);
+        let malloc = Malloc::new(&subsystem).unwrap();
+        for (size, less) in [(64 << 10, 40_000), (9 << 20, (9 << 20) - (512 << 10))] {
+            let first = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+            bytes(first, size).fill(7);
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(first) };
+            let next = malloc.alloc(layout(less), Gfp::KERNEL).unwrap();
+            // SAFETY: allocated above.
+            let usable = unsafe { malloc.usable_size(next) };
+            assert!(bytes(next, usable).iter().all(|byte| *byte == 0), "{less} of {size}, {usable} usable");
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(next) };
+        }
+    }
+}

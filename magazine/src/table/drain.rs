@@ -10,6 +10,8 @@ use crate::sync::Ordering::Relaxed;
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::Ordering::Release;
 use crate::sync::{MutexGuard, catch_panic, planted};
+#[cfg(not(any(loom, shuttle)))]
+use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -75,7 +77,7 @@ impl<M: Memory> Table<M> {
                 claimed::own(region, &mut timed);
                 any = true;
             }
-            self.passes.add(any.into());
+            self.done.add(any.into());
             return true;
         }
         // Which CPUs they are must not change on the way: so it is asked once, and the words remember it.
@@ -87,15 +89,12 @@ impl<M: Memory> Table<M> {
         if !any {
             return true;
         }
-        self.passes.add(1);
         let is_away = |cpu: &u32| self.is_away(*cpu);
         planted!("a drain takes before its fence" => {
             cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
         });
         let fenced = rseq::fence(self, cpus.clone().filter(is_away));
-        if !fenced {
-            self.refused.add(1);
-        }
+        if fenced { &self.done } else { &self.refused }.add(1);
         for cpu in cpus.filter(is_away) {
             planted!("a table word is put back before the region is done with" => self.put_back(cpu));
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
@@ -150,9 +149,10 @@ impl<M: Memory> Table<M> {
     /// What drains did so far.
     #[doc(hidden)]
     pub fn drains(&self) -> Drains {
+        let refused = self.refused.get();
         Drains {
-            passes: self.passes.get(),
-            refused: self.refused.get(),
+            passes: self.done.get() + refused,
+            refused,
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
@@ -191,7 +191,15 @@ impl<M: Memory> Table<M> {
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
-        let outcome = classes.map(|class| self.give(class, number, &mut give)).fold(Ok(()), Result::and);
+        let giving = Giving::new(self, number, classes.clone());
+        let outcome = giving.during(|| {
+            let each = classes.map(|class| {
+                let outcome = self.give(class, number, &mut give);
+                giving.is_done_with(class);
+                outcome
+            });
+            each.fold(Ok(()), Result::and)
+        });
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
@@ -234,7 +242,9 @@ impl<M: Memory> Table<M> {
             unsafe { self.claim(class) }
         };
         if number > 0 {
-            self.give(class, number, &mut give).unwrap_or_else(|panic| resume_unwind(panic));
+            let giving = Giving::new(self, number, core::iter::once(class));
+            let outcome = giving.during(|| self.give(class, number, &mut give));
+            outcome.unwrap_or_else(|panic| resume_unwind(panic));
         }
     }
 
@@ -300,10 +310,6 @@ impl<M: Memory> Table<M> {
         give: &mut impl FnMut(Class, &mut Taken<'_>),
     ) -> std::thread::Result<()> {
         let mut outcome = Ok(());
-        #[cfg(not(any(loom, shuttle)))]
-        let giving = Giving { table: core::ptr::from_ref(self).addr(), class, before: GIVING.get() };
-        #[cfg(not(any(loom, shuttle)))]
-        GIVING.set(&raw const giving);
         for region in self.used(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
@@ -312,8 +318,6 @@ impl<M: Memory> Table<M> {
                 outcome = outcome.and(given);
             }
         }
-        #[cfg(not(any(loom, shuttle)))]
-        GIVING.set(giving.before);
         let _one_at_a_time = self.lock_drains();
         // SAFETY: the lock of drains is held; who gives away has closed it, or claimed it from who has.
         unsafe { self.reopen(class) };
@@ -369,32 +373,71 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// What this thread gives away just now: users' code runs meanwhile, and may fork. Checkers know no such forks.
-#[cfg(not(any(loom, shuttle)))]
-struct Giving {
+/// A drain of this thread that gives away what it took: users' code runs meanwhile, and may fork. Checkers know no such forks.
+pub(super) struct Giving {
+    #[cfg(not(any(loom, shuttle)))]
     table: usize,
-    class: Class,
+    #[cfg(not(any(loom, shuttle)))]
+    number: u64,
+    /// A bit for each class that is closed for it.
+    #[cfg(not(any(loom, shuttle)))]
+    classes: [Cell<u64>; CLASSES as usize / 64],
+    #[cfg(not(any(loom, shuttle)))]
     before: *const Self,
 }
 #[cfg(not(any(loom, shuttle)))]
 std::thread_local! {
-    static GIVING: core::cell::Cell<*const Giving> = const { core::cell::Cell::new(core::ptr::null()) };
+    /// The innermost one.
+    static GIVING: Cell<*const Giving> = const { Cell::new(core::ptr::null()) };
 }
 
-/// How many drains of this thread give away what they took of the class.
-pub(super) fn own_gives<M: Memory>(_table: &Table<M>, _class: Class) -> u32 {
-    #[cfg(not(any(loom, shuttle)))]
-    {
-        // SAFETY: null, or one of a call that has not returned, as the one before it.
-        let next = |giving: &*const Giving| unsafe { giving.as_ref() }.map(|giving| giving.before);
-        let all = core::iter::successors(Some(GIVING.get()), next);
-        // SAFETY: as above.
-        let all = all.filter_map(|giving| unsafe { giving.as_ref() });
-        let own = core::ptr::from_ref(_table).addr();
-        all.filter(|giving| giving.table == own && giving.class == _class).count() as u32
+#[cfg(not(any(loom, shuttle)))]
+impl Giving {
+    fn new<M: Memory>(table: &Table<M>, number: u64, classes: impl Iterator<Item = Class>) -> Self {
+        let table = core::ptr::from_ref(table).addr();
+        let new = Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.get() };
+        classes.for_each(|class| new.bits(class).update(|bits| bits | Self::bit(class)));
+        new
     }
-    #[cfg(any(loom, shuttle))]
-    0
+    fn bits(&self, class: Class) -> &Cell<u64> {
+        &self.classes[class.index as usize / 64]
+    }
+    fn bit(class: Class) -> u64 {
+        1 << (class.index % 64)
+    }
+    fn during<R>(&self, f: impl FnOnce() -> R) -> R {
+        GIVING.set(self);
+        let done = f();
+        GIVING.set(self.before);
+        done
+    }
+    fn is_done_with(&self, class: Class) {
+        self.bits(class).update(|bits| bits & !Self::bit(class));
+    }
+    /// The numbers of this thread's drains that the class is closed for.
+    pub(super) fn own<M: Memory>(table: &Table<M>, class: Class) -> impl Iterator<Item = u64> + Clone {
+        let table = core::ptr::from_ref(table).addr();
+        // SAFETY: null, or one whose `during` has not returned.
+        let first = unsafe { GIVING.get().as_ref() };
+        // SAFETY: as above.
+        let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
+        let closed =
+            move |giving: &&Self| giving.table == table && giving.bits(class).get() & Self::bit(class) > 0;
+        all.filter(closed).map(|giving| giving.number)
+    }
+}
+#[cfg(any(loom, shuttle))]
+impl Giving {
+    fn new<M: Memory>(_: &Table<M>, _: u64, _: impl Iterator<Item = Class>) -> Self {
+        Self {}
+    }
+    fn during<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn is_done_with(&self, _: Class) {}
+    pub(super) fn own<M: Memory>(_: &Table<M>, _: Class) -> impl Iterator<Item = u64> + Clone {
+        core::iter::empty()
+    }
 }
 
 /// How long something took, where there is a clock: not in a page, nor in models.

@@ -59,7 +59,7 @@ pub enum WrapPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
     /// Of a slot's first handle. More than 1 sets the handles of this table apart from those of one before it: see
-    /// [`remap`](super::remap). Above the last generation there is none.
+    /// [`remap`](super::remap). Above the last generation there is none, or with [`Wrap`](WrapPolicy::Wrap) it is 1.
     pub first: u32,
     /// After the last one.
     pub policy: WrapPolicy,

@@ -31,8 +31,9 @@ pub unsafe extern "C" fn prlimit(
 ) -> c_int {
     // SAFETY: passed on; on 64-bit machines the libc's limits are the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
-    if result == 0 && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
-        // Of another process this one's has not changed, and nothing happens.
+    // SAFETY: it only asks.
+    let is_own = process == 0 || process == unsafe { libc::getpid() };
+    if result == 0 && is_own && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
         let before = Errno::last_raw();
         Uslab.fit_address_limit();
         Errno::set_raw(before);

@@ -172,7 +172,8 @@ impl<A: Area> IndexPool<A> {
     /// Cost: a division, and a store to the block.
     ///
     /// # Errors
-    /// The address is outside the pool or inside a block; the block was never out. (A block that is free *again* is not told
+    /// The address is outside the pool or inside a block; the block was never out
+    /// (or, where the list is made with [`Initialise::EachAllocation`], is not on it yet). (A block that is free *again* is not told
     /// from one that is out, unless all are free: [`guarded`](super::guarded) pools do that.)
     ///
     /// # Safety

@@ -134,9 +134,23 @@ impl<T, A: Area> LivePool<T, A> {
 impl<T, A: Area> Drop for LivePool<T, A> {
     fn drop(&mut self) {
         if core::mem::needs_drop::<T>() {
-            // SAFETY: each object is dropped once: the pool is gone then.
-            self.objects().for_each(|(_, object)| unsafe { object.drop_in_place() });
+            Rest(self.objects().map(|(_, object)| object)).drop_all();
         }
+    }
+}
+
+/// Objects that are to be dropped; one that panics keeps no other one from that.
+struct Rest<T, I: Iterator<Item = NonNull<T>>>(I);
+
+impl<T, I: Iterator<Item = NonNull<T>>> Rest<T, I> {
+    fn drop_all(&mut self) {
+        // SAFETY: each is dropped once: the pool is gone then.
+        self.0.by_ref().for_each(|object| unsafe { object.drop_in_place() });
+    }
+}
+impl<T, I: Iterator<Item = NonNull<T>>> Drop for Rest<T, I> {
+    fn drop(&mut self) {
+        self.drop_all();
     }
 }
 
@@ -150,6 +164,25 @@ mod tests {
 
     fn pool<T>(bytes: usize) -> LivePool<T, HeapArea> {
         LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
+    }
+
+    /// Found: what came behind it was not dropped.
+    #[test]
+    fn an_object_that_panics_as_it_is_dropped_keeps_no_other_one() {
+        struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                assert!(!self.1, "on purpose");
+            }
+        }
+        let value = Rc::new(());
+        let mut pool = LivePool::new(HeapArea::new(4096, 64).unwrap()).unwrap();
+        for i in 0..10 {
+            pool.insert(Panics(value.clone(), i == 3)).ok().unwrap();
+        }
+        let dropped = std::panic::AssertUnwindSafe(|| drop(pool));
+        std::panic::catch_unwind(dropped).unwrap_err();
+        assert_eq!(Rc::strong_count(&value), 1);
     }
 
     #[test]

@@ -18,12 +18,21 @@ impl Core {
         let pages = &self.memory.pages;
         let tags = self.tags.lock().0.as_ref().map_or(0, |tags| tags.reserved());
         let (own, beside) = (pages.reserved_bytes(), self.memory.reserved_beside() + tags);
-        // What the pages, and what describes them in proportion, may have together.
+        let used = pages.committed_bytes();
         let others = has.saturating_sub(own + beside).saturating_add(wanted.unwrap_or(0));
-        let (most, used) = (limit.saturating_sub(others), pages.committed_bytes());
-        let keep = used + most.saturating_sub(used) / 4 * 3;
-        let keep = (keep as u128 * own as u128 / (own + beside) as u128) as usize;
+        // What describes the pages goes in proportion; with a wish it stays.
+        let (others, whole) =
+            if wanted.is_some() { (others.saturating_add(beside), own) } else { (others, own + beside) };
+        if wanted.is_some() && others.saturating_add(used) > limit {
+            // All of it would not be enough.
+            return;
+        }
+        let keep = used + limit.saturating_sub(others).saturating_sub(used) / 4 * 3;
+        let keep = (keep as u128 * own as u128 / whole as u128) as usize;
         if keep < own {
+            // A pool that is mapped there next would lie where sized frees look for pages.
+            #[cfg(not(any(loom, shuttle)))]
+            self.guard.make_no_pool();
             pages.give_up_addresses(keep);
         }
     }

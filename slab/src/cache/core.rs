@@ -251,6 +251,8 @@ impl Core {
         seed: Option<u64>,
         own: bool,
     ) -> Result<(), NotStarted> {
+        // Where addresses were given up, sized frees may look for pages there.
+        let own = own && !self.memory.pages.gave_up_addresses();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))

@@ -38,7 +38,7 @@ impl Core {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
                 // A reset that panics has been reported where it did so. What follows is others'.
-                _ = catch_panic(|| {
+                core::mem::forget(catch_panic(|| {
                     // SAFETY: who deferred it gave it up, and who might have read it has gone.
                     if !unsafe { core.free_object(object) } {
                         match &cache {
@@ -49,7 +49,7 @@ impl Core {
                             None => core.refuse(CorruptionKind::Foreign, object),
                         }
                     }
-                });
+                }));
                 // Last: who waits for it to become 0 finds all the rest done.
                 if let Some(cache) = cache {
                     cache.deferred().sub(1);

@@ -307,8 +307,14 @@ impl Cache {
     /// It is an object of this cache, at least so large, and the caller's.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
-        // SAFETY: passed on.
-        self.hardened.as_ref().is_some_and(|hardened| unsafe { hardened.resize(memory, size) })
+        let Some(hardened) = &self.hardened else { return false };
+        // SAFETY: passed on. What was written behind its end would be written over.
+        unsafe {
+            if let Err(kind) = hardened.on_free(memory) {
+                self.refuse(kind, memory, self.place(Object(memory)).ok().map(|place| place.index));
+            }
+            hardened.resize(memory, size)
+        }
     }
 
     /// Takes an object back of which [`begins_object`](Self::begins_object) does not know: among red zones. What is none is refused.

@@ -644,11 +644,13 @@ impl KmemCache {
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
         // No other one comes from here on, unless it goes on as before.
-        if let Err(aliases) = self.cache.refs().close() {
-            let live = self.cache.info().used;
-            return Err(Busy { live, aliases });
-        }
-        self.cache.destroy().inspect_err(|_| self.cache.refs().reopen())
+        let closed = self.cache.refs().close();
+        let first = closed.map_err(|aliases| Busy { live: self.cache.info().used, aliases })?;
+        self.cache.destroy().inspect_err(|_| {
+            if first {
+                self.cache.refs().reopen()
+            }
+        })
     }
 
     /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the

@@ -1,6 +1,5 @@
 //! Linux's mempool: see [`Mempool`].
 
-use super::alloc::BULK;
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
 use core::ptr::NonNull;
@@ -51,19 +50,10 @@ impl Mempool {
     /// As [`KmemCache::alloc_blocks`]: there are not so many; nothing is taken then.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
-        cache.cache().admits(least)?;
         let mut reserve = Vec::new();
-        let refused = |_| AllocError::Refused { bytes: least.saturating_mul(size_of::<Reserve>()) };
-        reserve.try_reserve_exact(least).map_err(refused)?;
-        let reserve = Mutex::ranked(Rank::Reserve, reserve);
-        let mut pool = Self { cache, reserve, least, lacks: Counter::new(0) };
-        let mut batch = [None; BULK];
-        while let lacks @ 1.. = least - pool.reserve.get_mut().len() {
-            let batch = &mut batch[..BULK.min(lacks)];
-            // Dropped, the pool gives back what it has.
-            pool.cache.alloc_bulk(Gfp::KERNEL, batch)?;
-            pool.reserve.get_mut().extend(batch.iter().flatten().copied().map(Reserve));
-        }
+        cache.cache().reserve(Gfp::KERNEL, least, &mut reserve)?;
+        let reserve = Mutex::ranked(Rank::Reserve, reserve.into_iter().map(Reserve).collect());
+        let pool = Self { cache, reserve, least, lacks: Counter::new(0) };
         Ok(pool)
     }
 
@@ -76,7 +66,7 @@ impl Mempool {
         (self.reserve.lock().len(), self.least)
     }
 
-    /// An object; of the reserve if the cache has none, as one that [`Gfp::ZERO`] does not reach.
+    /// An object; of the reserve if the cache has none.
     ///
     /// Cost: as [`KmemCache::alloc`]; where that fails, the lock of the reserve.
     ///
@@ -93,11 +83,7 @@ impl Mempool {
             planted!("a pool does not miss what it takes from its reserve" => return Ok(object));
             self.lacks.add(1);
             drop(reserve);
-            if gfp.contains(Gfp::ZERO) && !self.cache.cache().has_hooks() {
-                // SAFETY: an object of the cache, so many bytes long, and ours.
-                unsafe { object.write_bytes(0, self.cache.geometry().object_size()) };
-            }
-            Ok(object)
+            Ok(self.cache.cache().hand_out_reserved(object, gfp))
         })
     }
 
@@ -111,11 +97,16 @@ impl Mempool {
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // Who frees what was taken from the reserve comes after that, and so sees that it lacks something.
         if self.lacks.get() > 0 {
-            let mut reserve = self.reserve.lock();
-            if reserve.len() < self.least {
-                reserve.push(Reserve(object));
-                return self.lacks.sub(1);
-            }
+            let cache = self.cache.cache();
+            return cache.free_reserved(object, || {
+                let mut reserve = self.reserve.lock();
+                if reserve.len() < self.least {
+                    reserve.push(Reserve(object));
+                    return self.lacks.sub(1);
+                }
+                drop(reserve);
+                cache.unreserve(object);
+            });
         }
         // SAFETY: passed on.
         unsafe { self.cache.free(object) };
@@ -128,8 +119,7 @@ impl Drop for Mempool {
             return;
         }
         for Reserve(object) in self.reserve.get_mut().drain(..) {
-            // SAFETY: of the cache, and nobody's.
-            unsafe { self.cache.free(object) };
+            self.cache.cache().unreserve(object);
         }
     }
 }

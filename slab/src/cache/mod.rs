@@ -214,7 +214,7 @@ struct Counts {
     other_node_allocs: Counter,
     /// Of those that went past the magazines.
     other_node_frees: Counter,
-    #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
+    #[cfg_attr(all(loom, not(crossbeam_loom)), allow(dead_code, reason = "no grace periods in models"))]
     deferred: Counter,
     constructed: Counter,
     destructed: Counter,

@@ -159,7 +159,8 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
-        self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
+        // A shrinker that panics has been reported where it did so, and keeps nobody from the rest.
+        self.refs().for_each(|cache| core::mem::forget(catch_panic(|| cache.ask_again(Gfp::KERNEL))));
         let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();
@@ -169,7 +170,7 @@ impl Reap for Core {
     fn relieve(&self) {
         let op = &self.operation(What::Reclaim);
         self.reclaim(op, None);
-        self.shrinkers.run(4, Gfp::KERNEL, 0);
+        core::mem::forget(catch_panic(|| self.shrinkers.run(4, Gfp::KERNEL, 0)));
         self.shrink(op);
         self.memory.pages.release();
     }

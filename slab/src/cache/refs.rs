@@ -71,17 +71,16 @@ impl<C> CacheRefs<C> {
     pub(super) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
-    /// Lets nobody share it.
+    /// Lets nobody share it. `false` if somebody else has done so.
     ///
     /// # Errors
     /// So many do.
-    pub(super) fn close(&self) -> Result<(), u64> {
+    pub(super) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {
             return Err(refs.handles - 1);
         }
-        refs.handles = 0;
-        Ok(())
+        Ok(core::mem::take(&mut refs.handles) > 0)
     }
     pub(super) fn reopen(&self) {
         self.0.lock().handles = 1;

@@ -171,8 +171,11 @@ impl Pool {
         let pages = 2 * slots + 1;
         let none = &Faults::default();
         let region = Region::reserve(pages * PAGE_SIZE, PAGE_SIZE, Uncommitted::NoAccess, backend, none)?;
-        let slots = (0..slots).map(|_| Slot::new()).collect();
-        Some(Self { region, slots, turn: AtomicUsize::new(0), key })
+        // This may be a malloc's own, which has no memory.
+        let mut made = Vec::new();
+        made.try_reserve_exact(slots).ok()?;
+        made.extend((0..slots).map(|_| Slot::new()));
+        Some(Self { region, slots: made.into_boxed_slice(), turn: AtomicUsize::new(0), key })
     }
     fn base(&self) -> usize {
         self.region.base().addr().get()
@@ -444,13 +447,17 @@ mod sampled {
                 None if self.is_made.swap(true, Relaxed) => return None,
                 None => {
                     let slots = self.slots.get() as usize;
-                    self.pool.publish(Box::new(Pool::new(slots, self.backend, self.key)?))
+                    self.pool.publish(boxed(Pool::new(slots, self.backend, self.key)?)?)
                 }
             };
             faults::tell(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)
+        }
+        /// None is made from now on; one that there is serves.
+        pub(crate) fn make_no_pool(&self) {
+            self.is_made.store(true, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -489,6 +496,15 @@ mod sampled {
         pub(crate) fn draw(&self, n: usize) -> usize {
             Draws::of(self.key, self.seen[0].get()).below(n)
         }
+    }
+
+    /// `None` where there is no memory.
+    fn boxed<T>(value: T) -> Option<Box<T>> {
+        let mut one = Vec::new();
+        one.try_reserve_exact(1).ok()?;
+        one.push(value);
+        // SAFETY: the memory of one value, as a box of it has.
+        Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
     }
 
     impl Drop for Guard {

@@ -73,6 +73,12 @@ fn an_object_keeps_its_index_while_it_is_constructed_and_a_new_one_takes_it_over
     let handle = cache.alloc().unwrap();
     assert!(made.get() > constructed, "new objects");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
+    // Once a free number's next one was not counted.
+    let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
+    let freed = other.alloc().unwrap();
+    assert!(other.free(freed));
+    let fresh = other.fresh_generation().unwrap();
+    assert!(other.alloc().unwrap().generation() < fresh);
     // The next run's cache knows none of these.
     let first = cache.fresh_generation().unwrap();
     let next = self::cache::<u64, 32>(&subsystem, Generations { first, ..Generations::default() }).0;

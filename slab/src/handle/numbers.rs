@@ -285,7 +285,11 @@ impl Numbers {
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
-        let used = entries.map(|entry| Entry::generation(entry.now()));
+        // A free number comes to its next one.
+        let used = entries.map(|entry| match Entry::generation(entry.now()) {
+            next if next > 0 && !entry.is_in(next) => self.generations.after(next, self.last).unwrap_or(next),
+            now => now,
+        });
         self.generations.fresh(used, self.last)
     }
     /// Numbers that nobody will get any more.

@@ -349,7 +349,9 @@ impl Huge {
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
         let mut piece = self.pieces.lock().freed.take(layout)?;
         if zero {
-            piece.clear(layout.size());
+            // All of it: its user may grow in place.
+            let bytes = piece.bytes();
+            piece.clear(bytes);
         }
         let bytes = piece.bytes();
         Some(self.hand_out(piece, true).ok_or(bytes))
@@ -420,7 +422,7 @@ impl Huge {
         let left = |(limit, has): (usize, usize)| {
             limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
-        let keep = limit.map_or(keep, |limit| keep.min(left(limit) / 4));
+        let keep = limit.map_or(keep, |limit| keep.min(left(limit) / 4)) / PAGE_SIZE * PAGE_SIZE;
         let fits = piece.is_divisible() && piece.bytes() <= keep;
         let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
         pieces.unmapped += u64::from(back.is_some());

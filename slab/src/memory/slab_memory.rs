@@ -43,9 +43,7 @@ impl SlabMemory {
     /// Bytes of addresses of what describes the pages.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn reserved_beside(&self) -> usize {
-        self.frames().len() as usize * size_of::<uslab_buddy::Frame>()
-            + self.side.reserved()
-            + self.classes.reserved()
+        self.frames().reserved() + self.side.reserved() + self.classes.reserved()
     }
     /// Gives back what describes pages that were [given up](PageAllocator::give_up_addresses). Returns how many are left.
     ///

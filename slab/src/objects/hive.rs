@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{abandoned, planted, relax, unique};
+use uslab_magazine::sync::{abandoned, catch_panic, planted, relax, unique};
 
 /// How often a hive looks again: seconds.
 const PATIENCE: u32 = 1 << 20;
@@ -243,13 +243,15 @@ impl<T> Drop for Hive<T> {
         if !self.look() {
             return;
         }
+        let mut outcome = Ok(());
         for object in self.live.iter() {
             // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
             unsafe {
-                object.cast::<T>().drop_in_place();
+                outcome = outcome.and(catch_panic(|| object.cast::<T>().drop_in_place()));
                 self.cache.free(object);
             }
         }
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 }
 
@@ -416,6 +418,23 @@ mod tests {
             drop(hive);
             assert_eq!(Rc::strong_count(&value), 1);
         }
+    }
+
+    /// Found: what came behind it stayed, and so did the cache.
+    #[test]
+    fn a_value_that_panics_as_it_is_dropped_keeps_no_other_one() {
+        struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                assert!(!self.1, "on purpose");
+            }
+        }
+        let (subsystem, value) = (subsystem(), Rc::new(()));
+        let mut hive = Hive::new_in("panics", &subsystem, Magazines::default()).unwrap();
+        (0..100).for_each(|i| _ = hive.insert(Panics(value.clone(), i == 3)).ok().unwrap());
+        uslab_magazine::sync::catch_panic(|| drop(hive)).unwrap_err();
+        assert_eq!(Rc::strong_count(&value), 1);
+        assert!(subsystem.info().caches.iter().all(|cache| cache.name != "panics"));
     }
 
     #[test]

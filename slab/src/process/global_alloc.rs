@@ -188,9 +188,15 @@ fn start_here() -> Option<&'static Process> {
         config.pages = config.pages.limit(limit);
     }
     let guard_slots = config.guard_slots;
-    let Ok(core) = Core::start_with_fewer_pages(config, Malloc::on) else {
-        STARTING.store(NEVER, Relaxed);
-        return None;
+    let core = match Core::start_with_fewer_pages(config, Malloc::on) {
+        Ok(core) => core,
+        Err(error) => {
+            crate::process::options::say(format_args!(
+                "uslab: nothing that is freed can be used again: {error}"
+            ));
+            STARTING.store(NEVER, Relaxed);
+            return None;
+        }
     };
     #[cfg(unix)]
     at_fork::register();
@@ -291,7 +297,7 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Memory for `layout`, at least one byte of it; its bytes unspecified, or zero with [`Gfp::ZERO`].
+    /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. That of no bytes is an address.
     ///
     /// # Errors
     /// As [`Malloc::alloc`].

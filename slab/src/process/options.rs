@@ -34,7 +34,7 @@ use core::alloc::Layout;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 use std::time::Duration;
-use uslab_buddy::HugePages;
+use uslab_buddy::{HugePages, PAGE_SIZE};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl Options {
             b"quarantine" => self.harden.quarantine = if value == b"=0" { 0 } else { bytes(&value[1..])? },
             b"harden_seed" => self.harden.seed = Some(number(&value[1..])? as u64),
             b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
-            b"limit" => self.limit = Some(bytes(&value[1..])?),
+            b"limit" => self.limit = Some(bytes(&value[1..]).filter(|bytes| *bytes >= PAGE_SIZE)?),
             b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
             b"dump" if value != b"=" => self.dump = Some(&value[1..]),
             b"dump_signal" => {
@@ -255,7 +255,7 @@ fn number(digits: &[u8]) -> Option<usize> {
 }
 
 /// A line on standard error, in one write and without the heap.
-fn say(what: fmt::Arguments<'_>) {
+pub(super) fn say(what: fmt::Arguments<'_>) {
     // There is nobody to tell that standard error is closed.
     let _ = writeln!(Lines::new(), "{what}");
 }
@@ -296,10 +296,10 @@ mod tests {
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q",
+            "stat=1,stats=2,stats,limit=0,limit=4095,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 17, "{wrong:?}");
+        assert_eq!(wrong.len(), 18, "{wrong:?}");
         let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
         assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }

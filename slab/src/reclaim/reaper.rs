@@ -160,10 +160,10 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             std::mem::take(&mut state.short)
         };
         // A shrinker or a destructor that panics has been reported where it did so.
-        _ = catch_panic(|| core.end_interval());
+        core::mem::forget(catch_panic(|| core.end_interval()));
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
-            _ = catch_panic(|| core.relieve());
+            core::mem::forget(catch_panic(|| core.relieve()));
         }
         let mut state = shared.state.lock();
         state.intervals += 1;

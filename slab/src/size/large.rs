@@ -62,8 +62,10 @@ impl Core {
         self.grown();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) {
+            // All of it where what others left is not to be seen: its user may grow in place.
+            let bytes = if self.zeroed(Gfp::empty()).is_empty() { size } else { order.bytes() };
             // SAFETY: the block is ours until it is returned, and at least so large.
-            unsafe { memory.write_bytes(0, size) };
+            unsafe { memory.write_bytes(0, bytes) };
         }
         self.note_large(memory, order.bytes(), "large");
         Ok(memory)
@@ -140,7 +142,6 @@ impl Core {
     #[cold]
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
         // Where it cannot be resized, its user moves it.
-        self.note_free(memory);
         if self.harden.guard_pages {
             return None;
         }
@@ -148,11 +149,13 @@ impl Core {
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
         self.press(Gfp::KERNEL, new, charge)?;
+        // Before: behind it the address may be another one's.
+        self.note_free(memory);
         let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
-        let resized = resized?;
-        self.note_large(resized, size.next_multiple_of(PAGE_SIZE), "huge");
-        Some(resized)
+        let (at, bytes) = resized.map_or((memory, old), |resized| (resized, new));
+        self.note_large(at, bytes, "huge");
+        resized
     }
 
     /// Takes back what lies in no page of this subsystem.

@@ -420,6 +420,18 @@ fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
     }
 }
 
+/// Once it cost all addresses that pages had left, and nothing new was had from then on.
+#[test]
+fn a_request_beyond_the_limit_on_addresses_takes_nothing_from_others() {
+    let Some(python) = python() else { return };
+    let script = "
+try: bytearray(1 << 40)
+except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))";
+    let shell = "ulimit -v 1048576 && exec \"$0\" -c \"$1\"";
+    let output = preloaded(Command::new("sh").args(["-c", shell]).arg(python).arg(script), "check=0");
+    assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
+}
+
 /// What the pages' range holds of the limit is had by large memory, and some is left.
 #[test]
 fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {

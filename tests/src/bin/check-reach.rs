@@ -58,7 +58,7 @@ const MODELLED: [&str; 7] = ["-p", "uslab-magazine", "-p", "uslab-buddy", "-p", 
 
 fn models(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let mut jobs = vec![];
-    for program in tree.build("models", "test", "--cfg loom", &MODELLED)? {
+    for program in tree.build("models", "test", "--cfg loom --cfg crossbeam_loom", &MODELLED)? {
         jobs.extend(
             program.tests()?.into_iter().map(|test| Job::checked("models", &program, test, "MODEL ")),
         );

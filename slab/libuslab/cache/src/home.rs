@@ -1,10 +1,11 @@
 //! Where the caches of `uslab.h` stand in this library: in the process's global subsystem.
 
+use core::cell::Cell;
 use nix::libc;
 use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Subsystem, Violation};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicBool, AtomicPtr, Kept};
+use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
 /// The subsystem, once it has started.
 static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
@@ -39,25 +40,24 @@ extern "C" fn register() {
     }
 }
 
-/// Whose locks the forking thread holds: none if it starts meanwhile.
-static FORKING: Kept<&'static Subsystem> = Kept::new();
+std::thread_local! {
+    /// Whose locks the forking thread holds: none if it starts meanwhile.
+    static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
+}
 
 extern "C" fn before_fork() {
-    if let Some(subsystem) = started() {
-        // SAFETY: one of the other two follows, on this thread; once the locks are held nobody else puts.
-        unsafe {
-            subsystem.before_fork();
-            FORKING.put(subsystem);
-        }
-    }
+    // The word first: what it needs may come from a malloc.
+    FORKING.set(started());
+    // SAFETY: one of the other two follows, on this thread.
+    FORKING.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
-    unsafe { FORKING.take().into_iter().for_each(|subsystem| subsystem.after_fork_in_parent()) };
+    FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
 extern "C" fn in_child() {
     // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
-    unsafe { FORKING.take().into_iter().for_each(|subsystem| subsystem.after_fork_in_child()) };
+    FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {

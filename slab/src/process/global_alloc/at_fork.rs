@@ -5,9 +5,10 @@
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;
+use core::cell::Cell;
 use uslab_magazine::Fork;
+use uslab_magazine::sync::AtomicBool;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicBool, Kept};
 
 /// From here on, forks find the locks held.
 pub(super) fn register() {
@@ -20,26 +21,24 @@ pub(super) fn register() {
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
-/// Whose locks the forking thread holds.
-static FORKING: Kept<&'static Core> = Kept::new();
+std::thread_local! {
+    /// Whose locks the forking thread holds.
+    static FORKING: Cell<Option<&'static Core>> = const { Cell::new(None) };
+}
 
 extern "C" fn before_fork() {
-    if let Some(process) = PROCESS.get() {
-        // SAFETY: one of the other handlers follows, on this thread; once the locks are held nobody else puts.
-        unsafe {
-            process.core().before_fork();
-            FORKING.put(process.core());
-        }
-    }
+    // The word first: what it needs may come from this malloc.
+    FORKING.set(PROCESS.get().map(|process| process.core()));
+    // SAFETY: one of the other handlers follows, on this thread.
+    FORKING.get().into_iter().for_each(|core| unsafe { core.before_fork() });
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
-    unsafe { FORKING.take().into_iter().for_each(|core| core.after_fork_in_parent()) };
+    FORKING.take().into_iter().for_each(|core| unsafe { core.after_fork_in_parent() });
 }
 extern "C" fn in_child() {
-    // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
-    if let Some(core) = unsafe { FORKING.take() } {
-        // SAFETY: as above.
+    if let Some(core) = FORKING.take() {
+        // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
         unsafe { core.after_fork_in_child() };
         // Relaxed: only says whose it is.
         STARTING.store(std::process::id(), Relaxed);

@@ -242,7 +242,7 @@ fn run(weak: &Weak<dyn Reap>) {
     while let Some(core) = weak.upgrade() {
         let own = core.background();
         // A shrinker or a destructor that panics has been reported where it did so.
-        _ = catch_panic(|| core.end_interval());
+        core::mem::forget(catch_panic(|| core.end_interval()));
         own.intervals.add(1);
         let now = core.changes();
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
