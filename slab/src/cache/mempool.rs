@@ -80,7 +80,10 @@ impl Mempool {
         self.cache.alloc(gfp).or_else(|error| {
             let mut reserve = self.reserve.lock();
             let Reserve(object) = reserve.pop().ok_or(error)?;
-            planted!("a pool does not miss what it takes from its reserve" => return Ok(object));
+            planted!("a pool does not miss what it takes from its reserve" => {
+                drop(reserve);
+                return Ok(self.cache.cache().hand_out_reserved(object, gfp));
+            });
             self.lacks.add(1);
             drop(reserve);
             Ok(self.cache.cache().hand_out_reserved(object, gfp))
