@@ -630,9 +630,11 @@ impl PageAllocator {
             let used = inner.untouched() as usize * max_order.bytes();
             let keep = keep.next_multiple_of(max_order.bytes()).max(used).max(max_order.bytes());
             // First: what somebody else maps there is no page of this any more.
-            frames.shorten((keep / PAGE_SIZE) as u32);
+            let had = frames.set_len(frames.len().min((keep / PAGE_SIZE) as u32));
             // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
-            unsafe { region.cut(keep) };
+            if !unsafe { region.cut(keep) } {
+                frames.set_len(had);
+            }
         }
     }
 

@@ -477,9 +477,11 @@ impl FrameTable {
             pages.for_each(|page| self.frame(Pfn::new(page)).discard());
         }
     }
-    /// From now on there are `len` frames at most.
-    pub(crate) fn shorten(&self, len: u32) {
-        self.len.set(len.min(self.len()));
+    /// From now on there are so many frames: how many there were.
+    pub(crate) fn set_len(&self, len: u32) -> u32 {
+        let had = self.len();
+        self.len.set(len);
+        had
     }
     /// Gives the memory of all frames from `len` on back. From now on there are no more.
     ///
@@ -487,7 +489,7 @@ impl FrameTable {
     /// None of them was ever committed; and nobody looks at one meanwhile.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, len: u32) {
-        self.shorten(len);
+        self.set_len(len.min(self.len()));
         // SAFETY: passed on.
         unsafe { self.memory.cut(Self::bytes(0..len).end) };
     }

@@ -149,9 +149,11 @@ impl Tables {
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
             return None;
         }
-        if tables.len() < MOST {
-            tables.push(table);
+        // Nobody would sweep it, nor wait for its locks at a fork.
+        if tables.len() == MOST {
+            return None;
         }
+        tables.push(table);
         Some(made)
     }
 }

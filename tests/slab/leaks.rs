@@ -67,3 +67,20 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
         objects.iter().for_each(|hidden| cache.free(NonNull::new(!hidden as *mut u8).unwrap()));
     }
 }
+
+/// Once its list of samples led to each of them.
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn what_a_profile_knows_of_an_object_does_not_reach_it() {
+    if !is_alone("leaks::what_a_profile_knows_of_an_object_does_not_reach_it") {
+        return;
+    }
+    let subsystem = subsystem(1);
+    subsystem.start_profile(1).unwrap();
+    let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    assert_eq!(subsystem.profile().total().live.objects, OBJECTS as u64);
+    let found = unreachable(&subsystem);
+    assert!(found >= OBJECTS as u64 * 5 / 8, "{found}");
+    std::hint::black_box(objects);
+}

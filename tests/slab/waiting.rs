@@ -919,3 +919,36 @@ fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
     // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
+
+/// Once the second one asked for ever: what the account gave it, and its own limit took back, told it to ask again.
+#[test]
+fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let large = KmemCache::builder("large", 4000).account(&account).build_in(&subsystem).unwrap();
+    let small = KmemCache::builder("small", 64).account(&account).limit(Limit::Slabs(1));
+    let small = small.build_in(&subsystem).unwrap();
+    let (own, _) = all_of(&small);
+    let (held, _) = all_of(&large);
+    assert!(bytes - account.charged() < large.geometry().order().bytes());
+    account.set_limit(account.charged() + small.geometry().order().bytes());
+    let (mut first, mut second) = (large.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
+    assert_eq!([poll(&mut first), poll(&mut second)], [None, None]);
+    drop((first, second));
+    drop((own, held));
+}
+
+/// Once they stayed in the list of the thread that had freed them, which slept.
+#[test]
+fn who_waits_gets_what_waits_for_readers_that_are_gone() {
+    let _readers = crate::common::READERS.lock();
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    // SAFETY: allocated above, freed once, and nobody reads them.
+    objects.into_iter().for_each(|object| unsafe { cache.free_deferred(object) });
+    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+    // SAFETY: as above.
+    unsafe { cache.free(object) };
+}

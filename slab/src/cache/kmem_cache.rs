@@ -646,11 +646,11 @@ impl KmemCache {
         // No other one comes from here on, unless it goes on as before.
         let closed = self.cache.refs().close();
         let first = closed.map_err(|aliases| Busy { live: self.cache.info().used, aliases })?;
-        self.cache.destroy().inspect_err(|_| {
-            if first {
-                self.cache.refs().reopen()
-            }
-        })
+        let outcome = self.cache.destroy();
+        if first || outcome.is_ok() {
+            self.cache.refs().closed(outcome.is_ok());
+        }
+        outcome
     }
 
     /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the

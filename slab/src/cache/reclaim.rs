@@ -161,6 +161,10 @@ impl Reap for Core {
         self.let_one_miss();
         // A shrinker that panics has been reported where it did so, and keeps nobody from the rest.
         self.refs().for_each(|cache| core::mem::forget(catch_panic(|| cache.ask_again(Gfp::KERNEL))));
+        // What waits for readers may be what is waited for.
+        if self.waited_for.load(Relaxed) > 0 {
+            crate::reclaim::rcu::advance();
+        }
         let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();

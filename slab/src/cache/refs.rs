@@ -21,8 +21,9 @@ pub(crate) struct RefCount<C> {
     /// References that ever were.
     pub(super) ever: u64,
     pub(super) end: End<C>,
-    /// Handles; 0 once one of them has destroyed it.
+    /// Handles; 0 while one of them destroys it, and behind that.
     handles: u64,
+    is_destroyed: bool,
 }
 
 impl<C> RefCount<C> {
@@ -51,7 +52,7 @@ impl<C> CacheRefs<C> {
     pub(crate) fn new() -> Self {
         Self(ForkMutex::new(
             Rank::CacheRefs,
-            RefCount { now: Counter::new(0), ever: 0, end: End::Owned, handles: 1 },
+            RefCount { now: Counter::new(0), ever: 0, end: End::Owned, handles: 1, is_destroyed: false },
         ))
     }
     /// One handle more; `false` if it is destroyed.
@@ -82,8 +83,11 @@ impl<C> CacheRefs<C> {
         }
         Ok(core::mem::take(&mut refs.handles) > 0)
     }
-    pub(super) fn reopen(&self) {
-        self.0.lock().handles = 1;
+    /// Behind that: whether it is destroyed.
+    pub(super) fn closed(&self, is_destroyed: bool) {
+        let mut refs = self.0.lock();
+        refs.is_destroyed |= is_destroyed;
+        refs.handles = u64::from(!refs.is_destroyed);
     }
     /// In the child of a fork: references of other threads never go.
     ///

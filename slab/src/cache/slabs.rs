@@ -15,7 +15,7 @@ use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{assert_unlocked, planted, tell};
+use uslab_magazine::sync::{assert_unlocked, catch_panic, planted, tell};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
@@ -264,6 +264,12 @@ impl Cache {
     /// Counts one more slab, if its limits allow it.
     fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
+        // Its own limit first: an account's charge that comes back tells those who wait, and one of them may be who asks.
+        if let Some(slabs) = self.config.limit
+            && self.counts.charge.load(Relaxed) >= slabs
+        {
+            return Err(AllocError::CacheLimit { slabs });
+        }
         self.config.account.as_ref().map_or(Ok(()), |account| account.charge(bytes))?;
         self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
     }
@@ -295,9 +301,9 @@ impl Cache {
     }
     /// A slab of this order is no more.
     fn uncharge(&self, order: Order) {
-        self.uncharge_account(order.bytes());
-        // Acquire: pairs with the Release of `touch_charge`.
+        // Acquire: pairs with the Release of `touch_charge`. First, because those who are told may panic.
         self.counts.charge.fetch_sub(1, Acquire);
+        self.uncharge_account(order.bytes());
         planted!("a charge comes back unnoticed" => return);
         self.let_grow();
     }
@@ -338,7 +344,7 @@ impl Cache {
                 // Before they are free: the child of a fork in between would count them in two places.
                 cache.counts.grace_pages.sub(pages);
                 // Nobody's operation any more.
-                cache.end_slab(&cache.operation(What::Reclaim), slab);
+                core::mem::forget(catch_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab)));
                 // Last: who waits for it to become 0 finds all the rest done.
                 cache.counts.grace.sub(1);
             });

@@ -43,11 +43,12 @@ use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, planted};
+use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, catch_panic, planted};
 use uslab_magazine::tracepoints::What;
 
 /// How long a thread sleeps before it asks the shrinkers again, if there are any.
@@ -59,7 +60,10 @@ const ASKED: usize = 8;
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
     assert_unlocked();
-    wakers.into_iter().for_each(Waker::wake);
+    // All of them, whichever panics.
+    let mut outcome = Ok(());
+    wakers.into_iter().for_each(|waker| outcome = core::mem::replace(&mut outcome, Ok(())).and(catch_panic(|| waker.wake())));
+    outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
 impl Cache {
@@ -189,8 +193,10 @@ impl Cache {
             queue.entries.push_back(Waiter::new(ticket, waker.take()));
             queue.grow |= is_first;
             // This one is not asleep.
-            _ = self.settle(&mut queue);
+            let own = self.settle(&mut queue);
             drop(queue);
+            // User code: outside of the lock.
+            drop(own);
             if is_first {
                 self.call_in();
             }
@@ -274,7 +280,7 @@ impl Cache {
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         // A checker's clock stands still.
         #[cfg(not(any(loom, shuttle)))]
-        while self.core.shrinkers.has_limits() {
+        while self.core.shrinkers.has_limits() || self.counts.deferred.get() + self.counts.grace.get() > 0 {
             let soon = Instant::now() + ASK_AGAIN;
             if deadline.is_some_and(|deadline| deadline <= soon) {
                 break;
@@ -283,6 +289,7 @@ impl Cache {
                 return true;
             }
             self.ask_again(_gfp);
+            crate::reclaim::rcu::advance();
         }
         parker.park(deadline)
     }
@@ -340,7 +347,7 @@ impl Cache {
                     return Poll::Ready(done);
                 }
                 self.admits(1)?;
-                *place = Some(self.join(waker)?);
+                *place = Some(self.join(waker).inspect_err(|_| self.counts.failures.add(1))?);
                 continue;
             };
             // User code: outside of the lock.
@@ -371,6 +378,7 @@ impl Cache {
             } else if !result.is_err_and(|error| error.is_limit()) {
                 *place = None;
                 self.leave(ticket, true);
+                self.counts.failures.add(result.is_err().into());
                 return Poll::Ready(result.map(|object| self.hand_out(object, gfp)));
             }
         }

@@ -1,7 +1,6 @@
 //! What is said on standard error when the heap must not be used.
 
 use core::fmt;
-use std::io::Write as _;
 
 /// Standard error, a line at a time and without the heap. What does not go out is lost: there is nobody to tell that it is closed.
 pub(crate) struct Lines {
@@ -14,8 +13,14 @@ impl Lines {
         Self { line: [0; 512], len: 0 }
     }
     fn flush(&mut self) {
+        let line = &self.line[..self.len];
+        // Past the lock of `std`'s, which another thread may have held at a fork.
+        #[cfg(unix)]
+        // SAFETY: so many bytes are there.
+        let _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
         // No `eprintln!`: it panics when standard error is closed.
-        let _ = std::io::stderr().write_all(&self.line[..self.len]);
+        #[cfg(not(unix))]
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
         self.len = 0;
     }
 }

@@ -447,8 +447,8 @@ impl Profiler {
         self.base.set(fresh.own.as_ref().map_or(0, Own::base) as u64);
         fresh.run = noted.run.wrapping_add(1).max(1);
         core::mem::swap(&mut *noted, &mut fresh);
-        let is_marked = |live: &&Live| live.address > 0 && !self.is_own(live.address);
-        fresh.live.iter().filter(is_marked).for_each(|live| mark(live.address, false));
+        let is_marked = |live: &&Live| live.address > 0 && !self.is_own(!live.address);
+        fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
         // Relaxed: who has a sample has seen this, and who frees it has the sample from there.
         self.run.store(noted.run, Relaxed);
         Ok(())

@@ -205,7 +205,8 @@ fn start_here() -> Option<&'static Process> {
         if let Ok(to) = own_stderr() {
             // SAFETY: only the thread that starts is here; the handler is as above.
             unsafe {
-                STATS.put(to);
+                let is = identity(&to);
+                STATS.put((to, is));
                 #[cfg(any(unix, windows))]
                 libc::atexit(at_exit);
             }
@@ -236,7 +237,18 @@ fn start_here() -> Option<&'static Process> {
 }
 
 /// Where the table of caches is printed to: a copy of standard error.
-static STATS: Kept<File> = Kept::new();
+static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
+
+/// What it is: programs close numbers of files that they do not know, and then have others there.
+fn identity(_file: &File) -> Option<[u64; 3]> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        _file.metadata().ok().map(|is| [is.dev(), is.ino(), is.rdev()])
+    }
+    #[cfg(not(unix))]
+    None
+}
 
 #[cfg(unix)]
 fn own_stderr() -> io::Result<File> {
@@ -258,7 +270,12 @@ fn own_stderr() -> io::Result<File> {
 extern "C" fn at_exit() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };
-    let (Some(mut to), Some(process)) = (to, PROCESS.get()) else { return };
+    let (Some((to, was)), Some(process)) = (to, PROCESS.get()) else { return };
+    // Its number may be another file's by now, which is not ours to close.
+    let mut to = core::mem::ManuallyDrop::new(to);
+    if identity(&to) != was {
+        return;
+    }
     let mut text = String::new();
     if process.leaks {
         let holders = process.core().leaks();
@@ -546,7 +563,8 @@ impl Uslab {
             return Err(CacheError::TypeStable);
         }
         let process = process().ok_or(CacheError::Start(StartError::Starting))?;
-        builder.build_on(process.malloc.core())
+        // The guard is the malloc's: who destroys a cache is to be told of each object.
+        builder.unsampled().build_on(process.malloc.core())
     }
 
     /// The dump that `USLAB_OPTIONS` asks for; with the variable set, starts the allocator if nobody has. For a library's

@@ -125,5 +125,8 @@ impl Deferred {
 
 /// Runs `release` when all readers of now have gone.
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
-    pin().defer(release);
+    let guard = pin();
+    guard.defer(release);
+    // Else it would wait in this thread's own list, for more of them.
+    guard.flush();
 }

@@ -432,6 +432,19 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
+/// Once the table went into whatever the program had opened under that number.
+#[test]
+fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "for n in 3 4 5 6 7 8 9; do eval \"exec $n>out$n\"; done; echo hello >&3";
+    let mut bash = Command::new("bash");
+    preloaded(bash.current_dir(&folder).args(["-c", script]), "stats=1");
+    for n in 3..10 {
+        let said = std::fs::read_to_string(folder.path().join(format!("out{n}"))).unwrap();
+        assert_eq!(said, if n == 3 { "hello\n" } else { "" }, "out{n}");
+    }
+}
+
 /// What the pages' range holds of the limit is had by large memory, and some is left.
 #[test]
 fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {

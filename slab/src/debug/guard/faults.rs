@@ -82,8 +82,10 @@ mod handler {
             // Before the handler can run.
             BEFORE.put(before.assume_init());
             let mut own: sigaction = before.assume_init();
+            // What is called in turn runs on the stack that it asked for.
+            let has_none = [SIG_DFL, SIG_IGN].contains(&own.sa_sigaction);
+            own.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
             own.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-            own.sa_flags |= SA_SIGINFO | SA_ONSTACK;
             libc::sigaction(SIGSEGV, &raw const own, core::ptr::null_mut());
         }
     }

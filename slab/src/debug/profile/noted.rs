@@ -58,6 +58,7 @@ impl Sum {
 /// A sample that is live.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
+    /// Inverted, so that a walk for leaks finds no pointer here; 0 is none.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
@@ -141,7 +142,7 @@ impl Noted {
         let place = match self.free {
             0 if self.live.len() == LIVE => return None,
             0 => {
-                self.live.push(Live { address, bytes, site, next: 0 });
+                self.live.push(Live { address: !address, bytes, site, next: 0 });
                 self.live.len() as u32
             }
             place => {
@@ -150,7 +151,7 @@ impl Noted {
             }
         };
         let list = Self::list_of(address);
-        self.live[place as usize - 1] = Live { address, bytes, site, next: self.live_lists[list] };
+        self.live[place as usize - 1] = Live { address: !address, bytes, site, next: self.live_lists[list] };
         self.live_lists[list] = place;
         let sum = Sum::of(bytes, self.rate);
         let site = &mut self.sites[site as usize];
@@ -164,7 +165,7 @@ impl Noted {
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));
         while place > 0 {
             let live = self.live[place as usize - 1];
-            if live.address == address {
+            if live.address == !address {
                 match before {
                     0 => self.live_lists[list] = live.next,
                     _ => self.live[before as usize - 1].next = live.next,
