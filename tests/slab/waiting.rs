@@ -925,14 +925,14 @@ fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
 fn who_waits_at_a_limit_of_its_own_beside_who_waits_for_the_account_sleeps() {
     let subsystem = subsystem(1);
     on_cpu(0);
-    let (bytes, _) = four_slabs(&subsystem);
-    let account = Account::new_in(&subsystem, bytes);
+    let account = Account::new_in(&subsystem, usize::MAX);
     let large = KmemCache::builder("large", 4000).account(&account).build_in(&subsystem).unwrap();
     let small = KmemCache::builder("small", 64).account(&account).limit(Limit::Slabs(1));
     let small = small.build_in(&subsystem).unwrap();
+    assert!(small.geometry().order() < large.geometry().order());
     let (own, _) = all_of(&small);
-    let (held, _) = all_of(&large);
-    assert!(bytes - account.charged() < large.geometry().order().bytes());
+    let held = large.alloc_blocks(Gfp::KERNEL, large.geometry().objects()).unwrap();
+    // Room for one of the small ones.
     account.set_limit(account.charged() + small.geometry().order().bytes());
     let (mut first, mut second) = (large.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None]);

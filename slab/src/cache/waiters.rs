@@ -48,7 +48,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, catch_panic, planted};
+use uslab_magazine::sync::{
+    MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, catch_panic, planted,
+};
 use uslab_magazine::tracepoints::What;
 
 /// How long a thread sleeps before it asks the shrinkers again, if there are any.
@@ -62,7 +64,9 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
     assert_unlocked();
     // All of them, whichever panics.
     let mut outcome = Ok(());
-    wakers.into_iter().for_each(|waker| outcome = core::mem::replace(&mut outcome, Ok(())).and(catch_panic(|| waker.wake())));
+    wakers.into_iter().for_each(|waker| {
+        outcome = core::mem::replace(&mut outcome, Ok(())).and(catch_panic(|| waker.wake()))
+    });
     outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
