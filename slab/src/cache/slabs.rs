@@ -265,10 +265,8 @@ impl Cache {
     fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
         // Its own limit first: an account's charge that comes back tells those who wait, and one of them may be who asks.
-        if let Some(slabs) = self.config.limit
-            && self.counts.charge.load(Relaxed) >= slabs
-        {
-            return Err(AllocError::CacheLimit { slabs });
+        if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
+            return Err(self.limit_error());
         }
         self.config.account.as_ref().map_or(Ok(()), |account| account.charge(bytes))?;
         self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))

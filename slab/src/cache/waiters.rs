@@ -63,11 +63,8 @@ const ASKED: usize = 8;
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
     assert_unlocked();
     // All of them, whichever panics.
-    let mut outcome = Ok(());
-    wakers.into_iter().for_each(|waker| {
-        outcome = core::mem::replace(&mut outcome, Ok(())).and(catch_panic(|| waker.wake()))
-    });
-    outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    let each = wakers.into_iter().map(|waker| catch_panic(|| waker.wake()));
+    each.fold(Ok(()), Result::and).unwrap_or_else(|panic| resume_unwind(panic));
 }
 
 impl Cache {
