@@ -714,11 +714,9 @@ impl Zone {
             return Ok(false);
         }
         let range = start.get()..start.get() + pages;
-        // Its addresses were given up.
-        if range.end as usize * PAGE_SIZE > shared.region.bytes() {
-            return Ok(false);
-        }
-        if !shared.frames.commit(range) || !shared.region.commit(byte_range(start, pages)) {
+        // Or its addresses were given up.
+        let is_there = range.end as usize * PAGE_SIZE <= shared.region.bytes();
+        if !is_there || !shared.frames.commit(range) || !shared.region.commit(byte_range(start, pages)) {
             inner.events.commits_refused += 1;
             return Err(Refused);
         }
