@@ -588,13 +588,17 @@ impl PageAllocator {
         if !self.limited {
             return true;
         }
-        let in_part = self.cached_zones.len() > 1;
-        let charge = |left, cached: &CachedZone| left - cached.zone.charge(&self.shared, left, in_part);
-        let left = self.cached_zones.iter().fold(wanted, charge);
-        if left > 0 {
-            self.uncharge((wanted - left) as usize);
+        self.charge_zones(&self.cached_zones, wanted)
+    }
+    /// Charges pages to zones, the last one first: the others serve what has to lie low. All or none.
+    fn charge_zones(&self, zones: &[CachedZone], pages: u32) -> bool {
+        let Some((CachedZone { zone, .. }, others)) = zones.split_last() else { return pages == 0 };
+        let charged = zone.charge(&self.shared, pages, self.cached_zones.len() > 1);
+        let all = self.charge_zones(others, pages - charged);
+        if !all {
+            zone.uncharge(charged);
         }
-        left == 0
+        all
     }
     /// Takes a charge back. It may be of several, or a part of one.
     pub fn uncharge(&self, pages: usize) {

@@ -665,6 +665,23 @@ fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
     audited(&pages);
 }
 
+/// Once it took what lies low first, and gave a part of it back to another zone.
+#[test]
+fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() {
+    let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
+    let pages = made(PageConfig { limited: true, ..plain(&zones) });
+    let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
+    assert!(pages.charge(100) && charged() == [0, 100]);
+    assert!(!pages.charge(3000) && charged() == [0, 100]);
+    assert!(pages.charge(2500), "{:?}", charged());
+    let [low, high] = charged()[..] else { panic!("two zones") };
+    assert!(low > 0 && low + high == 2600);
+    pages.uncharge(low as usize);
+    assert_eq!(charged(), [0, high]);
+    pages.uncharge(high as usize);
+    audited(&pages);
+}
+
 #[test]
 fn threads_that_do_everything_at_once_lose_nothing() {
     let cpus = Cpus::simulated(3, 1).unwrap();

@@ -686,7 +686,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {
-            self.table.set_limit(node.class(), 0);
+            self.table.set_limit(node.class(), || 0);
             node.depot.set_open(false);
             planted!("a number is given back while objects are out" => self.table.retire(node.class()));
         }
@@ -695,11 +695,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn reopen(&self) {
         for node in &self.nodes {
-            self.table.set_limit(node.class(), self.tuning.reach());
+            self.table.set_limit(node.class(), || self.tuning.reach());
             node.depot.set_open(true);
         }
-        // It may be another one by now.
-        self.change_limits();
     }
 
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval
@@ -905,7 +903,7 @@ mod tests {
             }
             fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
                 for round in rounds {
-                    // The third one that it gives away, with others behind it in this stack and elsewhere.
+                    // The second one that it gives away, with others behind it in this stack and elsewhere.
                     self.2.add(1);
                     if self.2.get() == 2 {
                         // SAFETY: this thread is the only one.

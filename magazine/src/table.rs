@@ -508,7 +508,7 @@ impl<M: Memory> Table<M> {
         #[cfg(uslab_control = "capempty")]
         // SAFETY: readable as zero, and on heap memory writable.
         unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
-        self.set_limit(class, reach);
+        self.set_limit(class, || reach);
         Some(class)
     }
 
@@ -538,15 +538,16 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// How many places the class's stacks may use from now on; 0 closes it for good.
+    /// How many places the class's stacks may use from now on; 0 closes it for good. Asked under the lock, so that the last one wins who
+    /// changed what it says.
     ///
     /// What lies beyond stays until it is used, or a drain takes it.
-    pub(crate) fn set_limit(&self, class: Class, limit: u16) {
+    pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         // SAFETY: the lock of drains is held.
-        unsafe { self.set_limit_locked(class, limit) };
+        unsafe { self.set_limit_locked(class, limit()) };
     }
-    /// The same, unless it is closed; `limit` is asked under the lock, so that the last one wins who changed what it says.
+    /// The same, unless it is closed.
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);

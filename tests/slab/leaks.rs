@@ -1,10 +1,11 @@
-//! What reaches an object: memory of the program, and large blocks.
+//! What reaches an object: memory of the program, large blocks, pages, and objects of caches that are not checked.
 
 use crate::common::subsystem;
 use crate::process::is_alone;
 use core::alloc::Layout;
 use std::ptr::NonNull;
 use uslab::{Gfp, KmemCache, Malloc, Subsystem};
+use uslab_buddy::Order;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const OBJECTS: usize = 64;
@@ -61,6 +62,21 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     assert_eq!(unreachable(&subsystem), 0);
     put(|_| 0);
     assert!(unreachable(&subsystem) >= many);
+    // Pages, and objects of a cache of which nobody knows which are in use.
+    let pages = subsystem.pages().alloc_block(Order::ZERO, Gfp::ZERO, None).unwrap();
+    let other = KmemCache::builder("other", OBJECTS * size_of::<usize>()).build_in(&subsystem).unwrap();
+    let table = other.alloc_block(Gfp::ZERO).unwrap();
+    for words in [subsystem.pages().address(pages.pfn()), table.address()] {
+        // SAFETY: the block is large enough, and the test's.
+        let put = |of: fn(usize) -> usize| unsafe {
+            let words = words.cast::<usize>();
+            objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(of(*hidden)));
+        };
+        put(|hidden| !hidden);
+        assert_eq!(unreachable(&subsystem), 0);
+        put(|_| 0);
+        assert!(unreachable(&subsystem) >= many);
+    }
     // SAFETY: allocated above, freed once.
     unsafe {
         malloc.free(block);

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Arc, Barrier};
 use uslab::debug::flags::{DebugRules, SlabDebug};
+use uslab::debug::traces::Traces;
+use uslab::report::leaks::Holders;
 use uslab::{
     AllocError, Busy, Config, Corruption, CorruptionKind, Gfp, KmallocKind, KmemCache, KmemCacheBuilder,
     Magazines, Malloc, ObjectCache, SizeClass, Subsystem, faults,
@@ -466,6 +468,59 @@ fn objects_in_use_are_told_by_call_stack() {
 }
 
 /// Found: both threads could find the tag.
+/// A reaper once gave slabs away that were looked at.
+#[test]
+fn no_slab_goes_while_a_cache_is_validated() {
+    let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
+    let validated = Arc::new(Mutex::new(None::<Arc<KmemCache>>));
+    let (of_handler, cache) = (tried.clone(), validated.clone());
+    config.corruption = Arc::new(move |_: &Corruption<'_>| {
+        let cache = cache.lock().clone().unwrap();
+        of_handler.lock().push((cache.shrink(), cache.destroy().is_err()));
+    });
+    let subsystem = Subsystem::new(config).unwrap();
+    let inodes = Arc::new(built(&subsystem, SlabDebug::FULL));
+    *validated.lock() = Some(inodes.clone());
+    let object = inodes.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, freed once; the write is the error that is tested.
+    unsafe {
+        inodes.free(object);
+        clobber(object, 8, 0x9a);
+    }
+    assert_eq!(inodes.validate().errors(), 2);
+    assert_eq!(*tried.lock(), [(0, true)]);
+    assert!(inodes.shrink() > 0);
+    inodes.destroy().unwrap();
+    *validated.lock() = None;
+}
+
+/// Records were once read of slabs that a reaper gave back.
+#[test]
+fn traces_and_leaks_are_told_beside_a_reaper() {
+    let (subsystem, reports) = listening("FU");
+    let cache = KmemCache::builder("inode", 512).build_in(&subsystem).unwrap();
+    let kept = cache.alloc_blocks(Gfp::KERNEL, 3).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                drop(cache.alloc_blocks(Gfp::KERNEL, 200).unwrap());
+                cache.shrink();
+            }
+        });
+        for _ in 0..300 {
+            let count = |traces: Traces| traces.0.iter().map(|trace| trace.count).sum::<u64>();
+            assert!((3..=203).contains(&count(cache.alloc_traces())));
+            assert!(count(cache.free_traces()) <= 203);
+        }
+        let objects = |leaks: Holders| leaks.0.iter().map(|holder| holder.objects).sum::<u64>();
+        (0..3).for_each(|_| assert!((3..=203).contains(&objects(subsystem.leaks()))));
+        over.store(true, Relaxed);
+    });
+    drop(kept);
+    assert!(reports.take().is_empty());
+}
+
 #[test]
 fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
     const ROUNDS: usize = 2000;

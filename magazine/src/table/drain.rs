@@ -111,7 +111,7 @@ impl<M: Memory> Table<M> {
     /// open unless `with_frees`. When this returns no inlined operation that began before still runs.
     /// `false` if the kernel refused the fence: then some that began before may run, and the caller opens them again.
     ///
-    /// Where restartable sequences do not serve, inlined paths miss anyway.
+    /// Where restartable sequences do not serve it does nothing: inlined paths miss anyway, and what is claimed serves on.
     ///
     /// Cost: the lock of drains and one fence.
     #[doc(hidden)]

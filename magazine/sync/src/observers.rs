@@ -51,13 +51,19 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-thread_local! {
-    /// The slot whose function this thread runs, by its address; 0 is none.
-    static INSIDE: Cell<usize> = Cell::new(0);
+/// A function that this thread runs: the address of its slot, and because of which one it does so. Lies on the stack.
+struct Inside {
+    slot: usize,
+    outer: *const Self,
 }
 
-fn inside() -> usize {
-    INSIDE.with(Cell::get)
+thread_local! {
+    /// The innermost one.
+    static INSIDE: Cell<*const Inside> = Cell::new(core::ptr::null());
+}
+
+fn is_inside() -> bool {
+    !INSIDE.with(Cell::get).is_null()
 }
 
 /// There are [`MAX_OBSERVERS`] already.
@@ -107,7 +113,7 @@ impl<F: ?Sized> Observers<F> {
     pub fn remove(&self, Place(at): Place) {
         self.there.sub(1);
         let slot = &self.slots[at];
-        let inside = inside() != 0;
+        let inside = is_inside();
         // Relaxed: counted, so that nobody takes it out before all is said.
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { LEFT } else { 0 });
@@ -131,7 +137,7 @@ impl<F: ?Sized> Observers<F> {
     }
     #[cold]
     fn is_outside(&self) -> bool {
-        let outside = inside() == 0;
+        let outside = !is_inside();
         self.suppressed.add(u64::from(!outside));
         outside
     }
@@ -156,8 +162,12 @@ impl<F: ?Sized> Observers<F> {
     /// # Safety
     /// The process is a child that `fork` made, and has no other thread yet.
     pub unsafe fn forget_other_threads(&self) {
+        // SAFETY: null, or one whose `enter` has not returned.
+        let first = unsafe { INSIDE.with(Cell::get).as_ref() };
+        // SAFETY: as above.
+        let inside = core::iter::successors(first, |inside| unsafe { inside.outer.as_ref() });
         for slot in &self.slots {
-            let calls = u32::from(inside() == slot.address());
+            let calls = inside.clone().filter(|inside| inside.slot == slot.address()).count() as u32;
             // Relaxed: there is one thread. What others were about to take out stays, and its place with it.
             let state = slot.state.load(Relaxed);
             slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
@@ -172,9 +182,10 @@ impl<F: ?Sized> Slot<F> {
 
     /// Runs what is the function's.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> std::thread::Result<R> {
-        let outer = INSIDE.with(|inside| inside.replace(self.address()));
+        let this = Inside { slot: self.address(), outer: INSIDE.with(Cell::get) };
+        INSIDE.with(|inside| inside.set(&raw const this));
         let result = catch_panic(run);
-        INSIDE.with(|inside| inside.set(outer));
+        INSIDE.with(|inside| inside.set(this.outer));
         result
     }
 
@@ -366,5 +377,25 @@ mod tests {
         call(&t, 1);
         drop(observer);
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
+    }
+
+    /// The call around it once counted for nothing in the child, and its end for one call less than none.
+    #[test]
+    fn a_child_is_within_two_calls() {
+        struct Forks(Arc<Observers<Any>>);
+        impl Drop for Forks {
+            fn drop(&mut self) {
+                // SAFETY: this thread is the only one, as in a child.
+                unsafe { self.0.forget_other_threads() };
+            }
+        }
+        let t = observers();
+        let (forks, own) = (Forks(t.clone()), Arc::new(Mutex::new(None)));
+        let own_too = own.clone();
+        let outer = guard(&t, move |_| drop(own_too.lock().take()));
+        *own.lock() = Some(guard(&t, move |_| _ = &forks));
+        call(&t, 1);
+        drop(outer);
+        assert!(own.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 }

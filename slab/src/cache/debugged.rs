@@ -4,8 +4,9 @@
 //! affair of whoever has the object in hand: the allocation before its caller sees it, the free after it took the tag. So it needs no
 //! lock, and reports are made with none held.
 
+use super::alloc::BULK;
 use super::checked::{Checked, Debugged};
-use super::node::ObjectIndex;
+use super::node::{NodeCount, ObjectIndex};
 use super::{Cache, Object};
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::corruption::{Corruption, CorruptionKind};
@@ -279,24 +280,29 @@ impl Cache {
         }))
     }
 
-    /// The slabs of all lists, with their orders.
-    fn slabs(&self) -> Vec<(Pfn, Order)> {
+    /// What `each` slab of all lists has to say, of which there are so `many`. Said under the lock of its node, so that no slab goes meanwhile.
+    fn of_slabs<T>(
+        &self,
+        many: fn(&NodeCount) -> u64,
+        each: impl Fn(Pfn, Order, &mut dyn FnMut(T)),
+    ) -> Vec<T> {
         let memory = &self.core.memory;
         loop {
-            // Nothing is allocated under a node's lock, and whose memory that is may need this node itself.
-            let mut slabs = Vec::with_capacity(self.count().slabs() as usize);
+            // Nothing is allocated under a node's lock, and whose memory that is may need this node itself: then there are some more.
+            let expected = many(&self.count()) as usize;
+            let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
             let mut all = true;
+            let mut put = |one| match found.len() < found.capacity() {
+                true => found.push(one),
+                false => all = false,
+            };
             for node in self.nodes() {
                 node.walk(memory, |slab, _, _, _| {
-                    if slabs.len() < slabs.capacity() {
-                        slabs.push((slab, memory.frames().frame(slab).state().order()));
-                    } else {
-                        all = false;
-                    }
+                    each(slab, memory.frames().frame(slab).state().order(), &mut put);
                 });
             }
             if all {
-                return slabs;
+                return found;
             }
         }
     }
@@ -304,7 +310,8 @@ impl Cache {
     fn validate(&self) -> Validation {
         let mut found = Validation::default();
         let Some((checked, debugged)) = self.debugged() else { return found };
-        for (slab, order) in self.slabs() {
+        let _kept = Kept::new(self);
+        for (slab, order) in self.of_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
             found.damages += self.inspect_padding(debugged, slab, order);
             for index in 0..self.geometry().objects_at(order) {
                 let place = ObjectIndex { slab, index };
@@ -315,7 +322,7 @@ impl Cache {
                     false => State::Free,
                 };
                 found.objects += 1;
-                // SAFETY: an object of a listed slab; by contract nobody uses the cache.
+                // SAFETY: an object of a slab that is kept; by contract nobody uses the cache.
                 found.damages +=
                     unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
             }
@@ -324,33 +331,50 @@ impl Cache {
         found
     }
 
-    /// The objects in use of a cache whose frees are checked: where, how many bytes are their users', who allocated them.
-    pub(crate) fn each_in_use(&self, mut see: impl FnMut(NonNull<u8>, usize, Option<Track>)) {
-        let Some(checked) = &self.checked else { return };
-        for (slab, order) in self.slabs() {
-            for index in 0..self.geometry().objects_at(order) {
-                let place = ObjectIndex { slab, index };
-                let Object(object) = self.object(place);
-                if checked.tags.is_out(object, checked.tag) {
-                    let debugged = checked.debugged.as_ref();
-                    let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
-                    see(object, self.used_bytes(record), record.and_then(|record| record.track(Deed::Alloc)));
+    /// What there is to say `of` each object in use, if frees are checked: where it is, how many bytes are its user's, who did the deed.
+    /// `of` allocates nothing, and takes no lock.
+    pub(crate) fn in_use<T>(
+        &self,
+        deed: Deed,
+        of: impl Fn(NonNull<u8>, usize, Option<Track>) -> T,
+    ) -> Vec<T> {
+        let Some(checked) = &self.checked else { return Vec::new() };
+        let debugged = checked.debugged.as_ref();
+        self.of_slabs(
+            |count| count.inuse,
+            |slab, order, put| {
+                for index in 0..self.geometry().objects_at(order) {
+                    let place = ObjectIndex { slab, index };
+                    let Object(object) = self.object(place);
+                    if checked.tags.is_out(object, checked.tag) {
+                        let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
+                        let track = record.and_then(|record| record.track(deed));
+                        put(of(object, self.used_bytes(record), track));
+                    }
                 }
-            }
-        }
+            },
+        )
     }
 
     fn traces(&self, deed: Deed) -> Traces {
-        let Some((checked, debugged)) = self.debugged() else { return Traces::default() };
-        let places = self.slabs().into_iter().flat_map(|(slab, order)| {
-            (0..self.geometry().objects_at(order)).map(move |index| ObjectIndex { slab, index })
-        });
         let size = self.geometry().object_size();
-        Traces::of(places.filter_map(|place| {
-            let record = self.record(checked, debugged, place)?;
-            let out = checked.tags.is_out(self.object(place).0, checked.tag);
-            Some((record.track(deed).filter(|_| out)?, size.saturating_sub(record.size()) as u64))
-        }))
+        let in_use = self.in_use(deed, |_, used, track| Some((track?, size.saturating_sub(used) as u64)));
+        Traces::of(in_use.into_iter().flatten())
+    }
+}
+
+/// All slabs of a cache stay listed while this lives.
+struct Kept<'c>(&'c Cache);
+
+impl<'c> Kept<'c> {
+    fn new(cache: &'c Cache) -> Self {
+        cache.nodes().iter().for_each(|node| node.keep(true));
+        Self(cache)
+    }
+}
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.0.nodes().iter().for_each(|node| node.keep(false));
     }
 }
 
@@ -359,9 +383,10 @@ impl KmemCache {
     /// uses. What is found is [reported](crate::corruption), and then repaired. Nothing is found in a cache without
     /// [`RED_ZONE`](SlabDebug::RED_ZONE) and [`POISON`](SlabDebug::POISON).
     ///
-    /// Only while nobody else allocates or frees: an object that is on its way is taken for damaged.
+    /// Only while nobody else allocates or frees: an object that is on its way is taken for damaged. A reaper may run: empty slabs stay
+    /// meanwhile, and [`destroy`](Self::destroy) finds the cache busy.
     ///
-    /// Cost: all of the cache's memory is read.
+    /// Cost: all of the cache's memory is read, and each node's lock taken twice.
     #[doc(alias = "validate_slab_cache")]
     pub fn validate(&self) -> Validation {
         self.cache().validate()
@@ -369,7 +394,7 @@ impl KmemCache {
     /// Who allocated the objects in use, by call stack. Empty without [`USERS`](SlabDebug::USERS). Beside other users of the cache it is a
     /// guess.
     ///
-    /// Cost: a look at each object's record. It allocates.
+    /// Cost: a look at each object's record, under the lock of its node. It allocates.
     pub fn alloc_traces(&self) -> Traces {
         self.cache().traces(Deed::Alloc)
     }

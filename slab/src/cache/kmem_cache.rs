@@ -494,7 +494,8 @@ impl KmemCache {
 
     /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
     /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
-    /// place; an object that it was given goes to the next one.
+    /// place; an object that it was given goes to the next one. Who waits is given an object of whichever node, with
+    /// [`Gfp::THIS_NODE`], too.
     ///
     /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. While somebody waits the cache works without its magazines:
     /// two locks for each allocation and free.

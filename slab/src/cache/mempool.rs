@@ -50,9 +50,15 @@ impl Mempool {
     /// As [`KmemCache::alloc_blocks`]: there are not so many; nothing is taken then.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
-        let mut reserve = Vec::new();
-        cache.cache().reserve(Gfp::KERNEL, least, &mut reserve)?;
-        let reserve = Mutex::ranked(Rank::Reserve, reserve.into_iter().map(Reserve).collect());
+        cache.cache().admits(least)?;
+        // Room for all: nothing is allocated under its lock.
+        let (mut objects, mut reserve) = (Vec::new(), Vec::new());
+        reserve
+            .try_reserve_exact(least)
+            .map_err(|_| AllocError::Refused { bytes: least * size_of::<Reserve>() })?;
+        cache.cache().reserve(Gfp::KERNEL, least, &mut objects)?;
+        reserve.extend(objects.into_iter().map(Reserve));
+        let reserve = Mutex::ranked(Rank::Reserve, reserve);
         let pool = Self { cache, reserve, least, lacks: Counter::new(0) };
         Ok(pool)
     }

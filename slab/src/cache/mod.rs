@@ -361,7 +361,7 @@ impl Cache {
     pub(crate) fn begins_object(&self, offset: u32) -> bool {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
     }
-    fn owner(&self) -> *mut u8 {
+    pub(crate) fn owner(&self) -> *mut u8 {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 

@@ -34,7 +34,7 @@ use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{MAX_NODES, Operation};
 
@@ -133,6 +133,8 @@ pub(crate) struct Lists {
     inuse: u64,
     /// The cache is destroyed: no slab may be listed any more.
     closed: bool,
+    /// How many [keep](Node::keep) all slabs listed.
+    kept: Counter,
     /// What the order of objects and slabs follows from where it is random, and how many lock holds have drawn.
     key: Option<Key>,
     holds: u64,
@@ -194,8 +196,11 @@ impl Lists {
             inuse: self.inuse,
         }
     }
-    /// Takes all empty slabs off the lists.
+    /// Takes all empty slabs off the lists, unless they are kept.
     fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+        if self.kept.get() > 0 {
+            return;
+        }
         // SAFETY: the caller holds the lock; an empty slab off its list is known to nobody, because each way to it
         // leads over a list or over an object that is out.
         unsafe {
@@ -340,6 +345,7 @@ impl Node {
                 // As the last object of it found the lists: a full slab, of that one object, is not one with room.
                 if now == State::Empty
                     && before != State::Empty
+                    && lists.kept.get() == 0
                     && lists.with_room() - usize::from(fill.objects == 1) >= min_partial
                 {
                     lists.empty.remove(memory.frames(), pfn);
@@ -379,6 +385,21 @@ impl Node {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
+    /// No slab leaves the lists from now on, nor can the cache be destroyed, until the same is said with `false`.
+    pub(crate) fn keep(&self, keep: bool) {
+        let kept = &self.lists.lock().kept;
+        // In the child of a fork nobody keeps them any more.
+        kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
+    }
+    /// In the child of a fork: those who kept slabs were other threads.
+    ///
+    /// # Safety
+    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    pub(crate) unsafe fn forget_other_threads(&self) {
+        // SAFETY: by contract.
+        unsafe { self.lists.held() }.into_iter().for_each(|lists| lists.kept.set(0));
+    }
+
     /// The numbers now.
     pub(crate) fn count(&self) -> NodeCount {
         self.lists.lock().count()
@@ -397,7 +418,7 @@ impl Node {
     /// nothing changes, and the number of objects out is the answer.
     pub(crate) fn close(nodes: &[Self], memory: &SlabMemory, unlisted: &mut Unlisted) -> Result<(), u64> {
         let mut all = Self::lock_all(nodes);
-        let out = all.iter().flatten().map(|lists| lists.inuse).sum();
+        let out = all.iter().flatten().map(|lists| lists.inuse + lists.kept.get()).sum();
         if out > 0 {
             return Err(out);
         }

@@ -150,24 +150,22 @@ impl Cache {
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
-        if !set_up
-            || !self.tell_owner(slab, order)
-            || !self.tell_class(op, slab, order)
-            || !self.hide(slab, order)
-        {
+        let told = set_up && self.tell_owner(slab, order) && self.tell_class(op, slab, order);
+        let made = match told && self.hide(slab, order) {
+            true => self.construct(slab, objects),
+            false => Err(AllocError::SideTable.into()),
+        };
+        if let Err(refusal) = made {
+            if told {
+                self.forget_class(slab, order);
+            }
             self.uncover(covered, slab, order);
-            // SAFETY: allocated just now with this order.
-            unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge(order);
-            return Err(AllocError::SideTable.into());
-        }
-        if let Err(refusal) = self.construct(slab, objects) {
-            self.forget_class(slab, order);
-            self.uncover(true, slab, order);
-            self.show(slab, order);
-            // SAFETY: as above; no object is constructed any more.
-            unsafe { memory.free_pages(op, slab, order) };
-            self.uncharge(order);
+            // Else nobody could use the pages, and they stay charged.
+            if self.show(slab, order) {
+                // SAFETY: allocated just now with this order; no object is constructed any more.
+                unsafe { memory.free_pages(op, slab, order) };
+                self.uncharge(order);
+            }
             return Err(refusal);
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.

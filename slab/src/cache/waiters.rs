@@ -26,7 +26,7 @@
 //!   its own from then on, whenever it runs.
 //! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
 //!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
-//!   is lost with it, and stops nobody.
+//!   is lost with it. Until then nobody behind it makes a slab, nor while the first one is not polled.
 //! * **Shrinkers** are asked by the allocation that waits in the end. One that gave up then, because its lock was taken, may have something
 //!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does: the
 //!   first who waits wakes it, and it does not sleep before nobody waits any more.

@@ -139,11 +139,39 @@ impl Slot {
     }
 }
 
+/// What is known of each slot: in memory of its own, because the malloc's would lie among objects that somebody may write behind.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Debug)]
+struct Slots {
+    memory: Region,
+    len: usize,
+}
+#[cfg(not(any(loom, shuttle)))]
+impl Slots {
+    fn new(len: usize) -> Option<Self> {
+        let (bytes, none) = (len * size_of::<Slot>(), &Faults::default());
+        let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), none)?;
+        // SAFETY: so many fit in there, and nobody else knows it yet.
+        (0..len).for_each(|i| unsafe { memory.base().cast::<Slot>().add(i).write(Slot::new()) });
+        Some(Self { memory, len })
+    }
+}
+#[cfg(not(any(loom, shuttle)))]
+impl core::ops::Deref for Slots {
+    type Target = [Slot];
+    fn deref(&self) -> &[Slot] {
+        // SAFETY: written in `new`, and the memory is mapped as long as this lives.
+        unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
+    }
+}
+#[cfg(any(loom, shuttle))]
+type Slots = Box<[Slot]>;
+
 /// The slots, and their pages.
 #[derive(Debug)]
 pub(crate) struct Pool {
     region: Region,
-    slots: Box<[Slot]>,
+    slots: Slots,
     turn: AtomicUsize,
     key: Key,
 }
@@ -171,11 +199,11 @@ impl Pool {
         let pages = 2 * slots + 1;
         let none = &Faults::default();
         let region = Region::reserve(pages * PAGE_SIZE, PAGE_SIZE, Uncommitted::NoAccess, backend, none)?;
-        // This may be a malloc's own, which has no memory.
-        let mut made = Vec::new();
-        made.try_reserve_exact(slots).ok()?;
-        made.extend((0..slots).map(|_| Slot::new()));
-        Some(Self { region, slots: made.into_boxed_slice(), turn: AtomicUsize::new(0), key })
+        #[cfg(not(any(loom, shuttle)))]
+        let slots = Slots::new(slots)?;
+        #[cfg(any(loom, shuttle))]
+        let slots = (0..slots).map(|_| Slot::new()).collect();
+        Some(Self { region, slots, turn: AtomicUsize::new(0), key })
     }
     fn base(&self) -> usize {
         self.region.base().addr().get()
@@ -328,7 +356,7 @@ impl Pool {
     /// # Safety
     /// There are none any more: it is the child of a fork.
     pub(crate) unsafe fn forget_other_threads(&self) {
-        for slot in &self.slots {
+        for slot in self.slots.iter() {
             // Relaxed: there is one thread.
             if slot.state.load(Relaxed) == BUSY {
                 slot.give(FREE);

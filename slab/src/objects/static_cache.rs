@@ -6,8 +6,12 @@ use crate::error::CacheError;
 use crate::objects::typed::ObjectCache;
 use crate::published::Published;
 #[cfg(not(any(loom, shuttle)))]
-use core::cell::RefCell;
+use core::cell::Cell;
 use core::fmt;
+#[cfg(not(any(loom, shuttle)))]
+use core::panic::AssertUnwindSafe;
+#[cfg(not(any(loom, shuttle)))]
+use std::panic::{catch_unwind, resume_unwind};
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::thread_local;
 
@@ -59,7 +63,11 @@ impl<T: Send + 'static> StaticCache<T> {
     #[cold]
     fn start(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         #[cfg(not(any(loom, shuttle)))]
-        let _starting = Starting::new(core::ptr::from_ref(self).addr())?;
+        return Starting::during(core::ptr::from_ref(self).addr(), || self.make())?;
+        #[cfg(any(loom, shuttle))]
+        self.make()
+    }
+    fn make(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         Ok(self.made.publish(Box::new((self.make)()?)))
     }
 }
@@ -70,33 +78,37 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     }
 }
 
-/// The thread is making the cache at that address as long as this lives.
+/// A static cache that the thread is making, at its address, as long as this lives. The list is on the stack: the thread's allocator may be
+/// what is being made.
 #[cfg(not(any(loom, shuttle)))]
-struct Starting;
+struct Starting {
+    address: usize,
+    /// The one because of which it is made.
+    outer: *const Self,
+}
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    /// The static caches that the thread is making, one because of the other.
-    static STARTING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The innermost one.
+    static STARTING: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
-    fn new(address: usize) -> Result<Self, StartError> {
-        STARTING.with_borrow_mut(|starting| {
-            if starting.contains(&address) {
-                return Err(StartError::Starting);
-            }
-            starting.push(address);
-            Ok(Self)
-        })
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl Drop for Starting {
-    fn drop(&mut self) {
-        STARTING.with_borrow_mut(|starting| _ = starting.pop());
+    /// Runs `make`.
+    fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
+        let this = Self { address, outer: STARTING.get() };
+        // SAFETY: null, or one whose `during` has not returned.
+        let mut outer = core::iter::successors(unsafe { this.outer.as_ref() }, |starting| unsafe {
+            starting.outer.as_ref()
+        });
+        if outer.any(|starting| starting.address == address) {
+            return Err(StartError::Starting);
+        }
+        STARTING.set(&raw const this);
+        let made = catch_unwind(AssertUnwindSafe(make));
+        STARTING.set(this.outer);
+        made.map_or_else(|panic| resume_unwind(panic), Ok)
     }
 }
 

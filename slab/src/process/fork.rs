@@ -88,6 +88,7 @@ impl Fork for Core {
             self.held_caches().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
                 cache.refs().forget_other_threads();
+                cache.nodes().iter().for_each(|node| node.forget_other_threads());
                 cache.forget_waiters();
             });
             self.memory.pages.forget_other_threads();

@@ -1,18 +1,19 @@
 //! Who holds memory, by call stack, and what of it nobody can reach any more: as Solaris' `::findleaks`.
 //!
-//! The walk is conservative. Every aligned word of the process's writable memory that is no slab's is a root, the stacks of its
-//! threads and large blocks among them; a word that is an address inside an object in use reaches it, and what that has in it is looked at,
+//! The walk is conservative. Every aligned word of the process's writable memory is a root, the stacks of its threads, large blocks and
+//! pages among them, but for the slabs of caches with checked frees; a word that is an address inside an object in use reaches it, and what that has in it is looked at,
 //! too. So memory that something looks like a pointer to is missed, and so is what only a register has. What is reported is
 //! reached by no word of memory at all.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
 use crate::debug::stacks::CallStack;
-use crate::memory::large_blocks::large;
+use crate::debug::tracks::Deed;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::fs;
+use uslab_buddy::frame::Kind;
 use uslab_buddy::{PAGE_SIZE, Pfn};
 
 /// Objects in use of one cache that were allocated by one call stack.
@@ -163,29 +164,33 @@ impl Core {
     /// See [`Subsystem::leaks`](crate::Subsystem::leaks).
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
-        let mut objects = Vec::new();
-        for (index, cache) in caches.iter().enumerate() {
-            cache.each_in_use(|object, bytes, track| {
+        let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {
+            of.in_use(Deed::Alloc, |object, bytes, track| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
-                let hidden = !object.addr().get();
-                objects.push(Object { hidden, bytes, cache: index, stack, reached: false });
-            });
-        }
+                Object { hidden: !object.addr().get(), bytes, cache, stack, reached: false }
+            })
+        };
+        let mut objects: Vec<_> = caches.iter().enumerate().flat_map(of_cache).collect();
+        let checked = |cache: &&std::sync::Arc<Cache>| cache.config().check_frees;
+        let of_checked = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
         objects.sort_unstable_by_key(|object| object.hidden);
         let mut walk = Walk { objects, open: Vec::new() };
         let pages = &self.memory.pages;
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
         for range in writable() {
-            // Of the pages only what is a large block is a root; objects are looked into when they are reached.
+            // Of the pages blocks in use are roots, but for the slabs of which objects are known: they are looked into when they are reached.
             walk.see_range(range.start..range.end.min(first).max(range.start));
             walk.see_range(range.start.max(end).min(range.end)..range.end);
             let mut at = range.start.max(first);
             while at < range.end.min(end) {
                 let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
-                let bytes = if frame.owner() == large() { frame.state().order().bytes() } else { 0 };
-                walk.see_range(at..at + bytes);
-                at += bytes.max(PAGE_SIZE);
+                let is_block = frame.state().kind() == Kind::Allocated;
+                let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
+                if is_block && !of_checked(frame.owner()) {
+                    walk.see_range(at..at + bytes);
+                }
+                at += bytes;
             }
             walk.finish();
         }

@@ -34,7 +34,7 @@ fn operations_on_a_stack_do_what_they_say() {
     let mut none = Magazine::new();
     assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
     // What fits asks for no place, so the limit does not matter.
-    table.set_limit(class, 2);
+    table.set_limit(class, || 2);
     assert!(region.push_batch(class, &rounds(11..14), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
 }
@@ -45,7 +45,7 @@ fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
     let class = table.class(8).unwrap();
     table.change_limit(class, || 4);
     assert_eq!(table.limit(class).load(Relaxed), 4);
-    table.set_limit(class, 0);
+    table.set_limit(class, || 0);
     table.change_limit(class, || 4);
     assert_eq!(table.limit(class).load(Relaxed), 0);
 }
@@ -55,7 +55,7 @@ fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..5)));
-    table.set_limit(class, 2);
+    table.set_limit(class, || 2);
     let region = table.region(0).unwrap();
     assert!(!table.put(0, class, &[round(5)]));
     assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
@@ -99,7 +99,7 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
     let passes = table.drains().passes;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            table.set_limit(two, 0);
+            table.set_limit(two, || 0);
             assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
             assert!(
                 !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),

@@ -191,7 +191,7 @@ fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
     table.memory.granted.set(u64::MAX);
     assert!(two.end(16000) < 4 * STEP && table.put(1, two, &rounds(1..2)));
     assert_eq!(region.committed(), 4 * STEP);
-    table.set_limit(three, 1);
+    table.set_limit(three, || 1);
     assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
     assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
 }
@@ -202,7 +202,7 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + STEP) as u64);
     let places = (STEP - class.end(0)) / ROUND;
-    table.set_limit(class, places as u16);
+    table.set_limit(class, || places as u16);
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
     assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
