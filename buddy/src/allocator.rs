@@ -144,8 +144,9 @@ impl PageAllocator {
                 .and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok())
                 .unwrap_or(u32::MAX),
             discard_from: match config.huge_pages {
-                HugePages::Advise => config.pageblock_order,
-                HugePages::System | HugePages::Never => Order::ZERO,
+                // A limit is one of memory: what lies free in a huge page is memory, too.
+                HugePages::Advise if !config.limited => config.pageblock_order,
+                _ => Order::ZERO,
             },
             faults: config.faults.clone(),
         };
@@ -253,9 +254,11 @@ impl PageAllocator {
         gfp: Gfp,
         node: Option<u32>,
     ) -> Result<Pfn, AllocError> {
+        let only = gfp.contains(Gfp::THIS_NODE);
         self.find(op, order, gfp, node).map_err(|limit| {
             self.counts.failures.add(1);
-            let node = node.filter(|_| limit == Limit::Node || gfp.contains(Gfp::THIS_NODE));
+            let here = || self.cpus().node_of(self.cpus().current());
+            let node = node.filter(|_| limit == Limit::Node || only).or_else(|| only.then(here));
             AllocError { order, node, limit }
         })
     }
@@ -621,6 +624,9 @@ impl PageAllocator {
 
     /// Gives addresses back that were never committed, so that at least `keep` bytes of pages are left, and all that ever
     /// was committed. Memory of those given back is refused from now on. Does nothing with several zones.
+    ///
+    /// Those pages still count as free ones that are not committed, so watermarks keep nothing back from then on: the last page that there
+    /// is goes to whoever asks, and the next one is told that the system refused it.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]

@@ -488,14 +488,17 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point })
     }
-    /// Gives the addresses behind the first `bytes` bytes back to the system, but for the rest of the step that they are
-    /// committed by. What lies there cannot be committed from now on.
+    /// Gives the addresses behind the first `bytes` bytes back to the system, but for those that a commit may go ahead by. What lies there
+    /// cannot be committed from now on.
     ///
     /// # Safety
-    /// Nobody uses what lies there, nor commits any of it meanwhile.
+    /// Nobody uses what lies behind `bytes` bytes, nor asks for a commit of it, meanwhile or later; and nobody else cuts meanwhile.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
+        // A commit that runs beside this was asked for up to `bytes`, of which less was committed, or for what is committed by now: it goes
+        // ahead of either by no more than this.
+        let ahead = Self::MOST + Self::STEP;
         // SAFETY: passed on.
-        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP)) }
+        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
     /// Bytes of addresses reserved.
     pub fn reserved(&self) -> usize {
@@ -726,12 +729,13 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn all_that_is_left_behind_a_cut_can_be_committed() {
-        let reserved = Reserved::new(1 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
+        let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
         // SAFETY: it is alone in its region, and nobody uses it.
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        assert_eq!(reserved.reserved(), 3 * Reserved::STEP);
+        // And what a commit may go ahead by.
+        assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
     }
 }

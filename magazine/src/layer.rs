@@ -369,18 +369,18 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Where a round belongs.
+    /// Where a round belongs; nowhere if its node has no CPUs.
     #[inline(always)]
-    fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> &NodeClass<R, M> {
+    fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
-            return &self.nodes[0];
+            return self.nodes.first();
         }
         let node = supplier.node_of(round);
         planted!("a round goes to the node of the CPU that frees it" => let node = self.this_node());
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
-        &self.nodes[node as usize]
+        self.nodes.get(node as usize)
     }
 
     // ---- allocation ----
@@ -480,7 +480,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.home_of(supplier, round).fast_path.free(round) } {
+        if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_new(supplier, round);
         }
     }
@@ -489,7 +489,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.home_of(supplier, round).fast_path.free(round) } {
+        if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_slow(op, supplier, round);
         }
     }
@@ -507,7 +507,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!(op: Step::Full);
         let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
-        let node = &self.nodes[at as usize];
+        let Some(node) = self.nodes.get(at as usize) else {
+            self.free_bypass(op, supplier, round);
+            self.counts.paths.count(op);
+            return;
+        };
         if self.push_all(op, node, &[round.into_raw()]) {
             self.counts.around_frees.add(1);
         } else {
@@ -939,6 +943,18 @@ mod tests {
                 assert!([20, 21].into_iter().all(|n| none.free.borrow_mut().remove(&TestRound(n))));
             }
         }
+    }
+
+    /// A free of it was once a panic.
+    #[test]
+    fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
+        let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        on_cpu(0);
+        let rounds = [3, 4, 5].map(TestRound);
+        rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+        assert_eq!(layer.stats().in_magazines, 2);
+        assert_eq!(*supplier.free.borrow(), [TestRound(5)].into());
     }
 
     /// A layer that gets a number for one of its nodes only once kept that number.

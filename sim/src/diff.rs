@@ -30,8 +30,12 @@ pub struct Difference {
     pub percent: Option<f64>,
 }
 
-/// What names a row of a list, most telling first.
-const NAMES: [&str; 6] = ["name", "design", "workload", "cpus", "moment", "order"];
+/// What names a row of a list, most telling first; and rows that have other names: the best settings of a sweep for a work, what is free
+/// of a zone by order, and settings of a sweep.
+const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
+const OF_WORK: [&str; 2] = ["work", "cpus"];
+const OF_ZONE: [&str; 3] = ["moment", "zone", "order"];
+const OF_SETTING: [&str; 1] = ["setting"];
 
 impl Diff {
     /// Compares; what differs by at most `above` per cent is left out.
@@ -124,7 +128,13 @@ fn label(row: &Value, place: usize) -> String {
 
 /// What a row of a list is called.
 fn name(row: &Value) -> Option<String> {
-    let names = NAMES.iter().filter_map(|key| match row.get(key)? {
+    let keys: &[&str] = match row {
+        Value::Object(row) if row.contains_key("work") => &OF_WORK,
+        Value::Object(row) if row.contains_key("zone") => &OF_ZONE,
+        Value::Object(row) if NAMES.iter().any(|key| row.contains_key(*key)) => &NAMES,
+        _ => &OF_SETTING,
+    };
+    let names = keys.iter().filter_map(|key| match row.get(key)? {
         Value::String(name) => Some(name.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
@@ -155,6 +165,30 @@ mod tests {
         assert_eq!((diff.compared, diff.only_a.len()), (6, 0));
         assert_eq!(Diff::new(&a, &b, 20.0).differ.len(), 2);
         assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
+    }
+
+    /// An order was once a part of the name, and rows of sweeps and callers had none.
+    #[test]
+    fn a_row_is_matched_by_what_names_it_and_by_nothing_else() {
+        let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];
+        for [a, b] in [
+            rows([json!({ "setting": "m=1", "score": 3 }), json!({ "setting": "m=2", "score": 2 })]),
+            rows([
+                json!({ "work": "bursts", "cpus": 4, "setting": "m=1" }),
+                json!({ "work": "pairs", "cpus": 4, "setting": "m=2" }),
+            ]),
+            rows([
+                json!({ "zone": "Normal", "order": 3, "free": 1 }),
+                json!({ "zone": "Normal", "order": 4, "free": 2 }),
+            ]),
+            rows([json!({ "cache": "dentry", "n": 1 }), json!({ "cache": "inode", "n": 2 })]),
+            rows([json!({ "call_site": "a+0x1", "n": 1 }), json!({ "call_site": "b+0x1", "n": 2 })]),
+        ] {
+            assert_eq!(Diff::new(&a, &b, 0.0).differ, []);
+        }
+        let of_order = |order: u8| json!([{ "name": "x", "order": 0 }, { "name": "dentry", "order": order }]);
+        let diff = Diff::new(&of_order(1), &of_order(2), 0.0);
+        assert_eq!(diff.differ.iter().map(|d| d.at.as_str()).collect::<Vec<_>>(), ["dentry.order"]);
     }
 
     #[test]

@@ -239,6 +239,7 @@ fn attributes(text: &str) -> anyhow::Result<Vec<KernelRow>> {
         header.iter().position(|c| *c == name).with_context(|| format!("line 1: expected a column {name}"))
     };
     let (stride, order, objects) = (column("slab_size")?, column("order")?, column("objs_per_slab")?);
+    let link = header.iter().position(|c| *c == "link");
     let mut rows = vec![];
     for (i, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -248,8 +249,9 @@ fn attributes(text: &str) -> anyhow::Result<Vec<KernelRow>> {
                 format!("line {}: expected a number in column {}, found {field:?}", i + 2, header[at])
             })
         };
-        // Rows of aliases have no numbers of their own.
-        if fields.get(stride).is_none_or(|f| f.is_empty() || *f == "-") {
+        // Rows of aliases have no numbers of their own, or those of what they are another name of.
+        let at = |column: usize| fields.get(column).copied().filter(|field| !matches!(*field, "" | "-"));
+        if at(stride).is_none() || link.and_then(at).is_some() {
             continue;
         }
         rows.push(KernelRow {

@@ -269,13 +269,15 @@ impl ScaleReport {
         let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
                        lists_contended,zone_contended,slabs,container\n"
             .to_owned();
+        // Names of workloads may be paths.
+        let plain = |name: &str| name.replace([',', '"', '\n'], "_");
         for curve in &self.curves {
             for at in &curve.points {
                 let _ = writeln!(
                     csv,
                     "{},{},{},{},{},{:.0},{:.3},{:.4},{:.4},{},{},{},{},{}",
-                    curve.workload,
-                    curve.design,
+                    plain(&curve.workload),
+                    plain(&curve.design),
                     at.cpus,
                     self.is_validated(at),
                     at.operations,

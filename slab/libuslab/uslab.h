@@ -6,7 +6,8 @@
  *
  * Sizes are in bytes, times in milliseconds. What may fail returns an `enum uslab_error`, or null and the error by a pointer, which may
  * be null; `errno` says something only where that is written. `uslab_error_text` has a sentence for each. Nothing prints, and nothing ends the
- * program but the free of what is no object in use: it says so on standard error, and aborts.
+ * program but the free of what is no object in use: it says so on standard error, and aborts. (At the very end of memory two calls may
+ * do so: a cache that is made while other threads take what is left, and a report, which is a text.)
  *
  * Threads: caches may be used by all threads at once, and an object be freed by another thread than it was allocated by. Not
  * `uslab_cache_destroy`: see there. Signal handlers should not allocate.

@@ -252,8 +252,8 @@ impl Subsystem {
     }
 
     /// Who holds objects, by call stack, and which of these no word of the process's memory leads to: see
-    /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. On Linux;
-    /// elsewhere all are unreachable. Beside other threads it is a guess.
+    /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. Where the system
+    /// does not tell what memory the process has (not Linux), all count as reachable. Beside other threads it is a guess.
     ///
     /// Cost: the process's memory is read. It allocates.
     #[cfg(not(any(loom, shuttle)))]
@@ -299,8 +299,9 @@ impl KmemCacheBuilder {
     /// The cache, in `subsystem`, which it keeps alive.
     ///
     /// # Errors
-    /// A bad name, an impossible geometry, or no memory for what checked frees need. No slab is made yet. A cache for whose
-    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
+    /// A bad name, an impossible geometry, [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a destructor, an account of
+    /// another subsystem, or no memory for what checked frees need. No slab is made yet. A cache for whose magazines there is
+    /// nothing left works without, and says so: [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }

@@ -12,7 +12,7 @@ use uslab_tests::workspace;
 const BOOK: &str = "slab/book/src";
 
 /// The most lines of the allocator itself.
-const MOST: usize = 18_010;
+const MOST: usize = 18_080;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row
@@ -24,7 +24,7 @@ const APART: [(&str, &str); 4] = [
     ("slab/src/handle", "slab/src/handle"),
 ];
 /// The most lines of what finds mistakes.
-const MOST_DEBUG: usize = 3_175;
+const MOST_DEBUG: usize = 3_245;
 /// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
 const OFF: usize = 100;
 
@@ -332,6 +332,9 @@ fn shipping_lines_are_few_and_as_many_as_architecture_says() {
         std::fs::write(&page, text).unwrap();
         wrong.clear();
     }
+    let most = format!("at most {},{:03} lines", MOST / 1000, MOST % 1000);
+    let rules = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
+    assert!(rules.contains(&most), "CONTRIBUTING.md: {most}");
     assert!(core <= MOST, "the allocator has {core} shipping lines, at most {MOST}: take some away");
     let debug = table["slab/src/debug"];
     assert!(

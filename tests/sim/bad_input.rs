@@ -148,9 +148,14 @@ fn a_line_that_never_ends() {
 
 #[test]
 fn values_that_cannot_be() {
+    // These once went on to where a kernel's free pages are rebuilt, and panicked there.
+    let locked = "  a-1 [000] .....  1.0: mm_page_alloc_zone_locked: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 percpu_refill=0\n";
+    let drained = "  a-1 [000] .....  1.0: mm_page_pcpu_drain: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0\n";
     let page = "  a-1 [000] .....  1.0: mm_page_alloc: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 gfp_flags=GFP\n";
     for (good, from, to, field, value) in [
         (page, "order=0", "order=11", "order", 11),
+        (locked, "order=0", "order=12", "order", 12),
+        (drained, "order=0", "order=12", "order", 12),
         (page, "pfn=0x28d19", "pfn=0xfffffffffffff", "pfn", 0xf_ffff_ffff_ffff),
         (page, "[000]", "[8192]", "cpu", 8192),
         (GOOD, "bytes_alloc=64", "bytes_alloc=0", "bytes_alloc", 0),

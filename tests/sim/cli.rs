@@ -656,6 +656,21 @@ fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
+/// Once it had objects of 8 bytes for the whole replay.
+#[test]
+fn a_cache_whose_first_event_is_a_free_has_the_size_of_its_allocations() {
+    let folder = Folder::new();
+    let line = |at: u32, event: &str| format!("    init-1 [000] ..... {at}.000000: {event}\n");
+    let alloc = "kmem_cache_alloc: call_site=f+0x9/0x9 ptr=ffff888001001000 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false";
+    let free = |at: &str| format!("kmem_cache_free: call_site=g+0x9/0x9 ptr=ffff888001{at} name=dentry");
+    let trace = [line(1, &free("000000")), line(2, alloc), line(3, &free("001000"))].concat();
+    let (_, out, err) = said(&uslab(&["replay", &folder.file("t.txt", &trace), "--json"]));
+    let report: Value = serde_json::from_str(&out).expect(&err);
+    let caches = report["caches"].as_array().unwrap();
+    let dentry = caches.iter().find(|cache| cache["name"] == "dentry").expect("its row");
+    assert_eq!(dentry["object_size"], 192, "{dentry}");
+}
+
 #[test]
 fn geometry_shows_layouts_and_compares_with_kernels() {
     let (code, out, _) = said(&uslab(&["geometry", "192", "--cpus", "4"]));
@@ -681,6 +696,15 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
     assert_eq!(code, Some(1), "a wrong CPU count does not match");
     assert!(!wrong["mismatches"].as_array().unwrap().is_empty());
     let folder = Folder::new();
+    // An alias may have the numbers of what it is a name of, and counts for nothing.
+    let row = |name: &str, link: &str| format!("{name}\t{link}\t192\t0\t21\n");
+    let header = "name\tlink\tslab_size\torder\tobjs_per_slab\n";
+    let aliases =
+        [header.to_owned(), row(":0000192", "-"), row("dentry", ":0000192"), row("filp", ":0000192")];
+    let attributes = folder.file("slab-attributes.tsv", aliases.concat());
+    let output = uslab(&["geometry", "--against", &attributes, "--cpus", "4", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["rows"], &report["matched"]), (&1.into(), &1.into()), "{report}");
     let damaged = folder.file("damaged", "slabinfo - version: 2.1\ndentry 1 2\n");
     refused(&["geometry", "--against", &damaged], &[&damaged, "line 2"]);
     let other = folder.file("other", "name\tsize\n");

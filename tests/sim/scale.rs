@@ -55,6 +55,23 @@ fn text_and_csv_show_the_points_and_say_what_is_simulated_only() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
+/// Its own table was once none of the kind that it writes, and a comma in a trace's name was a column more.
+#[test]
+fn a_table_is_written_in_place_of_the_last_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (trace, table) = (at("a,b.trace.zst"), at("curves.csv"));
+    std::fs::copy(workspace().join("sim/data/files-6.1.trace.zst"), &trace).expect("a trace");
+    for _ in 0..2 {
+        let args = ["scale", "--trace", &trace, "--cpus", "1", "--csv", &table];
+        let (code, _, error) = said(&uslab(&args));
+        assert_eq!(code, Some(0), "{error}");
+    }
+    let table = std::fs::read_to_string(table).expect("a table");
+    let columns: Vec<_> = table.lines().map(|line| line.split(',').count()).collect();
+    assert!(columns.len() > 1 && columns.iter().all(|count| *count == columns[0]), "{table}");
+}
+
 #[test]
 fn a_profile_that_was_measured_here_is_one() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -284,6 +284,10 @@ fn runs_of_three_shares_are_those_of_the_whole() {
     };
     refused(&[a, c], "share 1/3 of stress is missing");
     refused(&[a, b, c, b], "share 1/3 is there twice");
+    // Without a share the file has all.
+    let all = file("all");
+    runs("10000", &["--rows", &all]);
+    assert!(merge(&[&all]).1.unwrap()["runs"].as_array().unwrap().len() == 5);
     let other = file("other");
     runs("10000", &["--shard", "1/3", "--rows", &other]);
     refused(&[a, &other, c], "expected shares of one run and one build");

@@ -106,7 +106,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "an owner of pages, which it lends by address only" => YES YES: buddy::PageBlock<'static>;
 
         // --- uslab
-        "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
+        "numbers, names and settings" => YES YES: uslab::process::OwnThread, Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
             CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, DrainInfo, info::Row, SlabInfo,
             info::ParseError, KmallocKind, Limit, size::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
             StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>,

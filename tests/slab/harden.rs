@@ -453,6 +453,22 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     pages.iter().for_each(|memory| bytes(*memory, 32 << 10).fill(1));
 }
 
+/// What nobody can touch was once looked at for what was written there.
+#[test]
+fn memory_of_no_bytes_is_not_watched() {
+    for rules in ["FZPU", "Z", "P", "U"] {
+        let (subsystem, heard) = debugged(Harden { zero_size: true, ..Harden::OFF }, rules);
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let nothing = malloc.alloc(layout(0), Gfp::ZERO).unwrap();
+        // SAFETY: allocated above; the second free is the error that is tested.
+        unsafe {
+            malloc.free(nothing);
+            malloc.free(nothing);
+        }
+        assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree], "{rules}");
+    }
+}
+
 /// Whether the kernel can read what lies there.
 #[cfg(target_os = "linux")]
 fn is_readable(memory: NonNull<u8>) -> bool {

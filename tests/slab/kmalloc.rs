@@ -8,6 +8,25 @@ use uslab::{AllocError, Block, Gfp, KmallocKind, KmemCache, Magazines, SizeClass
 use uslab_buddy::{Order, PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
+/// A free of what lies there was once a panic.
+#[test]
+fn memory_of_a_node_without_cpus_comes_and_goes() {
+    let mut config = config(2, 2, 0);
+    let nodes = vec![vec![(ZoneKind::Normal, 4096)]; 3];
+    config.pages = PageConfig::with_nodes(Cpus::simulated(2, 2).unwrap(), nodes);
+    let subsystem = Subsystem::new(config).unwrap();
+    let cache = KmemCache::builder("far", 200).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    for _ in 0..100 {
+        let far = cache.alloc_node(Gfp::THIS_NODE, 2).unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(far) };
+    }
+    cache.shrink();
+    cache.destroy().unwrap();
+    assert_eq!(subsystem.check().unwrap().objects, 0);
+}
+
 #[test]
 fn the_four_kinds_have_the_kernels_names() {
     let mut config = config(1, 1, 0);

@@ -1,10 +1,10 @@
 //! What reaches an object: memory of the program, large blocks, pages, and objects of caches that are not checked.
 
-use crate::common::subsystem;
+use crate::common::{config, subsystem};
 use crate::process::is_alone;
 use core::alloc::Layout;
 use std::ptr::NonNull;
-use uslab::{Gfp, KmemCache, Malloc, Subsystem};
+use uslab::{Config, Gfp, KmemCache, Malloc, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
@@ -82,6 +82,34 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
         malloc.free(block);
         objects.iter().for_each(|hidden| cache.free(NonNull::new(!hidden as *mut u8).unwrap()));
     }
+}
+
+/// Once those bytes were not looked into.
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
+    if !is_alone("leaks::what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object") {
+        return;
+    }
+    let subsystem =
+        Subsystem::new(Config { slab_debug: "FU".parse().unwrap(), ..config(1, 1, 64 << 20) }).unwrap();
+    let cache = KmemCache::builder("node", 200).build_in(&subsystem).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    std::hint::black_box(&WORDS);
+    for (word, hidden) in WORDS.iter().zip(&objects) {
+        let layout = |size| Layout::from_size_align(size, 8).unwrap();
+        let array = malloc.alloc(layout(72), Gfp::ZERO).unwrap();
+        // SAFETY: allocated above with this layout; it has ten words then.
+        let array = unsafe {
+            let array = malloc.realloc_sized(array, layout(72), 80, Gfp::KERNEL).unwrap();
+            array.cast::<usize>().add(9).write(!hidden);
+            array
+        };
+        word.store(array.addr().get(), Relaxed);
+    }
+    assert_eq!(unreachable(&subsystem), 0);
+    WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
 /// Once its list of samples led to each of them.

@@ -12,10 +12,14 @@ use tempfile::NamedTempFile;
 /// What a report is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// An object.
+    /// An object, or a list.
     Json,
     /// A line a value, names of the columns first.
     Csv,
+    /// A line a point of a curve.
+    Curves,
+    /// A line a number of a moment.
+    Series,
     /// A line a run of a sweep.
     Rows,
     /// The same in columns.
@@ -33,23 +37,26 @@ impl Form {
     fn option(self) -> &'static str {
         match self {
             Self::Json => "--json",
-            Self::Csv | Self::Rows => "--csv",
+            Self::Csv | Self::Curves | Self::Rows => "--csv",
+            Self::Series => "--series",
             Self::Parquet => "--parquet",
             Self::Html => "--html",
             Self::Svg => "--svg",
             Self::Operations => "OUT",
         }
     }
-    /// What every report of that form begins with, and what to call a file that does not.
-    fn mark(self) -> (&'static [u8], &'static str) {
+    /// What every report of that form begins with, one of these, and what to call a file that does not.
+    fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Self::Json => (b"{", "no JSON object"),
-            Self::Csv => (b"part,", "no table of the lab"),
-            Self::Rows => (b"item,", "no table of a sweep"),
-            Self::Parquet => (b"PAR1", "no Parquet"),
-            Self::Html => (b"<!DOCTYPE html>", "no page"),
-            Self::Svg => (b"<svg", "no picture"),
-            Self::Operations => (b"uslabops", "no converted trace"),
+            Self::Json => (&["{", "["], "no JSON"),
+            Self::Csv => (&["part,"], "no table of the lab"),
+            Self::Curves => (&["workload,"], "no table of `uslab scale`"),
+            Self::Series => (&["operation,"], "no series of a replay"),
+            Self::Rows => (&["item,"], "no table of a sweep"),
+            Self::Parquet => (&["PAR1"], "no Parquet"),
+            Self::Html => (&["<!DOCTYPE html>"], "no page"),
+            Self::Svg => (&["<svg"], "no picture"),
+            Self::Operations => (&["uslabops"], "no converted trace"),
         }
     }
 }
@@ -104,10 +111,10 @@ impl Place {
             return Ok(Self { form, target: Target::Stream(path.to_owned()), id });
         }
         if let Ok(file) = File::open(path) {
-            let (mark, other) = form.mark();
-            let mut first = Vec::new();
-            file.take(mark.len() as u64).read_to_end(&mut first).with_context(|| shown.clone())?;
-            if !first.is_empty() && first != mark {
+            let (marks, other) = form.marks();
+            let (mut first, most) = (Vec::new(), marks.iter().map(|mark| mark.len()).max().unwrap_or(0));
+            file.take(most as u64).read_to_end(&mut first).with_context(|| shown.clone())?;
+            if !first.is_empty() && !marks.iter().any(|mark| first.starts_with(mark.as_bytes())) {
                 bail!("{shown}: the file exists and holds {other}; it is not overwritten");
             }
         }
@@ -261,7 +268,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
-        assert!(Place::open(Form::Json, &trace).unwrap_err().to_string().contains("holds no JSON object"));
+        assert!(Place::open(Form::Json, &trace).unwrap_err().to_string().contains("holds no JSON"));
         assert!(Place::open(Form::Json, folder.path()).unwrap_err().to_string().contains("is a directory"));
         let report = folder.path().join("report.json");
         for seed in [1, 2] {

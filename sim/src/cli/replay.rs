@@ -193,7 +193,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         if args.predict && specs.len() != 2 {
             bail!("--predict: expected two designs, got {}", specs.len());
         }
-        let csv = args.series.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
+        let csv = args.series.as_deref().map(|path| Place::open(Form::Series, path)).transpose()?;
         Place::apart([&json, &csv])?;
         let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
         let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));

@@ -96,7 +96,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     let profile = scale::profile(&args.profile)?;
     let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
     let (csv, svg, html) =
-        (open(Form::Csv, &args.csv)?, open(Form::Svg, &args.svg)?, open(Form::Html, &args.html)?);
+        (open(Form::Curves, &args.csv)?, open(Form::Svg, &args.svg)?, open(Form::Html, &args.html)?);
     Place::apart([&json, &csv, &svg, &html])?;
     let to_stdout = [&json, &csv, &svg, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();

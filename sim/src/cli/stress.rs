@@ -158,7 +158,8 @@ fn run_stresses(
     options: &stress::Options,
     json: Option<Place>,
 ) -> anyhow::Result<Outcome> {
-    let shard = Shard::asked(args.shard).map_err(anyhow::Error::msg)?;
+    let asked = Shard::asked(args.shard).map_err(anyhow::Error::msg)?;
+    let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE));
     let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
     let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
     let outcome = told_of_runs(&runs, json)?;

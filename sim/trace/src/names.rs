@@ -95,6 +95,8 @@ pub(super) struct Names {
     /// slabinfo's only cache of a size, by size; `None` where there are several.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
+    /// What allocations say of the size of a cache, of which the first event may be a free.
+    traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
     taught: u64,
@@ -118,6 +120,15 @@ impl Names {
                 .and_modify(|only| *only = None)
                 .or_insert_with(|| Some(row.name.clone()));
         }
+        let mut traced_sizes = FxHashMap::default();
+        for number in 0..shapes.len() as u32 {
+            let shape = shapes.get(number);
+            if shape.via == Via::Cache
+                && let Some(name) = shape.named.or(shapes.learned(number))
+            {
+                traced_sizes.entry(name).or_insert(shape.bytes_alloc);
+            }
+        }
         let buckets = match slabinfo {
             Some(info) => info.rows.iter().any(|row| row.name.starts_with("msg_msg-")),
             // Without tables: allocation profiling's wrappers came one release before the buckets.
@@ -133,6 +144,7 @@ impl Names {
             numbers: HashMap::default(),
             by_size,
             slabinfo_sizes: rows.iter().map(|row| (row.name.clone(), size(row))).collect(),
+            traced_sizes,
             page_size,
             buckets,
             taught: 0,
@@ -199,7 +211,7 @@ impl Names {
         }
         let name = self.strings.caches.text(symbol).into_owned();
         let kind = if name.contains("kmalloc-") { CacheKind::Kmalloc } else { CacheKind::Named };
-        let cache = self.cache(name, kind, 0);
+        let cache = self.cache(name, kind, self.traced_sizes.get(&symbol).copied().unwrap_or(0));
         self.by_symbol[symbol.0 as usize] = Some(cache);
         cache
     }

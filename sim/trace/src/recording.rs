@@ -420,6 +420,14 @@ impl Pass {
             migratetype: 0,
             usage: PageUse::Other as u8,
         };
+        if let EventKind::PageAlloc { order, .. }
+        | EventKind::PageFree { order, .. }
+        | EventKind::ZoneLocked { order, .. }
+        | EventKind::PcpuDrain { order, .. }
+        | EventKind::ExtFrag { order, .. } = event.kind
+        {
+            self.possible("order", order.into(), 0, |size| size.max_order().into(), line);
+        }
         match event.kind {
             EventKind::Alloc { ptr: Ptr(0), .. } => {
                 self.counts.alloc_failed += 1;
@@ -432,12 +440,10 @@ impl Pass {
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {
-                self.possible("order", order.into(), 0, |size| size.max_order().into(), line);
                 self.vote.pages(event.cpu, pfn, order, migratetype == MOVABLE);
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageAlloc, order, migratetype, ..record })
             }
             EventKind::PageFree { pfn, order } => {
-                self.possible("order", order.into(), 0, |size| size.max_order().into(), line);
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageFree, order, ..record })
             }
             EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),

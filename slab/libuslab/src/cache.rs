@@ -182,6 +182,8 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     if options.shrinker_count.is_some() != options.shrinker_scan.is_some() {
         return Err(Code::BadOptions);
     }
+    // A cache is made of several small things, of which none may be refused from here on.
+    Vec::<u8>::new().try_reserve_exact(MADE_OF).map_err(|_| Code::NoMemory)?;
     let callbacks = Callbacks::new(Functions {
         user: options.user,
         ctor: options.ctor,
@@ -203,6 +205,9 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     let shrinker = options.shrinker_scan.map(|_| cache.register_shrinker(callbacks.clone()));
     Ok(UslabCache { cache, shrinker, callbacks })
 }
+
+/// Bytes of memory that a cache is made of, and more.
+const MADE_OF: usize = 16 << 10;
 
 /// # Safety
 /// `options` has as many bytes as its first word says; its name ends in a NUL; its functions may be called from any thread, with its

@@ -53,7 +53,7 @@ impl Form {
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
         }
-        let found = symbol(libc::RTLD_DEFAULT, self.name);
+        let found = find_symbol(libc::RTLD_DEFAULT, self.name).unwrap_or_else(|| std::process::abort());
         // Relaxed: as above.
         self.found.store(found.as_ptr(), Relaxed);
         // Not by a function of these names: its address would be the program's.
@@ -61,9 +61,16 @@ impl Form {
         self.ours.store(library(found.as_ptr()) == library(here), Relaxed);
         found
     }
-    /// The one behind this library's.
+    /// The one behind this library's: of C++'s library, also of one that came by `dlopen` for a part of the program only.
     fn next(&self) -> NonNull<c_void> {
-        symbol(libc::RTLD_NEXT, self.name)
+        let next = find_symbol(libc::RTLD_NEXT, self.name);
+        let of_library = |name: &&CStr| {
+            // SAFETY: the name ends in a NUL; nothing is loaded.
+            let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            NonNull::new(library).and_then(|library| find_symbol(library.as_ptr(), self.name))
+        };
+        let libraries = || [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
+        next.or_else(|| libraries().iter().find_map(of_library)).unwrap_or_else(|| std::process::abort())
     }
 }
 
@@ -75,10 +82,9 @@ pub(crate) fn find() {
 }
 
 /// This library has all of these; what is behind it is only asked for by who has C++'s.
-fn symbol(within: *mut c_void, name: &CStr) -> NonNull<c_void> {
+fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
-    let symbol = unsafe { libc::dlsym(within, name.as_ptr()) };
-    NonNull::new(symbol).unwrap_or_else(|| std::process::abort())
+    NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
 /// Where the library begins that an address lies in.

@@ -13,6 +13,7 @@
 //!   whoever started the program ignores, is left alone. So it is set up before `main`, and never again.
 //! * The thread takes no signals, so that no handler of the program runs on it.
 //! * A file is replaced at once: who reads it finds a whole dump. A link, a pipe or a device is written to.
+//! * The process ends with the last thread of the program: this one looks for that once a second.
 //! * The child of a fork has no such thread; there the signal does nothing, until another program is started in it.
 
 use core::ffi::{c_int, c_uint};
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
+use uslab::process::{OwnThread, are_alone};
 
 /// Runs when the library is loaded: after the C library is ready, and before `main`.
 #[used]
@@ -111,14 +113,23 @@ fn start(dump: Dump) -> Result<()> {
 }
 
 fn run(dump: Dump) {
+    let _own = OwnThread::begin();
     let mut number = 1_u64;
     loop {
-        // SAFETY: made before this thread.
-        if unsafe { libc::sem_wait(wanted()) } == 0 {
+        // SAFETY: the semaphore was made before this thread; a clock that is not told is long over.
+        let woken = unsafe {
+            let mut until = core::mem::zeroed::<libc::timespec>();
+            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
+            until.tv_sec += 1;
+            libc::sem_timedwait(wanted(), &raw const until)
+        };
+        if woken == 0 {
             if let Err(error) = write(&file(dump.file, number)) {
                 say(dump.file, &error);
             }
             number += 1;
+        } else if are_alone() {
+            return;
         }
     }
 }

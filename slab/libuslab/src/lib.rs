@@ -178,8 +178,8 @@ fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
     // SAFETY: passed on.
     unsafe {
-        // Where frees are checked this misses.
-        if !Uslab.free_fast(memory.cast()) && has_size(memory, size, align) {
+        // Where frees are checked this misses. No memory is aligned to less.
+        if !Uslab.free_fast(memory.cast()) && has_size(memory, size, align.max(MAX_ALIGN)) {
             free_slow(memory);
         }
     }

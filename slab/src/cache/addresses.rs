@@ -44,10 +44,12 @@ impl Core {
     pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
         self.give_up_addresses(None);
         told(self.memory.pages.reserved_bytes() / PAGE_SIZE);
-        // SAFETY: passed on; no slab can begin behind these pages.
+        // SAFETY: passed on; no slab can begin behind these pages. One at a time under the lock: what another one gave up may be somebody's.
         unsafe {
-            let pages = self.memory.give_up_beside();
-            if let Some(tags) = &self.tags.lock().0 {
+            let pages = self.memory.pages.give_up_frames();
+            let tags = self.tags.lock();
+            self.memory.give_up_beside(pages);
+            if let Some(tags) = &tags.0 {
                 tags.cut(pages);
             }
         }

@@ -262,8 +262,11 @@ impl Cache {
         let track = |deed| record.and_then(|record| record.track(deed));
         let Watch { size, left, right, .. } = debugged.watch;
         let padding = damage.is_some_and(|damage| damage.part == Part::Padding);
-        // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
-        let bytes = unsafe { Bytes::of(object, left, size, right) };
+        let bytes = match self.config.no_access {
+            true => Bytes::NONE,
+            // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
+            false => unsafe { Bytes::of(object, left, size, right) },
+        };
         show(Some(&ObjectReport {
             damage,
             slab: memory.pages.address(place.slab).addr().get(),
@@ -331,13 +334,8 @@ impl Cache {
         found
     }
 
-    /// What there is to say `of` each object in use, if frees are checked: where it is, how many bytes are its user's, who did the deed.
-    /// `of` allocates nothing, and takes no lock.
-    pub(crate) fn in_use<T>(
-        &self,
-        deed: Deed,
-        of: impl Fn(NonNull<u8>, usize, Option<Track>) -> T,
-    ) -> Vec<T> {
+    /// What there is to say `of` each object in use, if frees are checked. `of` allocates nothing, and takes no lock.
+    pub(crate) fn in_use<T>(&self, deed: Deed, of: impl Fn(InUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
         self.of_slabs(
@@ -348,8 +346,12 @@ impl Cache {
                     let Object(object) = self.object(place);
                     if checked.tags.is_out(object, checked.tag) {
                         let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
-                        let track = record.and_then(|record| record.track(deed));
-                        put(of(object, self.used_bytes(record), track));
+                        put(of(InUse {
+                            object,
+                            asked: self.used_bytes(record),
+                            usable: self.usable_bytes(place),
+                            track: record.and_then(|record| record.track(deed)),
+                        }));
                     }
                 }
             },
@@ -358,9 +360,21 @@ impl Cache {
 
     fn traces(&self, deed: Deed) -> Traces {
         let size = self.geometry().object_size();
-        let in_use = self.in_use(deed, |_, used, track| Some((track?, size.saturating_sub(used) as u64)));
+        let in_use =
+            self.in_use(deed, |object| Some((object.track?, size.saturating_sub(object.asked) as u64)));
         Traces::of(in_use.into_iter().flatten())
     }
+}
+
+/// An object in use.
+pub(crate) struct InUse {
+    pub(crate) object: NonNull<u8>,
+    /// Bytes that it was asked for with,
+    pub(crate) asked: usize,
+    /// and those that its user may use.
+    pub(crate) usable: usize,
+    /// Who did the deed that was asked for.
+    pub(crate) track: Option<Track>,
 }
 
 /// All slabs of a cache stay listed while this lives.

@@ -230,7 +230,8 @@ impl KmemCacheBuilder {
         self
     }
     /// Fills each object with zeros when it is freed, so that no memory of the cache has what a user left: Linux's `init_on_free`, for one
-    /// cache. Objects of a cache with a constructor or a destructor stay constructed; those have a [reset](crate::ObjectCacheBuilder::reset).
+    /// cache. With a constructor or a destructor it is an error, [`CacheError::ZeroOnFree`]: such objects stay constructed, and have a
+    /// [reset](crate::ObjectCacheBuilder::reset).
     ///
     /// Cost: frees leave the inlined path, some nanoseconds each, and write the object.
     #[doc(alias = "init_on_free")]
@@ -323,7 +324,11 @@ impl KmemCacheBuilder {
             return Err(CacheError::Account);
         }
         let mut harden = self.harden.unwrap_or(core.harden);
-        let asked = self.debug | core.slab_debug.of(&self.name);
+        let mut asked = self.debug | core.slab_debug.of(&self.name);
+        if self.no_access {
+            // Of addresses without memory there is nothing to watch.
+            asked -= SlabDebug::RED_ZONE | SlabDebug::POISON;
+        }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
         let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
         #[cfg(any(loom, shuttle))]

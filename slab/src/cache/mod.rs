@@ -37,7 +37,7 @@ mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
 #[cfg(not(any(loom, shuttle)))]
-mod debugged;
+pub(crate) mod debugged;
 #[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;
 mod free;

@@ -45,18 +45,16 @@ impl SlabMemory {
     pub(crate) fn reserved_beside(&self) -> usize {
         self.frames().reserved() + self.side.reserved() + self.classes.reserved()
     }
-    /// Gives back what describes pages that were [given up](PageAllocator::give_up_addresses). Returns how many are left.
+    /// Gives back what describes pages from `pages` on.
     ///
     /// # Safety
-    /// As [`PageAllocator::give_up_frames`].
+    /// Their frames were [given up](PageAllocator::give_up_frames), and nobody else does this meanwhile.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn give_up_beside(&self) -> usize {
-        // SAFETY: passed on; no slab can begin behind these pages.
+    pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
+        // SAFETY: no slab can begin behind these pages.
         unsafe {
-            let pages = self.pages.give_up_frames();
             self.side.cut(pages);
             self.classes.cut(pages);
-            pages
         }
     }
 

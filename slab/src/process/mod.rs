@@ -21,6 +21,10 @@ pub mod global_alloc;
 #[cfg(not(any(loom, shuttle)))]
 pub mod options;
 
+#[cfg(not(any(loom, shuttle)))]
+#[doc(hidden)]
+pub use crate::reclaim::reaper::{OwnThread, are_alone};
+
 /// The numbers of the heaps that the process has, as far as they have started: `objects`, those of caches in the global subsystem, and
 /// `malloc`, those of [`Uslab`]. Starts neither. Allocates.
 #[cfg(not(any(loom, shuttle)))]

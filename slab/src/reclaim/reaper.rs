@@ -22,6 +22,8 @@
 mod background;
 
 pub(crate) use background::{Background, Reap};
+#[doc(hidden)]
+pub use background::{OwnThread, are_alone};
 pub use background::{ReaperInfo, ReaperThread, START_BYTES};
 
 use crate::reclaim::pressure::{self, MemoryGroup, Psi, Watched};

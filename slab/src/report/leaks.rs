@@ -7,6 +7,7 @@
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
+use crate::cache::debugged::InUse;
 use crate::debug::stacks::CallStack;
 use crate::debug::tracks::Deed;
 use core::fmt;
@@ -81,7 +82,8 @@ impl fmt::Display for Holders {
 struct Object {
     /// Where it begins, its bits turned over: the list of these is in memory that is walked, and reaches nothing.
     hidden: usize,
-    bytes: usize,
+    asked: usize,
+    usable: usize,
     cache: usize,
     stack: CallStack,
     reached: bool,
@@ -106,7 +108,7 @@ impl Walk {
     fn see(&mut self, word: usize) {
         let at = self.objects.partition_point(|object| object.start() > word);
         if let Some(object) = self.objects.get_mut(at)
-            && word - object.start() < object.bytes.max(1)
+            && word - object.start() < object.usable.max(1)
             && !core::mem::replace(&mut object.reached, true)
         {
             self.open.push(at);
@@ -128,7 +130,7 @@ impl Walk {
     fn finish(&mut self) {
         while let Some(at) = self.open.pop() {
             let start = self.objects[at].start();
-            self.see_range(start..start + self.objects[at].bytes / size_of::<usize>() * size_of::<usize>());
+            self.see_range(start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>());
         }
     }
 }
@@ -148,16 +150,20 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory.
-fn writable() -> Vec<Range<usize>> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+/// The process's private writable memory; `None` where the system does not tell.
+fn writable() -> Option<Vec<Range<usize>>> {
+    let maps = fs::read("/proc/self/maps").ok()?;
+    // Names of files may be anything.
+    let maps = String::from_utf8_lossy(&maps);
     let range = |line: &str| {
         let (addresses, rest) = line.split_once(' ')?;
         let (start, end) = addresses.split_once('-')?;
         let address = |text| usize::from_str_radix(text, 16).ok();
-        rest.starts_with("rw-p").then_some(address(start)?..address(end)?)
+        // Stacks and heaps may be executable, too.
+        let is_private = rest.starts_with("rw") && rest.as_bytes().get(3) == Some(&b'p');
+        is_private.then_some(address(start)?..address(end)?)
     };
-    maps.lines().filter_map(range).collect()
+    Some(maps.lines().filter_map(range).collect())
 }
 
 impl Core {
@@ -165,9 +171,9 @@ impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
         let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {
-            of.in_use(Deed::Alloc, |object, bytes, track| {
+            of.in_use(Deed::Alloc, |InUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
-                Object { hidden: !object.addr().get(), bytes, cache, stack, reached: false }
+                Object { hidden: !object.addr().get(), asked, usable, cache, stack, reached: false }
             })
         };
         let mut objects: Vec<_> = caches.iter().enumerate().flat_map(of_cache).collect();
@@ -178,7 +184,12 @@ impl Core {
         let pages = &self.memory.pages;
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
-        for range in writable() {
+        let ranges = writable().unwrap_or_else(|| {
+            // What is not known is no leak.
+            walk.objects.iter_mut().for_each(|object| object.reached = true);
+            Vec::new()
+        });
+        for range in ranges {
             // Of the pages blocks in use are roots, but for the slabs of which objects are known: they are looked into when they are reached.
             walk.see_range(range.start..range.end.min(first).max(range.start));
             walk.see_range(range.start.max(end).min(range.end)..range.end);
@@ -212,7 +223,7 @@ impl Walk {
                 stack,
             });
             holder.objects += 1;
-            holder.bytes += object.bytes as u64;
+            holder.bytes += object.asked as u64;
             holder.unreachable += u64::from(!object.reached);
         }
         let mut holders: Vec<_> = holders.into_values().collect();

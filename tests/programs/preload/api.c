@@ -209,6 +209,10 @@ int main(int argc, char **argv) {
         puts("still here");
         return 0;
     }
+    void (*freed)(void *, size_t, size_t) = (void (*)(void *, size_t, size_t))dlsym(RTLD_DEFAULT, "free_aligned_sized");
+    CHECK(freed);
+    for (size_t align = 1; align <= 256; align *= 2)
+        for (size_t size = align; size <= 4 * align; size += align) freed(keep(aligned_alloc(align, size)), align, size);
     const char *(*version)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT, "uslab_version");
     CHECK(version);
     sizes(); too_much(); alignments(); reallocations(); numbers(); threads(); forks();

@@ -57,6 +57,26 @@ fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
     assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
 }
 
+/// Once it aborted: C++'s library is not among those that are looked through behind this one.
+#[test]
+fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
+    let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [library, opens] = ["extension.so", "opens"].map(|name| dir.path().join(name));
+    let source = workspace().join("tests/programs/preload/extension.cpp");
+    let built = |compiler: &Path, flags: &[&str], out: &Path| {
+        let mut compiler = Command::new(compiler);
+        assert!(compiler.args(flags).arg("-o").arg(out).arg(&source).status().unwrap().success());
+    };
+    built(&cxx, &["-std=c++17", "-w", "-shared", "-fPIC", "-DLIBRARY"], &library);
+    built(&cc, &["-x", "c", "-w"], &opens);
+    for options in ["check=0", "check=1"] {
+        let output = preloaded(Command::new(&opens).arg(&library), options);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out == "3 refused\n", "{options}: {:?} {out}{err}", output.status);
+    }
+}
+
 /// Both libraries, with what belongs to them, as `make install` puts them; `None` where there is no `make` or no `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);

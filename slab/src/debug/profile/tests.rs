@@ -234,8 +234,11 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
             let subsystem = Subsystem::new(Config { check_frees: check, ..Config::new(pages) }).unwrap();
             let malloc = Malloc::new(&subsystem).unwrap();
             let cache = KmemCache::builder("raw", 96).build_in(&subsystem).unwrap();
-            let typed =
-                ObjectCache::builder("typed").ctor(|| 0_u64).reset(|n| *n = 0).build_in(&subsystem).unwrap();
+            let typed = ObjectCache::builder("typed")
+                .ctor(|| [0_u64; 8])
+                .reset(|n| n[0] = 0)
+                .build_in(&subsystem)
+                .unwrap();
             // What lies on stacks from before, and is held over the start, is of no profile.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
             subsystem.core().start_profile_with(1, None, own).unwrap();

@@ -16,8 +16,8 @@
 //!   destructors of thread-locals.
 //! * A free wakes it by an unpark: a word and a futex, no lock and no memory.
 //! * It holds the subsystem only during an interval. The last user's drop wakes it, and it ends.
-//! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When this is the last one, it ends,
-//!   and the process with it.
+//! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When none is left but the library's own, they
+//!   end, and the process with them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -205,6 +205,7 @@ impl Background {
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, as all that other threads had.
         self.thread.store(core::ptr::null_mut(), Relaxed);
+        forget_other_threads();
         if self.state.load(Relaxed) != Off as u32 {
             self.state.store(Wanted as u32, Relaxed);
         }
@@ -233,6 +234,7 @@ impl Drop for Background {
 
 /// Ends intervals as long as there is a subsystem.
 fn run(weak: &Weak<dyn Reap>) {
+    let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
         let own = Box::into_raw(Box::new(current()));
         // Release: pairs with the Acquires of those who wake or drop it.
@@ -263,7 +265,7 @@ fn run(weak: &Weak<dyn Reap>) {
             drop(core);
             // Until somebody frees pages, waits at a limit, or drops the subsystem.
             let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
-            while !is_last_thread() && weak.upgrade().is_some_and(sleeps) {
+            while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LOOK);
             }
             if let Some(core) = weak.upgrade() {
@@ -271,7 +273,7 @@ fn run(weak: &Weak<dyn Reap>) {
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
-        if is_last_thread() {
+        if are_alone() {
             return;
         }
     }
@@ -283,8 +285,48 @@ fn wait(interval: Duration) {
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// Whether the main thread has ended and no other one is left but this.
-fn is_last_thread() -> bool {
+/// How many threads the library has for itself: a process ends with the last of its own threads, and these are none.
+#[cfg(not(shuttle))]
+static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread is one of them, as long as this lives.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct OwnThread(());
+
+impl OwnThread {
+    /// From now on.
+    pub fn begin() -> Self {
+        #[cfg(not(shuttle))]
+        OWN.fetch_add(1, Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for OwnThread {
+    fn drop(&mut self) {
+        // Relaxed, all of these: a number. In the child of a fork it may be 0 already.
+        #[cfg(not(shuttle))]
+        {
+            let mut own = OWN.load(Relaxed);
+            while own > 0
+                && let Err(now) = OWN.compare_exchange(own, own - 1, Relaxed, Relaxed)
+            {
+                own = now;
+            }
+        }
+    }
+}
+
+/// In the child of a fork there are none.
+fn forget_other_threads() {
+    #[cfg(not(shuttle))]
+    OWN.store(0, Relaxed);
+}
+
+/// Whether the main thread has ended and none is left but the library's own.
+#[doc(hidden)]
+pub fn are_alone() -> bool {
     #[cfg(all(target_os = "linux", not(shuttle)))]
     {
         use std::io::Read;
@@ -293,7 +335,8 @@ fn is_last_thread() -> bool {
         // `number (name) state ...`, the twentieth is how many threads; the name may have anything in it.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
-        fields.next() == Some("Z") && fields.nth(16) == Some("2")
+        let is_over = fields.next() == Some("Z");
+        is_over && fields.nth(16).and_then(|threads| threads.parse().ok()) == Some(1 + OWN.load(Relaxed))
     }
     #[cfg(not(all(target_os = "linux", not(shuttle))))]
     false
