@@ -599,7 +599,8 @@ impl PageAllocator {
         let charged = zone.charge(&self.shared, pages, self.cached_zones.len() > 1);
         let all = self.charge_zones(others, pages - charged);
         if !all {
-            zone.uncharge(charged);
+            // Others may have taken a part of it back here, which they had charged elsewhere.
+            self.uncharge((charged - zone.uncharge(charged)) as usize);
         }
         all
     }

@@ -129,8 +129,8 @@ fn label(row: &Value, place: usize) -> String {
 /// What a row of a list is called.
 fn name(row: &Value) -> Option<String> {
     let keys: &[&str] = match row {
-        Value::Object(row) if row.contains_key("work") => &OF_WORK,
-        Value::Object(row) if row.contains_key("zone") => &OF_ZONE,
+        Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &OF_WORK,
+        Value::Object(row) if row.get("zone").is_some_and(Value::is_string) => &OF_ZONE,
         Value::Object(row) if NAMES.iter().any(|key| row.contains_key(*key)) => &NAMES,
         _ => &OF_SETTING,
     };
@@ -182,6 +182,10 @@ mod tests {
                 json!({ "zone": "Normal", "order": 4, "free": 2 }),
             ]),
             rows([json!({ "cache": "dentry", "n": 1 }), json!({ "cache": "inode", "n": 2 })]),
+            rows([
+                json!({ "cpus": 2, "zone": { "contended": 1 } }),
+                json!({ "cpus": 4, "zone": { "contended": 2 } }),
+            ]),
             rows([json!({ "call_site": "a+0x1", "n": 1 }), json!({ "call_site": "b+0x1", "n": 2 })]),
         ] {
             assert_eq!(Diff::new(&a, &b, 0.0).differ, []);

@@ -48,7 +48,8 @@ impl Form {
     /// What every report of that form begins with, one of these, and what to call a file that does not.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Self::Json => (&["{", "["], "no JSON"),
+            // Settings and logs may begin with a bracket, too.
+            Self::Json => (&["{", "[\n", "[]"], "no JSON"),
             Self::Csv => (&["part,"], "no table of the lab"),
             Self::Curves => (&["workload,"], "no table of `uslab scale`"),
             Self::Series => (&["operation,"], "no series of a replay"),
@@ -269,6 +270,9 @@ mod tests {
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
         assert!(Place::open(Form::Json, &trace).unwrap_err().to_string().contains("holds no JSON"));
+        let settings = folder.path().join("settings.toml");
+        std::fs::write(&settings, "[package]\n").unwrap();
+        assert!(Place::open(Form::Json, &settings).unwrap_err().to_string().contains("holds no JSON"));
         assert!(Place::open(Form::Json, folder.path()).unwrap_err().to_string().contains("is a directory"));
         let report = folder.path().join("report.json");
         for seed in [1, 2] {

@@ -359,6 +359,9 @@ impl Cache {
     }
 
     fn traces(&self, deed: Deed) -> Traces {
+        if !self.debugged().is_some_and(|(_, debugged)| debugged.has_records()) {
+            return Traces::default();
+        }
         let size = self.geometry().object_size();
         let in_use =
             self.in_use(deed, |object| Some((object.track?, size.saturating_sub(object.asked) as u64)));

@@ -386,6 +386,7 @@ impl Node {
     }
 
     /// No slab leaves the lists from now on, nor can the cache be destroyed, until the same is said with `false`.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models validate nothing"))]
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
         // In the child of a fork nobody keeps them any more.

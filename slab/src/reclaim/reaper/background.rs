@@ -21,6 +21,8 @@
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+#[cfg(not(shuttle))]
+use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, catch_panic, planted};
@@ -205,7 +207,6 @@ impl Background {
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, as all that other threads had.
         self.thread.store(core::ptr::null_mut(), Relaxed);
-        forget_other_threads();
         if self.state.load(Relaxed) != Off as u32 {
             self.state.store(Wanted as u32, Relaxed);
         }
@@ -285,9 +286,25 @@ fn wait(interval: Duration) {
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// How many threads the library has for itself: a process ends with the last of its own threads, and these are none.
+/// How many threads the library has for itself in this process, by its number, which is in front: the child of a fork has none. A
+/// process ends with the last of its own threads, and these are none.
 #[cfg(not(shuttle))]
-static OWN: AtomicU32 = AtomicU32::new(0);
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// Changes how many there are.
+#[cfg(not(shuttle))]
+fn change_own(change: impl Fn(u32) -> u32) {
+    let process = u64::from(std::process::id()) << 32;
+    // Relaxed, here and where it is looked at: a number.
+    let mut now = OWN.load(Relaxed);
+    loop {
+        let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
+        match OWN.compare_exchange(now, process | u64::from(change(own)), Relaxed, Relaxed) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
 
 /// The calling thread is one of them, as long as this lives.
 #[doc(hidden)]
@@ -298,30 +315,16 @@ impl OwnThread {
     /// From now on.
     pub fn begin() -> Self {
         #[cfg(not(shuttle))]
-        OWN.fetch_add(1, Relaxed);
+        change_own(|own| own + 1);
         Self(())
     }
 }
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        // Relaxed, all of these: a number. In the child of a fork it may be 0 already.
         #[cfg(not(shuttle))]
-        {
-            let mut own = OWN.load(Relaxed);
-            while own > 0
-                && let Err(now) = OWN.compare_exchange(own, own - 1, Relaxed, Relaxed)
-            {
-                own = now;
-            }
-        }
+        change_own(|own| own.saturating_sub(1));
     }
-}
-
-/// In the child of a fork there are none.
-fn forget_other_threads() {
-    #[cfg(not(shuttle))]
-    OWN.store(0, Relaxed);
 }
 
 /// Whether the main thread has ended and none is left but the library's own.
@@ -330,13 +333,15 @@ pub fn are_alone() -> bool {
     #[cfg(all(target_os = "linux", not(shuttle)))]
     {
         use std::io::Read;
-        let mut text = [0; 512];
+        let (mut text, own) = ([0; 512], OWN.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
         // `number (name) state ...`, the twentieth is how many threads; the name may have anything in it.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
-        is_over && fields.nth(16).and_then(|threads| threads.parse().ok()) == Some(1 + OWN.load(Relaxed))
+        let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
+        // One that begins or ends meanwhile is among the threads or is not: the next look tells.
+        is_over && OWN.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(all(target_os = "linux", not(shuttle))))]
     false
