@@ -599,8 +599,11 @@ impl PageAllocator {
         let charged = zone.charge(&self.shared, pages, self.cached_zones.len() > 1);
         let all = self.charge_zones(others, pages - charged);
         if !all {
-            // Others may have taken a part of it back here, which they had charged elsewhere.
-            self.uncharge((charged - zone.uncharge(charged)) as usize);
+            let elsewhere = charged - zone.uncharge(charged);
+            if elsewhere > 0 {
+                // Others took a part of it back here, which they had charged there.
+                self.uncharge(elsewhere as usize);
+            }
         }
         all
     }
