@@ -455,6 +455,7 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
 
 /// What nobody can touch was once looked at for what was written there.
 #[test]
+#[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn memory_of_no_bytes_is_not_watched() {
     for rules in ["FZPU", "Z", "P", "U"] {
         let (subsystem, heard) = debugged(Harden { zero_size: true, ..Harden::OFF }, rules);

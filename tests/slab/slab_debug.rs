@@ -508,7 +508,7 @@ fn traces_and_leaks_are_told_beside_a_reaper() {
                 cache.shrink();
             }
         });
-        for _ in 0..300 {
+        for _ in 0..100 {
             let count = |traces: Traces| traces.0.iter().map(|trace| trace.count).sum::<u64>();
             assert!((3..=203).contains(&count(cache.alloc_traces())));
             assert!(count(cache.free_traces()) <= 203);
