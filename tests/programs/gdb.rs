@@ -125,8 +125,9 @@ fn a_core_of_the_server_is_read() {
 #[test]
 fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let mut command = Command::new(faulty_server());
+    // A core of little, with room for the names of functions, which are looked for in debug information where there is any.
     let mut server =
-        Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=32m").stderr(Stdio::piped()));
+        Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()));
     let mut client = server.client();
     let value = "v".repeat(100);
     client.say(&format!("SET key {value}"));
