@@ -488,8 +488,8 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point })
     }
-    /// Gives the addresses behind the first `bytes` bytes back to the system, but for those that a commit may go ahead by. What lies there
-    /// cannot be committed from now on.
+    /// Gives the addresses behind the first `bytes` bytes back to the system, but for those that a commit may go ahead by (1 MiB
+    /// and 64 KiB at most). What was given back cannot be committed from now on.
     ///
     /// # Safety
     /// Nobody uses what lies behind `bytes` bytes, nor asks for a commit of it, meanwhile or later; and nobody else cuts meanwhile.

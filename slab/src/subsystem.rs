@@ -253,7 +253,8 @@ impl Subsystem {
 
     /// Who holds objects, by call stack, and which of these no word of the process's memory leads to: see
     /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. Where the system
-    /// does not tell what memory the process has (not Linux), all count as reachable. Beside other threads it is a guess.
+    /// does not tell what memory the process has (not Linux), or refuses `process_vm_readv` (a sandbox), all count as reachable. Beside other threads
+    /// it is a guess.
     ///
     /// Cost: the process's memory is read. It allocates.
     #[cfg(not(any(loom, shuttle)))]

@@ -128,3 +128,35 @@ fn what_a_profile_knows_of_an_object_does_not_reach_it() {
     assert!(found >= OBJECTS as u64 * 5 / 8, "{found}");
     std::hint::black_box(objects);
 }
+
+/// Once all objects counted as lost where a sandbox keeps a process from reading memory through the kernel.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_read_is_no_leak() {
+    use nix::libc;
+    if !is_alone("leaks::what_cannot_be_read_is_no_leak") {
+        return;
+    }
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    #[cfg(not(uslab_heap))]
+    assert!(unreachable(&subsystem) >= OBJECTS as u64 * 5 / 8);
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_process_vm_readv as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the filter is alive; the test is alone in its process.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
+    };
+    assert_eq!(refused, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(unreachable(&subsystem), 0);
+    assert_eq!(subsystem.leaks().0[0].objects, OBJECTS as u64);
+    std::hint::black_box(objects);
+}

@@ -150,8 +150,12 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory; `None` where the system does not tell.
+/// The process's private writable memory; `None` where the system does not tell, or does not let it be read (emulators, sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
+    let (known, mut copy) = (usize::MAX, [0]);
+    if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {
+        return None;
+    }
     let maps = fs::read("/proc/self/maps").ok()?;
     // Names of files may be anything.
     let maps = String::from_utf8_lossy(&maps);

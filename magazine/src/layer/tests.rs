@@ -1,0 +1,407 @@
+use super::*;
+use crate::on_cpu;
+use crate::shadow::{TestSupplier, table};
+use crate::test_round::TestRound;
+
+/// Hands out rounds without end.
+struct Endless;
+impl Supplier<TestRound> for Endless {
+    fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
+        (1..=max).map(TestRound).for_each(put);
+        max
+    }
+    fn flush(&self, _: &Operation, rounds: impl Iterator<Item = TestRound>) {
+        rounds.for_each(drop);
+    }
+}
+
+#[test]
+fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
+    let cpus = Cpus::simulated(2, 2).unwrap();
+    on_cpu(0);
+    let region = 2 << 20;
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    let table = Arc::new(Table::new(cpus, region, memory).unwrap());
+    let shorts = [0, 1, u16::MAX];
+    for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
+        for (first_fill, depot_limit) in shorts.iter().flat_map(|a| [0, 1, u32::MAX].map(|b| (*a, b))) {
+            for config in [
+                Config { capacity, first_fill, stock, depot_limit },
+                Config::new(capacity, stock, depot_limit),
+            ] {
+                assert!(config.most_rounds(&cpus) < u64::MAX);
+                let layer: Layer<TestRound> = Layer::new(&table, config).unwrap();
+                let rounds: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
+                rounds.into_iter().for_each(|round| layer.free(&Endless, round));
+                layer.shrink();
+                layer.reap(&Endless);
+                layer.purge(&Endless);
+                let stats = layer.stats();
+                assert_eq!((stats.allocs, stats.in_magazines + stats.in_depot), (stats.frees, 0));
+            }
+        }
+    }
+}
+
+/// Once the classes of such a drain stayed closed, and what it had taken from other CPUs was lost.
+#[test]
+fn a_supplier_that_panics_leaves_no_class_closed() {
+    struct PanicsOnce<'a>(&'a TestSupplier, Counter);
+    impl Supplier<TestRound> for PanicsOnce<'_> {
+        fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
+            0
+        }
+        fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+            self.1.add(1);
+            assert!(self.1.get() > 1, "the first flush");
+            self.0.flush(op, rounds);
+        }
+    }
+    let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(0, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        layer.free(&supplier, TestRound(cpu as usize + 1));
+    }
+    let supplier = PanicsOnce(&supplier, Counter::new(0));
+    let panic = catch_panic(|| layer.drain(&supplier, 0..2)).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
+    assert_eq!(*supplier.0.free.borrow(), [TestRound(2)].into(), "the other CPU's round was given away");
+    assert_eq!(layer.stats().in_magazines, 0);
+    layer.free(&supplier, TestRound(3));
+    assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
+}
+
+/// Once the second node's class stayed closed, with what was taken of it.
+#[test]
+fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
+    struct Panics<'a>(&'a TestSupplier, Counter);
+    impl Supplier<TestRound> for Panics<'_> {
+        fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
+            0
+        }
+        fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+            self.1.add(1);
+            assert!(self.1.get() > 1, "the first flush");
+            self.0.flush(op, rounds);
+        }
+        fn node_of(&self, round: TestRound) -> u32 {
+            round.0 as u32 % 2
+        }
+    }
+    let (table, none) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 2));
+    let supplier = Panics(&none, Counter::new(0));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+    layer.join_sweeps(SweepGroup::new(0));
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        layer.free(&supplier, TestRound(cpu as usize + 2));
+    }
+    assert_eq!(layer.stats().in_magazines, 2);
+    table.sweep(0..2, Which::All, |_| true);
+    let op = &Operation::new();
+    let panic = catch_panic(|| layer.drain_swept(op, &supplier)).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
+    assert_eq!((layer.stats().in_magazines, none.free.borrow().len()), (0, 1));
+    layer.free(&supplier, TestRound(5));
+    assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
+}
+
+/// Once the class stayed closed for good in the child, and what was freed there lay on top of what was given away.
+#[test]
+fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
+    struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter);
+    impl Supplier<TestRound> for Forks<'_> {
+        fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
+            0
+        }
+        fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+            for round in rounds {
+                // The second one that it gives away, with others behind it in this stack and elsewhere.
+                self.2.add(1);
+                if self.2.get() == 2 {
+                    // SAFETY: this thread is the only one.
+                    unsafe { self.1.table.forget_other_threads() };
+                    self.1.free(self, TestRound(9));
+                }
+                self.0.flush(op, core::iter::once(round));
+            }
+        }
+        fn node_of(&self, round: TestRound) -> u32 {
+            round.0 as u32 % self.1.nodes.len() as u32
+        }
+    }
+    // Two nodes are two classes of one drain.
+    for nodes in [1, 2] {
+        let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        let supplier = Forks(&none, &layer, Counter::new(0));
+        for n in 1..9 {
+            on_cpu(n as u32 % 2);
+            layer.free(&supplier, TestRound(n));
+        }
+        assert_eq!(layer.stats().in_magazines, 8);
+        for _ in 0..2 {
+            layer.drain(&supplier, 0..2);
+            assert_eq!(*none.free.borrow(), [1, 2, 3, 4, 5, 6, 7, 8, 9].map(TestRound).into());
+            for n in [20, 21] {
+                on_cpu(n as u32 % 2);
+                layer.free(&supplier, TestRound(n));
+            }
+            assert_eq!(layer.stats().in_magazines, 2, "the classes are open again");
+            layer.drain(&supplier, 0..2);
+            assert!([20, 21].into_iter().all(|n| none.free.borrow_mut().remove(&TestRound(n))));
+        }
+    }
+}
+
+/// A free of it was once a panic.
+#[test]
+fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
+    let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+    on_cpu(0);
+    let rounds = [3, 4, 5].map(TestRound);
+    rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+    assert_eq!(layer.stats().in_magazines, 2);
+    assert_eq!(*supplier.free.borrow(), [TestRound(5)].into());
+}
+
+/// A layer that gets a number for one of its nodes only once kept that number.
+#[test]
+fn a_layer_that_is_refused_keeps_no_numbers() {
+    let cpus = Cpus::simulated(3, 3).unwrap();
+    // Rooms of 16 KiB, of which there are four.
+    let config = Config::new(64, 14, 0);
+    let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    let table = Arc::new(Table::new(cpus, region, memory).unwrap());
+    let first = Layer::<TestRound>::new(&table, config).unwrap();
+    assert!(Layer::<TestRound>::new(&table, config).is_none());
+    drop(first);
+    let numbers = || core::iter::from_fn(|| table.class(config.reach())).count();
+    assert!(Layer::<TestRound>::new(&table, config).is_some());
+    assert_eq!(numbers(), 4);
+}
+
+/// A new layer takes over the numbers of the one before: its counts begin at 0, and it never sees what the other one left.
+#[test]
+fn a_number_that_is_used_again_brings_no_round_and_no_count() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
+    let mut numbers = vec![];
+    for _ in 0..5 {
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(3, 1, 2)).unwrap();
+        let stats = layer.stats();
+        assert_eq!(stats, Stats { capacity: 3, aborts: stats.aborts, ..Stats::default() });
+        for cpu in 0..2 {
+            on_cpu(cpu);
+            let nobody = TestSupplier::new(0, 1);
+            assert_eq!(layer.alloc(&nobody), None, "a round of the layer before");
+            let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
+            held.into_iter().for_each(|round| layer.free(&supplier, round));
+        }
+        assert!(layer.stats().in_magazines > 0, "and it goes with rounds on its stacks");
+        *supplier.free.borrow_mut() = (1..=60).map(TestRound).collect();
+        numbers.push(layer.nodes[0].class().index);
+    }
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+}
+
+/// Many layers are drained, purged or reaped by one sweep of their table.
+#[test]
+fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
+    let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
+    let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
+    let op = &Operation::new();
+    let holds = |layer: &Layer<TestRound>| {
+        let stats = layer.stats();
+        (stats.in_magazines, stats.in_depot)
+    };
+    let fill = |layer: &Layer<TestRound>| {
+        let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+        assert_eq!(holds(layer), (6, 4));
+    };
+    on_cpu(0);
+    layers.iter().for_each(fill);
+    layers[0].join_sweeps(SweepGroup::new(0));
+    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
+    assert_eq!(layers[0].drain_swept(op, &supplier), 6);
+    assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
+    assert_eq!((layers[1].drain_swept(op, &supplier), holds(&layers[1])), (0, (6, 4)), "it is of no group");
+    fill(&layers[0]);
+    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    layers[0].purge_swept(op, &supplier);
+    assert_eq!(holds(&layers[0]), (0, 0));
+    layers[1].join_sweeps(SweepGroup::new(1));
+    let reap = || {
+        table.sweep(0..2, Which::Idle, |group| group == SweepGroup::new(1));
+        layers[1].reap_swept(&supplier)
+    };
+    assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
+    assert_eq!((holds(&layers[1]), supplier.free.borrow().len()), ((0, 0), 40));
+}
+
+#[test]
+fn what_a_depot_needs_no_more_is_room_for_others() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
+    let room = || {
+        let mut blocks = crate::depot::Blocks::default();
+        let free = core::iter::from_fn(|| table.block(&Operation::new()));
+        let count = free.map(|block| blocks.push(block)).count();
+        table.take_blocks(blocks);
+        count
+    };
+    let all = room();
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+    on_cpu(0);
+    let fill = || {
+        let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+        assert_eq!((layer.stats().in_depot, all - room()), (4, 2));
+    };
+    fill();
+    layer.purge(&supplier);
+    assert_eq!(room(), all);
+    fill();
+    drop(layer);
+    assert_eq!(room(), all);
+}
+
+#[test]
+fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+    on_cpu(0);
+    let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+    held.into_iter().for_each(|round| layer.free(&supplier, round));
+    layer.close();
+    let before = layer.stats();
+    assert_eq!((before.in_magazines, before.in_depot), (6, 4));
+    // Its stack, what the supplier has, one by one, and its depot, whose magazines it cannot put on a stack.
+    let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
+    let stats = layer.stats();
+    assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
+    assert_eq!(stats.allocs - before.allocs, 12);
+    assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
+    // Closed stacks keep their places until a drain has come.
+    layer.purge(&supplier);
+    got.into_iter().for_each(|round| layer.free(&supplier, round));
+    let after = layer.stats();
+    assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
+    assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
+}
+
+/// A magazine would be filled for one round.
+#[test]
+fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
+    let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+    let counts = || {
+        let stats = layer.stats();
+        (stats.fills, stats.flushes, stats.busy)
+    };
+    on_cpu(2);
+    assert!(layer.alloc(&supplier).is_some());
+    assert_eq!(counts(), (1, 0, 1), "a CPU without a region");
+    on_cpu(0);
+    layer.close();
+    assert!(layer.alloc(&supplier).is_some());
+    assert_eq!(counts(), (2, 0, 2), "a class that is closed");
+    assert_eq!(supplier.free.borrow().len(), 7);
+}
+
+#[test]
+fn rounds_go_home_and_those_of_other_nodes_are_counted() {
+    let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
+    assert!(
+        !layer.has_one_node()
+            && Layer::<TestRound>::on_one_node(&table, layer.config).unwrap().has_one_node()
+    );
+    on_cpu(0);
+    let [one, two] = [(); 2].map(|()| layer.alloc(&supplier).unwrap());
+    assert_eq!([supplier.node_of(one), supplier.node_of(two)], [0, 0]);
+    layer.free(&supplier, one);
+    assert_eq!(layer.stats().other_node_frees, 0);
+    on_cpu(1);
+    layer.free(&supplier, two);
+    assert_eq!(layer.stats().other_node_frees, 1);
+    assert_eq!(layer.alloc(&supplier).map(|round| supplier.node_of(round)), Some(1), "it went home");
+    // SAFETY: the layer lives.
+    assert_eq!(unsafe { layer.fast_path().alloc() }, None, "each operation asks for its node");
+}
+
+/// A cache looks elsewhere before it asks here, and is counted by the dearest that it did.
+#[test]
+fn an_operation_that_misses_is_counted_with_what_it_did_before() {
+    use crate::Path;
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+    on_cpu(0);
+    let paths = |pages, cpu| Paths { pages, cpu, ..Paths::default() };
+    let op = Operation::new();
+    op.did(Path::Pages);
+    let round = layer.alloc_in(&op, &supplier).unwrap();
+    assert_eq!(layer.stats().paths, paths(1, 0));
+    layer.free_in(&op, &supplier, round);
+    assert_eq!(layer.stats().paths, paths(2, 0), "its stack had one place, and a round there");
+    let round = layer.alloc_in(&op, &supplier).unwrap();
+    layer.free_in(&op, &supplier, round);
+    let stats = layer.stats();
+    assert_eq!((stats.allocs, stats.frees, stats.in_magazines, stats.paths), (2, 2, 2, paths(2, 2)));
+}
+
+#[test]
+fn a_layer_that_is_opened_again_holds_as_much_as_before() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
+    on_cpu(0);
+    let holds = || {
+        let held: Vec<TestRound> = (0..20).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
+        let stats = layer.stats();
+        layer.purge(&supplier);
+        (stats.in_magazines, stats.in_depot)
+    };
+    assert_eq!(holds(), (6, 2));
+    layer.close();
+    layer.purge(&supplier);
+    assert_eq!(holds(), (0, 0));
+    layer.reopen();
+    assert_eq!(holds(), (6, 2));
+}
+
+/// Allocations and frees are told apart though only pops and pushes together are counted.
+#[test]
+fn counts_are_exact_through_batches_widening_drains_and_reaps() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let layer: Layer<TestRound> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
+    let supplier = TestSupplier::new(100, 1);
+    let (mut held, mut allocs, mut frees) = (vec![], 0, 0);
+    for i in 0..200_u32 {
+        on_cpu(i % 2);
+        for _ in 0..i % 17 {
+            held.extend(layer.alloc(&supplier));
+            allocs += 1;
+        }
+        for _ in 0..(i * 7) % 19 {
+            if let Some(round) = held.pop() {
+                layer.free(&supplier, round);
+                frees += 1;
+            }
+        }
+        match i % 5 {
+            0 => layer.drain(&supplier, 0..1),
+            1 => _ = layer.reap(&supplier),
+            2 => layer.shrink(),
+            _ => {}
+        }
+        let s = layer.stats();
+        assert_eq!((s.allocs, s.frees), (allocs, frees), "behind round {i}");
+        let elsewhere = (held.len() + supplier.free.borrow().len()) as u64;
+        assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "behind round {i}");
+    }
+}
