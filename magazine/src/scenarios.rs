@@ -31,7 +31,7 @@ const TWO: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
-const RUNS: Schedules = Schedules(10_000);
+const RUNS: Schedules = Schedules(6000);
 #[cfg(shuttle)]
 const BOTH: Both = Both(RUNS);
 

@@ -33,7 +33,7 @@ const TWO: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
-const RUNS: Schedules = Schedules(6000);
+const RUNS: Schedules = Schedules(4000);
 
 uslab_magazine::sync::scenarios! {
     // For both.
