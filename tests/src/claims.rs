@@ -88,7 +88,7 @@ pub struct MutantRun {
     pub mutants: usize,
     /// How many of them were judged; they are drawn at random.
     pub judged: usize,
-    /// How many of these had each verdict.
+    /// How many of these had each verdict, and how many mutants did not compile.
     pub verdicts: String,
     /// Those that nothing noticed and that are argued to change nothing.
     pub equivalent: usize,

@@ -1,9 +1,10 @@
 //! Many jobs, with a bar that shows how far they are; and jobs that may take so long and no longer.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::io::{Read, Seek};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::resume_unwind;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread::ScopedJoinHandle;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Does all of `jobs`, as many at a time as there are CPUs; the results in their order.
 ///
 /// # Errors
-/// The first failure of a job.
+/// The first failure of a job. No other job begins after it.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -23,9 +24,13 @@ pub fn side_by_side<J: Sync, R: Send>(
     let (progress, work) = (&progress, &work);
     // One of `workers` takes every so many.
     let share = |first: usize| {
-        jobs.iter().enumerate().skip(first).step_by(workers).map(|(i, job)| {
+        let ours = jobs.iter().enumerate().skip(first).step_by(workers);
+        ours.take_while(|_| !progress.is_finished()).map(|(i, job)| {
             let result = work(job, progress);
             progress.inc(1);
+            if result.is_err() {
+                progress.abandon();
+            }
             (i, result)
         })
     };
@@ -62,7 +67,7 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 /// How a command ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// `None`: it took too long, and was killed.
+    /// `None`: it took too long, and was killed, here or by a limit of CPU time of its own.
     pub status: Option<ExitStatus>,
     /// All that it printed.
     pub said: String,
@@ -74,7 +79,7 @@ pub struct Ended {
 /// that does other things, too, the time that passes says little.
 ///
 /// # Errors
-/// It cannot be started, or what it prints cannot be read.
+/// It cannot be started, what it prints cannot be read, or somebody else killed it, such as a system without memory: that says nothing of it.
 pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -84,9 +89,12 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     let (mut at, mut before) = (begun, Duration::ZERO);
     let (status, used) = loop {
         let used = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
-        let status = child.try_wait()?;
-        if status.is_some() {
-            break (status, used);
+        if let Some(status) = child.try_wait()? {
+            ensure!(
+                ![Some(SIGKILL), Some(SIGTERM)].contains(&status.signal()),
+                "{status}, not by us: {command:?}"
+            );
+            break (Some(status).filter(|status| status.signal() != Some(SIGXCPU)), used);
         }
         let mut ends = used >= limit;
         if at.elapsed() >= limit {
@@ -106,6 +114,12 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     said.read_to_end(&mut bytes)?;
     Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
+
+/// Signals as all Linux has them, and other systems.
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// A limit of CPU time.
+const SIGXCPU: i32 = 24;
 
 /// What a process and those that it waited for have used, where there is a `/proc` (proc(5)).
 fn cpu_time(process: u32) -> Option<Duration> {
@@ -139,6 +153,28 @@ mod tests {
         assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
         let ended = shell("echo here; exec sleep 1000", 0.3);
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
+    }
+
+    /// What the system killed for want of memory had failed, and a mutant was noticed.
+    #[test]
+    fn what_others_kill_is_an_error_and_ends_all() {
+        for signal in ["KILL", "TERM"] {
+            let script = format!("kill -{signal} $$");
+            let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
+            assert!(ran.unwrap_err().to_string().contains("not by us"));
+        }
+        assert!(shell("ulimit -St 1; while :; do :; done", 60.0).status.is_none());
+        assert_eq!(shell("kill -ABRT $$", 60.0).status.unwrap().signal(), Some(6));
+        let (begin, begun) = std::sync::mpsc::channel();
+        let jobs: Vec<usize> = (0..1000).collect();
+        let done = side_by_side("jobs", &jobs, |job, _| {
+            begin.send(*job)?;
+            ensure!(*job != 0, "the first one");
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(())
+        });
+        assert_eq!(done.unwrap_err().to_string(), "the first one");
+        assert!(begun.try_iter().count() < 500);
     }
 
     /// Each look was taken for work, and a mutant that waited for what never came ran on.

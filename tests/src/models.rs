@@ -276,6 +276,17 @@ pub enum Outcome {
     TimedOut,
 }
 
+impl Outcome {
+    fn failed(message: String) -> Self {
+        if was_cut(&message) { Self::TimedOut } else { Self::Failed(message) }
+    }
+}
+
+/// Whether a model that failed with that message only took too long: `uslab-sync` ends its exploration after ten minutes.
+pub fn was_cut(message: &str) -> bool {
+    message.contains("not ended by exhaustion")
+}
+
 /// Builds the models of `subject` and lists its tests.
 ///
 /// # Errors
@@ -334,7 +345,7 @@ impl Test {
         let outcome = match status {
             None => Outcome::TimedOut,
             Some(status) if status.success() => Outcome::Passed,
-            Some(status) => Outcome::Failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
+            Some(status) => Outcome::failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
         };
         let models: Vec<&str> = rows(&text, "MODEL ").filter(|row| row.contains(" | executions ")).collect();
         let executions = models.iter().map(|row| field(row, "executions")).sum();
@@ -370,7 +381,7 @@ fn panic_message(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MODELLED, Subject, loom_test, shuttle_test, workspace};
+    use super::{MODELLED, Outcome, Subject, loom_test, shuttle_test, workspace};
     use std::path::Path;
     use std::process::Command;
 
@@ -411,6 +422,18 @@ mod tests {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
+    }
+
+    /// A model that there was no time for had noticed a mutant.
+    #[test]
+    fn what_was_cut_has_not_failed() {
+        for file in ["replay", "split"] {
+            let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
+            let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
+            assert_eq!(Outcome::failed(said), Outcome::TimedOut);
+        }
+        let said = "M1: 3 executions, the floor is 9: the model collapsed".to_owned();
+        assert_eq!(Outcome::failed(said.clone()), Outcome::Failed(said));
     }
 
     #[test]

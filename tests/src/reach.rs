@@ -179,10 +179,6 @@ impl Probed {
     pub fn is_empty(&self) -> bool {
         self.probes.is_empty()
     }
-    /// The text without probes.
-    pub fn source(&self) -> &str {
-        &self.text
-    }
     /// Takes the probes of those lines away. Which lines had one.
     pub fn without(&mut self, lines: &Range<usize>) -> Vec<usize> {
         let (gone, kept) =

@@ -1,6 +1,6 @@
 //! What the runners have in common where they run a share only, for many machines.
 
-use crate::{cargo, workspace};
+use crate::workspace;
 use anyhow::{Context, ensure};
 use clap::Args;
 use std::fs;
@@ -40,7 +40,8 @@ impl ShareArgs {
     pub fn leave(&self, what: &str, shard: Shard, of: &str, rows: Vec<String>) -> anyhow::Result<PathBuf> {
         let folder = workspace().join("target/shares");
         let path = self.rows.clone().unwrap_or_else(|| Share::file(&folder, what, shard));
-        let of = format!("build {} {of}", build()?).trim_end().to_owned();
+        let built = |name: &str| ["rs", "toml", "lock"].iter().any(|end| name.ends_with(&format!(".{end}")));
+        let of = format!("build {} {of}", build(built)?).trim_end().to_owned();
         Share { what: what.to_owned(), shard, of, rows }.write(&path).map_err(anyhow::Error::msg)?;
         Ok(path)
     }
@@ -69,19 +70,66 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// What is built here, as a number: a hash of the sources and of the compiler's version.
-fn build() -> anyhow::Result<String> {
+/// Whether a file that git knows has a part in what tests find: pages, scripts and what is known of former runs have none.
+pub fn counts(name: &str) -> bool {
+    let others =
+        [".ci/", "benches/", "sim/web/", "tests/claims.toml", "tests/mutants", "tests/orderings.toml"];
+    !name.ends_with(".md") && !others.iter().any(|start| name.starts_with(start))
+}
+
+/// The compiler, and its version.
+///
+/// # Errors
+/// There is none.
+pub fn compiler() -> anyhow::Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = Command::new(rustc).arg("-vV").current_dir(workspace()).output().context("rustc")?;
+    ensure!(said.status.success(), "rustc -vV: {}", String::from_utf8_lossy(&said.stderr).trim_end());
+    Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// What is built here, as a number: a hash of the compiler, and of the files that git knows and `of` takes.
+///
+/// # Errors
+/// There is no git, or no compiler.
+pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
-    let version = cargo().args(["version", "--verbose"]).output().context("cargo version")?;
-    version.stdout.hash(&mut hasher);
+    compiler()?.hash(&mut hasher);
     let mut names = tracked(workspace())?;
     names.sort();
-    let built = |name: &&String| ["rs", "toml", "lock"].iter().any(|end| name.ends_with(&format!(".{end}")));
-    for name in names.iter().filter(built) {
+    for name in names.iter().filter(|name| of(name)) {
         // What is deleted is listed still.
         if let Ok(text) = fs::read(workspace().join(name)) {
             (name, text).hash(&mut hasher);
         }
     }
     Ok(format!("{:016x}", hasher.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a tool had found was kept over changes of tests, of seeds, and of the compiler.
+    #[test]
+    fn what_tests_read_counts_and_pages_do_not() {
+        let names = tracked(workspace()).unwrap();
+        let (counted, others): (Vec<&str>, Vec<&str>) =
+            names.iter().map(|name| &**name).partition(|name| counts(name));
+        for start in [
+            "Cargo.toml",
+            "Cargo.lock",
+            ".cargo/",
+            "tests/Cargo.toml",
+            "tests/fuzz/corpus/",
+            "tests/src/",
+            "magazine/sync/src/",
+        ] {
+            assert!(counted.iter().any(|name| name.starts_with(start)), "{start}");
+            assert!(!others.iter().any(|name| name.starts_with(start)), "{start}");
+        }
+        assert!(others.contains(&"README.md") && others.contains(&"tests/mutants.toml"));
+        assert!(compiler().unwrap().starts_with("rustc "));
+        assert_ne!(build(counts).unwrap(), build(|name| counts(name) && name != "Cargo.toml").unwrap());
+    }
 }

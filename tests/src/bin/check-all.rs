@@ -358,32 +358,39 @@ fn run_schedules(totals: &mut Totals) {
     }
 }
 
-/// The negative control: the models do not build without loom, so they cannot pass without it.
+/// The negative control: the models do not build without loom, so they cannot pass without it. The `cfg` is for one crate alone: else it is
+/// one below that refuses.
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
-        command
-            .args(["check", "--target-dir", "target/loom", "-p", package])
-            .env("RUSTFLAGS", "--cfg uslab_models");
-        needs_loom(package, command, totals);
+        command.args(["rustc", "--profile", "check", "-p", package, "--lib", "--", "--cfg", "uslab_models"]);
+        needs_loom(&format!("`{package}` (lib)"), command, totals);
     }
     for Example { package, name, .. } in EXAMPLES {
         let mut command = cargo();
         command.args(["check", "--profile", "test", "--example", name, "-p", package]);
-        needs_loom(name, command, totals);
+        needs_loom(&format!("`{package}` (example \"{name}\" test)"), command, totals);
     }
 }
 
+/// `what` is what cargo calls it.
 fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
-    let said =
-        command.output().map(|o| (o.status.success(), String::from_utf8_lossy(&o.stderr).into_owned()));
-    match said {
-        Ok((false, text)) if text.contains("the models need --cfg loom") => totals.passed += 1,
-        Ok((success, _)) => {
-            totals.broken.push(format!("{what}: the models without loom should not build (built: {success})"))
-        }
-        Err(error) => totals.broken.push(format!("cargo check: {error}")),
+    match command.env("CARGO_TERM_COLOR", "never").output() {
+        Ok(ran) if refuses(what, &String::from_utf8_lossy(&ran.stderr)) => totals.passed += 1,
+        Ok(ran) => totals.broken.push(format!(
+            "{what}: without loom the models should not build, and say why: {}\n{}",
+            ran.status,
+            String::from_utf8_lossy(&ran.stderr).trim_end()
+        )),
+        Err(error) => totals.broken.push(format!("cargo: {error}")),
     }
+}
+
+/// Whether a compiler said that the models of `what` need loom, and found no other error.
+fn refuses(what: &str, said: &str) -> bool {
+    let mut errors = said.lines().filter_map(|line| line.strip_prefix("error"));
+    errors.next().is_some_and(|error| error.starts_with(": the models need --cfg loom"))
+        && errors.next().is_some_and(|error| error.starts_with(&format!(": could not compile {what}")))
 }
 
 /// Runs a command, shows what it prints, keeps its rows and adds up what its test runners count.
@@ -442,6 +449,20 @@ fn number_before(text: &str, word: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The crate below refused in place of each, and all were said to.
+    #[test]
+    fn a_crate_refuses_by_itself_and_for_the_right_reason() {
+        let said = |reason: &str, of: &str| {
+            format!(
+                "    Checking a\nerror: {reason}\n --> a.rs\n\nerror: could not compile {of} due to 1 previous error\n"
+            )
+        };
+        let (ours, reason) = ("`uslab` (lib)", "the models need --cfg loom: without it");
+        assert!(refuses(ours, &said(reason, ours)));
+        assert!(!refuses(ours, &said(reason, "`uslab-sync` (lib)")) && !refuses(ours, ""));
+        assert!(!refuses(ours, &said("no such thing", ours)));
+    }
 
     #[test]
     fn a_field_is_what_follows_its_name() {

@@ -8,8 +8,7 @@ use clap::Parser;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,13 +17,14 @@ use uslab_tests::claims::unreached;
 use uslab_tests::jobs::{Ended, errors, run_within, side_by_side};
 use uslab_tests::models::rows;
 use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, probed};
+use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
 /// Run all tools on a copy of the allocator with a probe in front of each statement, and print which share of each file's lines each
 /// one reaches.
 ///
-/// What is built and copied lies in target/reach. What a tool reached is kept there while the sources are the same, so that parts may run
-/// one at a time. Cold all of them take about half an hour on two cores.
+/// What is built and copied lies in target/reach. What a tool reached is kept there while the sources, the tests and the compiler are the
+/// same, so that parts may run one at a time; of a tool that failed nothing is kept. Cold all of them take about half an hour on two cores.
 ///
 /// Exit codes: 0 all ran, 1 some test failed that passes without probes, something does not build, or a file that no concurrent
 /// checker reaches has no reason in tests/claims.toml, 2 wrong usage.
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     let mut tree = Tree::new()?;
-    let kept = tree.kept();
+    let kept = tree.kept.clone();
     fs::create_dir_all(&kept).with_context(|| kept.display().to_string())?;
     let mut failed = vec![];
     for part in &PARTS {
@@ -142,22 +142,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
             bar.set_message(job.name());
             job.run()
         })?;
-        let mut reached: BTreeMap<&str, BTreeSet<u32>> =
-            part.tools.iter().map(|tool| (*tool, BTreeSet::new())).collect();
-        for (job, ran) in jobs.iter().zip(ran) {
-            let reached = reached.entry(job.tool).or_default();
-            match ran {
-                Ran::Reached(lines) => reached.extend(lines),
-                Ran::Nothing => {}
-                Ran::Failed(lines, said) => {
-                    reached.extend(lines);
-                    failed.push(format!("{}: {said}", job.name()));
-                }
-            }
-        }
-        for (tool, lines) in reached {
-            fs::write(kept.join(tool), serde_json::to_vec(&lines)?)?;
-        }
+        failed.extend(keep(&kept, part, jobs.iter().zip(ran))?);
         eprintln!("check-reach: {} ran, {:.0} s", part.name, begun.elapsed().as_secs_f64());
     }
     let reached: [Option<HashSet<u32>>; TOOLS.len()] = TOOLS.map(|tool| {
@@ -171,7 +156,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
         .map(|(tool, _)| tool.name)
         .collect();
     if !missing.is_empty() {
-        eprintln!("check-reach: {missing:?} have not run on these sources: ? in the table");
+        eprintln!("check-reach: {missing:?} have not passed on these sources: ? in the table");
     }
     let table = Table::new(&tree.files, &reached);
     if missing.is_empty() {
@@ -186,6 +171,40 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
+/// Keeps what the tools of a part reached, but nothing of a tool that failed, which is to run again. Returns what failed.
+fn keep<'j>(
+    kept: &Path,
+    part: &Part,
+    ran: impl Iterator<Item = (&'j Job, Ran)>,
+) -> anyhow::Result<Vec<String>> {
+    let mut failed = vec![];
+    let mut reached: BTreeMap<&str, Option<BTreeSet<u32>>> =
+        part.tools.iter().map(|tool| (*tool, Some(BTreeSet::new()))).collect();
+    for (job, ran) in ran {
+        let reached = reached.entry(job.tool).or_default();
+        match (ran, &mut *reached) {
+            (Ran::Reached(lines), Some(reached)) => reached.extend(lines),
+            (Ran::Failed(said), _) => {
+                failed.push(format!("{}: {said}", job.name()));
+                *reached = None;
+            }
+            _ => {}
+        }
+    }
+    for (tool, lines) in reached {
+        let path = kept.join(tool);
+        match lines {
+            Some(lines) => fs::write(path, serde_json::to_vec(&lines)?)?,
+            // Of an earlier run.
+            None => fs::remove_file(path).or_else(|error| match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            })?,
+        }
+    }
+    Ok(failed)
+}
+
 // That to preload has no unit tests: programs run it.
 const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
 const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
@@ -193,6 +212,8 @@ const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs
 /// The workspace with probes.
 struct Tree {
     root: PathBuf,
+    /// Where is kept what was reached in these sources.
+    kept: PathBuf,
     files: BTreeMap<String, Probed>,
 }
 
@@ -232,8 +253,10 @@ fn remove_others(folder: &Path, kept: &HashSet<PathBuf>) -> anyhow::Result<()> {
 
 impl Tree {
     fn new() -> anyhow::Result<Self> {
-        let mut tree = Self { root: workspace().join("target/reach/tree"), files: probed()? };
-        for line in fs::read_to_string(tree.kept().join("left out")).unwrap_or_default().lines() {
+        let folder = workspace().join("target/reach");
+        let kept = folder.join(format!("of-{}", build(counts)?));
+        let mut tree = Self { root: folder.join("tree"), kept, files: probed()? };
+        for line in fs::read_to_string(tree.kept.join("left out")).unwrap_or_default().lines() {
             if let Some((line, file)) = line.split_once(' ')
                 && let (Ok(line), Some(probed)) = (line.parse::<usize>(), tree.files.get_mut(file))
             {
@@ -242,31 +265,20 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// Where is kept what was reached in these sources.
-    fn kept(&self) -> PathBuf {
-        let mut hasher = DefaultHasher::new();
-        self.files.values().for_each(|file| file.source().hash(&mut hasher));
-        workspace().join(format!("target/reach/of-{:016x}", hasher.finish()))
-    }
     /// A copy of all that git knows, with the probes in it, and nothing else: cargo takes any file in `src/bin` for a program.
     fn write(&self) -> anyhow::Result<()> {
-        let listed = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(workspace())
-            .output()
-            .context("git")?;
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
         let mut copied = HashSet::new();
-        for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+        for name in tracked(workspace())? {
             // What is deleted is listed still.
-            let Ok(mut text) = fs::read(workspace().join(name)) else { continue };
-            if let Some(probed) = self.files.get(name) {
+            let Ok(mut text) = fs::read(workspace().join(&name)) else { continue };
+            if let Some(probed) = self.files.get(&name) {
                 text = probed.text().into_bytes();
             }
-            if roots.iter().any(|root| root == name) {
+            if roots.contains(&name) {
                 text.extend_from_slice(SWITCH.as_bytes());
             }
-            let path = self.root.join(name);
+            let path = self.root.join(&name);
             put(&path, &text)?;
             copied.insert(path);
         }
@@ -310,7 +322,7 @@ impl Tree {
                 bail!("{targets:?} with probes do not build:\n{}", rest.join("\n"));
             }
             let mut kept =
-                fs::OpenOptions::new().create(true).append(true).open(self.kept().join("left out"))?;
+                fs::OpenOptions::new().create(true).append(true).open(self.kept.join("left out"))?;
             kept.write_all(left_out.as_bytes())?;
             self.write()?;
         }
@@ -365,7 +377,7 @@ struct Job {
 
 enum Ran {
     Reached(HashSet<u32>),
-    Failed(HashSet<u32>, String),
+    Failed(String),
     /// It was not the tool that ran.
     Nothing,
 }
@@ -407,9 +419,31 @@ impl Job {
             },
             Some(status) => {
                 let all: Vec<_> = bad.into_iter().collect();
-                Ran::Failed(reached, format!("{status}, {}", all.join(", ")))
+                Ran::Failed(format!("{status}, {}", all.join(", ")))
             }
-            None => Ran::Failed(reached, "it does not end".to_owned()),
+            None => Ran::Failed("it does not end".to_owned()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a tool that failed had reached was kept, and the next run passed.
+    #[test]
+    fn of_a_tool_that_failed_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Part { name: "a", tools: &["stress", "units"], run: units };
+        let program = Program { path: "a".into(), folder: "b".into(), name: "c".to_owned() };
+        let jobs = ["units", "stress", "units"].map(|tool| Job::of(tool, &program, &[]));
+        let reached = || Ran::Reached([3].into());
+        let keep = |ran: [Ran; 3]| keep(folder.path(), &part, jobs.iter().zip(ran)).unwrap();
+        let there = || part.tools.iter().filter(|tool| folder.path().join(tool).exists()).count();
+        assert!(keep([reached(), reached(), Ran::Nothing]).is_empty());
+        assert_eq!(there(), 2);
+        let failed = keep([Ran::Failed("it does not end".to_owned()), reached(), reached()]);
+        assert_eq!((failed.len(), there()), (1, 1));
+        assert_eq!(fs::read_to_string(folder.path().join("stress")).unwrap(), "[3]");
     }
 }

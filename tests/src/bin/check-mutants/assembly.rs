@@ -13,9 +13,10 @@
 use crate::build::Tree;
 use crate::programs::{Ended, Program, programs};
 use crate::report::Verdict;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use std::fs;
 use std::time::Duration;
+use uslab_tests::jobs::errors;
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
@@ -205,23 +206,25 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections; `None` if that is not possible.
-fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Option<Program>> {
+/// Builds the tests of the sections. Each mutant must build: what cannot be run is not judged.
+fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
         tree.cargo(&["test", "--no-run", "--profile", "dev"], &["-p", "uslab-magazine", "--lib"], "")?;
-    let built = programs(&String::from_utf8_lossy(&output.stdout), false);
-    ensure!(
-        output.status.success() || change.is_some(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr).trim_end()
-    );
-    Ok(built.into_iter().next().filter(|_| output.status.success()))
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let errors: Vec<_> =
+            errors(&said).filter_map(|of| Some(of["rendered"].as_str()?.to_owned())).collect();
+        let of = change.map_or("no mutant".to_owned(), |of| of.mutant.to_string());
+        let cargo = String::from_utf8_lossy(&output.stderr);
+        bail!("{of}: does not build: {}\n{}{}", output.status, errors.join("\n"), cargo.trim_end());
+    }
+    programs(&said, false).into_iter().next().context("cargo names no test program")
 }
 
 /// The tests of the sections, which pass in the build as it is.
 pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    let program = build(tree, None)?.context("cargo names no test program")?;
+    let program = build(tree, None)?;
     let names: Vec<String> = program
         .tests()?
         .into_iter()
@@ -237,17 +240,25 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
 /// For all tests of the sections, which take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One mutant: built, and through all `tests`. `None` if it does not build.
-pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Option<Verdict>> {
-    let Some(program) = build(tree, Some(of))? else { return Ok(None) };
+/// One mutant: built, and through all `tests`. What does not end in time has four times as much once more, if nothing else fails.
+pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Verdict> {
+    let program = build(tree, Some(of))?;
+    let mut late = vec![];
     for name in tests {
         match program.run(&[name], &[], LIMIT)?.0 {
             Ended::Passed => {}
-            Ended::Failed { name, message } => return Ok(Some(Verdict::Test { name, message })),
-            Ended::OutOfTime { name } => return Ok(Some(Verdict::Time { name })),
+            Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            Ended::OutOfTime { .. } => late.push(name),
         }
     }
-    Ok(Some(Verdict::Lives))
+    for name in late {
+        match program.run(&[name], &[], 4 * LIMIT)?.0 {
+            Ended::Passed => {}
+            Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+        }
+    }
+    Ok(Verdict::Lives)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use uslab_tests::jobs::errors;
 use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
-use uslab_tests::share::tracked;
+use uslab_tests::share::{compiler, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
 /// The mutated workspace.
@@ -82,26 +82,19 @@ fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<(
 const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
-    /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
+    /// A copy of all that git knows, with the mutants in it. Returns a hash of what counts, and of the compiler.
     /// `instead` is another text of one of the files.
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
+        compiler()?.hash(&mut hasher);
         for path in tracked(&self.of.top)? {
             // What is deleted is listed still.
             let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
             // As cargo names it.
             let name = Path::new(&path).strip_prefix(self.of.below()).ok().and_then(Path::to_str);
             let name = name.unwrap_or_default();
-            // What is changed, and the tests that judge: those of the same crates, and of the whole.
-            let top = name.split('/').next();
-            let judges = ["tests/faults.rs", "tests/fork/", "tests/kit/", "tests/no_heap.rs", "tests/slab/"]
-                .iter()
-                .any(|of| name.starts_with(of));
-            if name == "Cargo.lock"
-                || judges
-                || self.of.packages.iter().any(|of| top == of.lib.split('/').next())
-            {
-                (name, &text).hash(&mut hasher);
+            if counts(&path) {
+                (&path, &text).hash(&mut hasher);
             }
             let switch = self.of.packages.iter().any(|package| package.lib == name);
             let mutated = self.files.get(name).map(|(_, switched)| switched.text.as_bytes().to_vec());

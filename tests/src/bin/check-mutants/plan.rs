@@ -50,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) most_live: f64,
     /// And so many of 100 be noticed by a floor alone.
     pub(crate) most_by_floors: f64,
+    /// And so many of 100 only make tests run out of time.
+    pub(crate) most_by_time: f64,
     #[serde(default)]
     pub(crate) equivalent: Vec<Equivalent>,
 }
@@ -65,6 +67,7 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
             rules: RULES.map(str::to_owned).into(),
             most_live: 3.0,
             most_by_floors: 0.0,
+            most_by_time: 5.0,
             equivalent: vec![],
         }
     };

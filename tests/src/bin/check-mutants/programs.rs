@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use uslab_tests::jobs::{self, run_within, side_by_side};
-use uslab_tests::models::rows;
+use uslab_tests::models::{rows, was_cut};
 
 /// A built program of tests.
 pub(crate) struct Program {
@@ -38,7 +38,7 @@ impl Program {
         let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
         command
-            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -t {most_seconds}; exec \"$0\" \"$@\"")])
+            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -St {most_seconds}; exec \"$0\" \"$@\"")])
             .arg(&self.path)
             .args(tests)
             .args(["--exact", "--test-threads=1"])
@@ -65,10 +65,12 @@ impl Program {
             lines.next();
             lines.map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
         };
+        let said = message();
         let ended = match ran.status {
             Some(status) if status.success() => Ended::Passed,
-            Some(status) => Ended::Failed { name, message: message().unwrap_or_else(|| status.to_string()) },
-            None if failed.is_some() => Ended::Failed { name, message: message().unwrap_or_default() },
+            _ if said.as_deref().is_some_and(was_cut) => Ended::OutOfTime { name },
+            Some(status) => Ended::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
+            None if failed.is_some() => Ended::Failed { name, message: said.unwrap_or_default() },
             None => Ended::OutOfTime { name },
         };
         Ok((ended, ran))

@@ -2,6 +2,7 @@
 
 use crate::Args;
 use crate::plan::Config;
+use crate::programs::bound;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ pub(crate) enum Verdict {
     Test { name: String, message: String },
     /// Models explored less than they should, and nothing else failed.
     Floor { name: String },
-    /// A test did not end.
+    /// A test did not end, twice, and nothing failed.
     Time { name: String },
     /// Nothing failed.
     Lives,
@@ -99,6 +100,9 @@ impl Report {
     }
     pub(crate) fn by_floors(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Floor { .. }))
+    }
+    pub(crate) fn by_time(&self) -> Rate {
+        self.share(|verdict| matches!(verdict, Verdict::Time { .. }))
     }
     pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m Judged>) -> String {
         let mut counts = [0; KINDS.len()];
@@ -175,9 +179,10 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "neither noticed nor explained: {}; by a floor only: {}",
+            "neither noticed nor explained: {}; by a floor only: {}; out of time: {}",
             self.living(),
-            self.by_floors()
+            self.by_floors(),
+            self.by_time()
         )?;
         let equivalent =
             self.mutants.iter().filter(|of| !of.verdict.noticed() && of.equivalent.is_some()).count();
@@ -206,6 +211,10 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
     if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.noticed()) {
         report.wrong.push("nothing notices any of them: are they switched on?".to_owned());
+    }
+    // A share may be empty, and of those that lived none may be left.
+    if all && judged.count() == 0 && !(args.again && report.mutants.is_empty()) {
+        report.wrong.push("nothing was judged".to_owned());
     }
     let waits = report.mutants.iter().any(|of| of.verdict == Verdict::Waits);
     let whole = all
@@ -245,7 +254,7 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
         commit: String::from_utf8_lossy(&git.stdout).trim().to_owned(),
         mutants: report.from,
         judged: judged.clone().count(),
-        verdicts: Report::counts(judged),
+        verdicts: format!("{}, {} did not compile", Report::counts(judged), report.left_out),
         equivalent: explained.count(),
         live: report.living().to_string(),
         by_floors: report.by_floors().to_string(),
@@ -259,11 +268,14 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
     let common = Report { mutants: vec![], seconds: 0.0, wrong: report.wrong.clone(), ..report };
     let rows = [serde_json::to_string(&common)?].into_iter().chain(mutants).collect();
-    let sample = args.sample.map(|sample| format!("sample {sample} of seed {}", args.seed));
-    let models = args.models.then(|| "models".to_owned());
+    let flags = [("models", args.models), ("assembly", args.assembly), ("again", args.again)];
+    let flags = flags.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+    let sample = args.sample.map(|sample| format!("sample {sample}"));
+    let bound = bound().map(|bound| format!("BOUND={bound}"));
     let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
-    let words = args.files.iter().chain(&args.rule).cloned().chain(models).chain(sample).chain(manifest);
-    let words: Vec<String> = words.collect();
+    let words =
+        args.files.iter().chain(&args.rule).cloned().chain(flags).chain(sample).chain(bound).chain(manifest);
+    let words: Vec<String> = words.chain([format!("seed {}", args.seed)]).collect();
     let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
     eprintln!("check-mutants: share {shard}: {}", path.display());
     Ok(report)
@@ -281,8 +293,14 @@ pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
         whole.mutants.extend::<Vec<Judged>>(mutants);
     }
     let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
-    if whole.mutants.len() != common.of {
-        bail!("the shares have {} mutants, and there are {}", whole.mutants.len(), common.of);
+    let different: BTreeSet<u32> = whole.mutants.iter().map(|of| of.mutant.number).collect();
+    if [whole.mutants.len(), different.len()] != [common.of; 2] {
+        let all = whole.mutants.len();
+        bail!(
+            "the shares have {all} mutants, {} of them different, and there are {}",
+            different.len(),
+            common.of
+        );
     }
     Ok(Report { mutants: whole.mutants, ..common })
 }
@@ -291,6 +309,7 @@ pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::fs;
     use std::path::PathBuf;
 
     fn judged(verdict: Verdict, equivalent: bool) -> Judged {
@@ -320,7 +339,25 @@ mod tests {
         let report = Report { mutants, ..Report::default() };
         let living = report.living();
         assert_eq!((living.of, living.all), (2, 4));
-        assert_eq!((report.by_floors().of, living.interval()), (1, [50.0; 2]));
+        assert_eq!((report.by_floors().of, report.by_time().of, living.interval()), (1, 1, [50.0; 2]));
+    }
+
+    #[test]
+    fn where_nothing_was_judged_something_is_wrong() {
+        let config: Config = toml::from_str(
+            "files = []\nrules = []\nmost_live = 3.0\nmost_by_floors = 0.0\nmost_by_time = 5.0",
+        )
+        .unwrap();
+        let wrong = |words: &[&str], mutants: Vec<Judged>, all| {
+            let args = Args::parse_from(["check-mutants"].iter().chain(words));
+            explain(&args, &config, Report { mutants, ..Report::default() }, all).wrong
+        };
+        let waits = || vec![judged(Verdict::Waits, false)];
+        assert_eq!(wrong(&[], waits(), true), ["nothing was judged"]);
+        assert_eq!(wrong(&[], vec![], true), ["nothing was judged"]);
+        assert!(wrong(&[], vec![judged(Verdict::Lives, false)], true).is_empty());
+        assert!(wrong(&["--again"], vec![], true).is_empty() && wrong(&[], vec![], false).is_empty());
+        assert_eq!(wrong(&["--again"], waits(), true), ["nothing was judged"]);
     }
 
     #[test]
@@ -351,25 +388,23 @@ mod tests {
                 of
             })
             .collect();
-        let files: Vec<PathBuf> = (0..3)
-            .map(|index| {
-                let file = folder.path().join(format!("{index}"));
-                let args =
-                    ["check-mutants", "--shard", &format!("{index}/3"), "--rows", file.to_str().unwrap()];
-                let args = Args::parse_from(args);
-                let shard = args.share.asked().unwrap().unwrap();
-                let items = shard.items(7);
-                let mutants = whole[items.start as usize..items.end as usize].iter();
-                let mutants = mutants.map(|of| Judged {
-                    mutant: of.mutant.clone(),
-                    verdict: of.verdict.clone(),
-                    equivalent: None,
-                });
-                let report = Report { of: 7, left_out: 5, mutants: mutants.collect(), ..Report::default() };
-                leave(&args, shard, report).unwrap();
-                file
-            })
-            .collect();
+        let left = |index: u64, more: &[&str]| {
+            let file = folder.path().join(format!("{index}{}", more.concat()));
+            let args = ["check-mutants", "--shard", &format!("{index}/3"), "--rows", file.to_str().unwrap()];
+            let args = Args::parse_from(args.iter().chain(more));
+            let shard = args.share.asked().unwrap().unwrap();
+            let items = shard.items(7);
+            let mutants = whole[items.start as usize..items.end as usize].iter();
+            let mutants = mutants.map(|of| Judged {
+                mutant: of.mutant.clone(),
+                verdict: of.verdict.clone(),
+                equivalent: None,
+            });
+            let report = Report { of: 7, left_out: 5, mutants: mutants.collect(), ..Report::default() };
+            leave(&args, shard, report).unwrap();
+            file
+        };
+        let files: Vec<PathBuf> = (0..3).map(|index| left(index, &[])).collect();
         let merged = |files: &[PathBuf]| {
             let files = files.iter().map(|file| file.to_str().unwrap());
             merge(&Args::parse_from(["check-mutants", "--merge"].into_iter().chain(files)))
@@ -382,5 +417,14 @@ mod tests {
         assert_eq!((report.of, report.left_out), (7, 5));
         let error = merged(&files[..2]).unwrap_err().to_string();
         assert!(error.contains("share 2/3 of check-mutants is missing"), "{error}");
+        for other in [&["--seed", "2"][..], &["--again"], &["--assembly"]] {
+            let error =
+                merged(&[files[0].clone(), files[1].clone(), left(2, other)]).unwrap_err().to_string();
+            assert!(error.contains("expected shares of one run and one build"), "{other:?}: {error}");
+        }
+        let twice = fs::read_to_string(&files[2]).unwrap().replace("\"number\":6", "\"number\":5");
+        fs::write(&files[2], twice).unwrap();
+        let error = merged(&files).unwrap_err().to_string();
+        assert_eq!(error, "the shares have 7 mutants, 6 of them different, and there are 7");
     }
 }

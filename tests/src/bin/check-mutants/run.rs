@@ -102,24 +102,17 @@ pub(crate) fn check_assembly(
     let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
     let (kept, tests) = (Kept::open(sources, "assembly")?, assembly::tests(&tree)?);
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
-    let (mut ours, mut verdicts) = (vec![], vec![]);
-    for mutant in share_of(&chosen, shard) {
-        let of = &all[mutant.number as usize];
-        let verdict = match kept.verdict(mutant) {
+    let (ours, mut verdicts) = (share_of(&chosen, shard), vec![]);
+    for mutant in ours {
+        verdicts.push(match kept.verdict(mutant) {
             Some(verdict) => verdict,
             None if end.is_some_and(|end| Instant::now() >= end) => Verdict::Waits,
-            None => match assembly::judge(&tree, of, &tests)? {
-                Some(verdict) => kept.keep(mutant, verdict)?,
-                None => continue,
-            },
-        };
-        ours.push(mutant.clone());
-        verdicts.push(verdict);
+            None => kept.keep(mutant, assembly::judge(&tree, &all[mutant.number as usize], &tests)?)?,
+        });
     }
     let sampled = args.sample.is_some() || verdicts.contains(&Verdict::Waits);
-    let left_out = share_of(&chosen, shard).len() - ours.len();
     let (of, from, seconds) = (chosen.len(), all.len(), begun.elapsed().as_secs_f64());
-    Ok(Report { of, from, sampled, mutants: judged(&ours, verdicts), left_out, wrong: vec![], seconds })
+    Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
 /// Seconds of tests that one process runs, from round to round.
@@ -128,8 +121,9 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 /// For a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One mutant through all that reaches it. If nothing notices it, it is not `argued` to change nothing, and no bound is asked for, models
-/// have their own bounds at last, as far as they then end in time.
+/// One mutant through all that reaches it. A program that does not end in time is left: another may fail. If none does, its tests run once
+/// more, each by itself and with four times as much time as it has among others. If nothing notices the mutant, it is not `argued` to
+/// change nothing, and no bound is asked for, models have their own bounds at last, as far as they then end in time.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -144,7 +138,7 @@ pub(crate) fn judge(
         return Ok(Verdict::Unreached);
     }
     let number = mutant.number.to_string();
-    let mut floor = None;
+    let (mut floor, mut late) = (None, vec![]);
     for most in ROUNDS {
         for (program, queue) in programs.iter().zip(&mut queues) {
             let mut seconds = 0.0;
@@ -161,16 +155,29 @@ pub(crate) fn judge(
             let Some(_) = batch.first() else { continue };
             let expected: f64 = batch.iter().map(|test| test.seconds).sum();
             let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
-            let limit = Duration::from_secs_f64(5.0 + 10.0 * expected);
-            match program.run(&names, &[("MUTANT", &number)], limit)?.0 {
+            match program.run(&names, &[("MUTANT", &number)], limit(1.0, expected))?.0 {
                 Ended::Passed => {}
                 Ended::Failed { name, message } => match failed(program, name, message) {
                     verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                     verdict => return Ok(verdict),
                 },
-                // Once is enough: what runs for ever does so in others, too.
-                Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+                Ended::OutOfTime { name } => {
+                    let mut rest = [batch, std::mem::take(queue)].concat();
+                    // What did not end comes first.
+                    rest.sort_by_key(|test| test.name != name);
+                    late.extend(rest.into_iter().map(|test| (program, test)));
+                }
             }
+        }
+    }
+    for (program, test) in late {
+        match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
+            Ended::Passed => {}
+            Ended::Failed { name, message } => match failed(program, name, message) {
+                verdict @ Verdict::Floor { .. } => floor = Some(verdict),
+                verdict => return Ok(verdict),
+            },
+            Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
         }
     }
     if argued || floor.is_some() || bound().is_some() {
@@ -184,6 +191,12 @@ pub(crate) fn judge(
         }
     }
     Ok(Verdict::Lives)
+}
+
+/// For what takes so many seconds without a mutant.
+fn limit(times: f64, seconds: f64) -> Duration {
+    const LEAST: f64 = if cfg!(test) { 0.3 } else { 5.0 };
+    Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
 }
 
 fn failed(program: &Program, name: String, message: String) -> Verdict {
@@ -223,5 +236,40 @@ impl Kept {
         // At once: it is one line of several threads.
         (&self.file).write_all(format!("{line}\n").as_bytes())?;
         Ok(verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// The first time that was too long was the verdict, also where another test would have failed.
+    #[test]
+    fn out_of_time_is_what_does_not_end_twice_and_fails_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let verdict = |scripts: &[&str]| {
+            let programs: Vec<Program> = scripts
+                .iter()
+                .enumerate()
+                .map(|(i, script)| {
+                    let (path, name) = (folder.path().join(i.to_string()), i.to_string());
+                    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+                    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+                    Program { path, folder: folder.path().to_owned(), name, models: false }
+                })
+                .collect();
+            let test =
+                |program| Test { program, name: "t".to_owned(), seconds: 0.01, reached: HashSet::from([0]) };
+            let tests: Vec<Test> = (0..programs.len()).map(test).collect();
+            judge(&assembly::all().unwrap()[0].mutant, true, &programs, &tests).unwrap()
+        };
+        let (hangs, fails) = ("echo 'test t ... '; exec sleep 1000", "echo 'test t ... FAILED'; exit 101");
+        let once = "[ -e ran ] && exit 0; touch ran; exec sleep 1000";
+        assert!(matches!(verdict(&[hangs, fails]), Verdict::Test { .. }));
+        assert_eq!(verdict(&[hangs, "exit 0"]), Verdict::Time { name: "t".to_owned() });
+        assert_eq!(verdict(&[once]), Verdict::Lives);
+        let cut = "echo \"thread 't' panicked at a.rs:1:1:\"; echo 'M1: cut after 600s, not ended by exhaustion'; exit 101";
+        assert!(matches!(verdict(&[cut]), Verdict::Time { .. }));
     }
 }
