@@ -15,11 +15,12 @@
 //! #[derive(Serialize, Deserialize)]
 //! struct Saved { fresh: u32, monsters: Vec<(String, Option<String>)> } // names, not handles
 //!
-//! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Saved {
+//! /// `None`: a slot is in its last generation, and handles of a later table could be taken for this one's.
+//! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Option<Saved> {
 //!     // A target that has died has no name any more.
 //!     let target = |monster: &Monster| ids.id(monster.target?).cloned();
 //!     let monsters = world.as_slice().iter().map(|monster| (monster.name.clone(), target(monster))).collect();
-//!     Saved { fresh: world.fresh_generation().unwrap_or(1), monsters }
+//!     Some(Saved { fresh: world.fresh_generation()?, monsters })
 //! }
 //! fn load(saved: Saved) -> Result<(SlotMap<Monster>, StableIds<String>), Box<dyn std::error::Error>> {
 //!     let mut world = SlotMap::with(Generations { first: saved.fresh, ..Generations::default() });
@@ -43,7 +44,8 @@
 //! ids.insert("imp".to_owned(), imp)?;
 //! ids.insert("baron".to_owned(), baron)?;
 //!
-//! let text = serde_json::to_string(&save(&world, &ids))?;
+//! let saved = save(&world, &ids).ok_or("handles with more bits of generation are needed")?;
+//! let text = serde_json::to_string(&saved)?;
 //! let (loaded, new) = load(serde_json::from_str(&text)?)?;
 //! let target = loaded.get(new.handle("baron").unwrap()).unwrap().target.unwrap();
 //! assert_eq!(loaded.get(target).unwrap().name, "imp"); // remapped
@@ -60,7 +62,7 @@ use std::collections::HashMap;
 /// Which object each stable id stands for at present, both ways.
 ///
 /// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until they are
-/// [removed](Self::remove_handle) or the id is.
+/// [removed](Self::remove_handle) or the id [is](Self::remove_id).
 ///
 /// ```
 /// use uslab_handle::{HandleTable, StableIds};
@@ -146,6 +148,15 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
         self.handles.remove(&id);
         Some(id)
     }
+    /// The id stands for nothing from now on. Returns the handle that it had, which may have another id then.
+    pub fn remove_id<Q: Hash + Eq + ?Sized>(&mut self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
+    where
+        Id: Borrow<Q>,
+    {
+        let handle = self.handles.remove(id)?;
+        self.ids.remove(&handle);
+        Some(handle)
+    }
     /// Ids in use.
     pub fn len(&self) -> usize {
         self.handles.len()
@@ -214,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_has_one_handle_and_a_handle_one_id() {
+    fn an_id_has_one_handle_and_a_handle_one_id_until_either_is_removed() {
         let [a, b] = [1, 2].map(|index| Handle24x8::new(index, 1).unwrap());
         let mut ids = StableIds::new();
         assert!(ids.is_empty());
@@ -223,6 +234,8 @@ mod tests {
         assert_eq!((ids.len(), ids.handle("a"), ids.id(b)), (1, Some(a), None));
         assert_eq!((ids.remove_handle(a), ids.remove_handle(a)), (Some("a"), None));
         assert_eq!((ids.insert("a", b), ids.handle("a"), ids.id(a)), (Ok(()), Some(b), None));
+        assert_eq!((ids.remove_id("a"), ids.remove_id("a"), ids.id(b)), (Some(b), None, None));
+        assert_eq!((ids.insert("b", b), ids.len()), (Ok(()), 1));
         assert!(
             Taken::Id.to_string().contains("another object") && Taken::Handle.to_string().contains("remove")
         );

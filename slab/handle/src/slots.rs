@@ -50,7 +50,7 @@ pub enum WrapPolicy {
 /// let mut entities = HandleTable::<&str>::new();
 /// let imp = entities.alloc("imp")?;
 /// // The program saves and loads its values: the new table must reject handles of the old one.
-/// let first = entities.fresh_generation().unwrap_or(1);
+/// let first = entities.fresh_generation().expect("a slot is in its last generation: more bits are needed");
 /// let mut loaded = HandleTable::<&str>::with(Generations { first, ..Generations::default() });
 /// let baron = loaded.alloc("baron")?;
 /// assert_eq!((imp.index(), loaded.get(imp)), (baron.index(), None));

@@ -156,21 +156,23 @@ proptest! {
         run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
     /// Beside a list of what is out, in its order: markers free what came after them once, and are refused for good when an
-    /// earlier one was freed.
+    /// earlier one was freed; the topmost block gives back all that it took, padding included, so that in the end nothing is used.
     #[test]
-    fn a_stack_with_markers(steps in prop::collection::vec((0..6_u8, any::<u16>()), 1..300)) {
+    fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();
-        // Blocks with their layout and stamp, and markers: a number each, its place in `marks`.
+        // Blocks with their layout, stamp and the head before them, and markers: a number each, its place in `marks`.
         let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
         for (stamp, (what, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
             match what {
                 0 | 1 => {
                     let layout = Layout::from_size_align(pick % 300, 1 << (pick / 300 % 8)).unwrap();
+                    let used = stack.used();
                     if let Ok(block) = stack.alloc(layout) {
+                        assert!(block.addr().get().is_multiple_of(layout.align()));
                         // SAFETY: ours.
                         unsafe { block.write_bytes(stamp, layout.size()) };
-                        out.push(Ok((block, layout, stamp)));
+                        out.push(Ok((block, layout, stamp, used)));
                     }
                 }
                 2 | 3 => {
@@ -181,10 +183,22 @@ proptest! {
                     }
                 }
                 4 => {
-                    if let Some(Ok((block, layout, stamp))) = out.pop_if(|top| top.is_ok()) {
+                    if let Some(Ok((block, layout, stamp, used))) = out.pop_if(|top| top.is_ok()) {
                         assert_full_of(block, layout.size(), stamp);
                         // SAFETY: the topmost block that is out.
-                        assert_eq!(unsafe { stack.free(block, layout) }, Ok(()));
+                        assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
+                    }
+                }
+                5 => {
+                    if let Some(Ok((block, layout, stamp, _))) = out.last_mut() {
+                        let bytes = pick % 300;
+                        // SAFETY: the topmost block that is out.
+                        if unsafe { stack.resize(*block, *layout, bytes) }.unwrap() {
+                            let new = Layout::from_size_align(bytes, layout.align()).unwrap();
+                            // SAFETY: ours.
+                            unsafe { block.write_bytes(*stamp, bytes) };
+                            *layout = new;
+                        }
                     }
                 }
                 _ => {
@@ -204,8 +218,17 @@ proptest! {
                     }
                 }
             }
-            out.iter().flatten().for_each(|(block, layout, stamp)| assert_full_of(*block, layout.size(), *stamp));
+            out.iter().flatten().for_each(|(block, layout, stamp, _)| assert_full_of(*block, layout.size(), *stamp));
         }
+        for place in out.into_iter().rev() {
+            let freed = match place {
+                // SAFETY: the topmost block that is out.
+                Ok((block, layout, ..)) => unsafe { stack.free(block, layout) }.is_ok(),
+                Err(mark) => stack.free_to(marks[mark].take().unwrap().0).is_ok(),
+            };
+            assert!(freed);
+        }
+        assert_eq!(stack.used(), 0);
     }
     /// Scopes within scopes: what is outside keeps its values, and each gives back what it took.
     #[test]
@@ -332,12 +355,30 @@ fn each_lives_in_memory_of_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
+/// Only blocks with a padding pay for it, and it comes back with them, one after the other.
+#[test]
+fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
+    let mut array = StackArea::<1024>::new();
+    let mut stack = StackAlloc::new(array.lend()).unwrap();
+    let layouts =
+        [layout(8, 8), layout(3, 1), layout(16, 16), layout(0, 1), layout(0, 64), layout(1, 1), layout(8, 8)];
+    let blocks = layouts.map(|layout| {
+        let used = stack.used();
+        (used, stack.alloc(layout).unwrap(), layout)
+    });
+    assert_eq!(blocks.map(|(used, ..)| used), [0, 8, 11, 48, 49, 65, 66]);
+    for (used, block, layout) in blocks.into_iter().rev() {
+        // SAFETY: the topmost block that is out.
+        assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
+    }
+}
+
 /// A marker of another stack frees nothing.
 #[test]
 fn a_marker_of_another_stack_is_refused() {
     let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
     let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
-    let address = other.alloc(layout(0, 1)).unwrap().addr().get() - other.used();
+    let address = other.alloc(layout(0, 1)).unwrap().addr().get() + 1 - other.used();
     assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 15));
     assert_eq!(
         (BadMarker::Foreign { address: 64 }).to_string(),
@@ -377,6 +418,19 @@ fn a_scope_ends_when_its_function_panics() {
     }));
     assert!(panicked.is_err());
     assert_eq!(arena.used(), 0);
+}
+
+/// It stayed, a chunk for each request that was refused, and the rest of the one before it was lost.
+#[test]
+fn a_chunk_that_is_smaller_than_it_was_told_to_be_goes_back() {
+    let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
+    arena.alloc([0_u8; 10]).unwrap();
+    let refused = arena.alloc_layout(layout(101, 1));
+    assert_eq!(refused, Err(Refused::NoRoom { bytes: 101, align: 1 }));
+    assert_eq!((arena.used(), arena.chunks()), (10, 1));
+    arena.alloc([0_u8; 54]).unwrap();
+    assert_eq!((arena.used(), arena.chunks()), (64, 1));
+    arena.reset();
 }
 
 /// Objects of an arena are forgotten.

@@ -88,9 +88,9 @@ impl<A: Area> FixedPool<A> {
             room / slots.stride()
         };
         if count == 0 {
-            let bytes = area.memory().len();
-            let needed = bytes - room + slots.stride() + usize::from(checked);
-            return Err(PoolError::NoRoom { bytes, needed });
+            let (memory, bit) = (area.memory(), usize::from(checked));
+            let needed = slots.pad(memory.cast::<u8>().addr().get()) + slots.stride() + bit;
+            return Err(PoolError::NoRoom { bytes: memory.len(), needed });
         }
         let mut pool =
             Self { free: FreeList::empty(), first, count, slots, checked, usage: Usage::default(), area };
@@ -240,7 +240,7 @@ impl<A: Area> FixedPool<A> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::super::area::HeapArea;
+    use super::super::area::{Borrowed, HeapArea};
     use super::*;
 
     fn layout(size: usize, align: usize) -> Layout {
@@ -308,6 +308,23 @@ mod tests {
         assert_eq!(build(32, false), Ok(1));
         assert_eq!(build(32, true), Err(PoolError::NoRoom { bytes: 32, needed: 33 }));
         assert_eq!(build(33, true), Ok(1));
+    }
+
+    #[test]
+    fn what_a_pool_says_that_it_needs_is_enough_also_if_the_first_slot_lies_beyond_the_memory() {
+        let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
+        let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
+        for checked in [false, true] {
+            let mut build = |bytes| {
+                let area = Borrowed::from(&mut memory[start..start + bytes]);
+                FixedPool::build(area, SlotLayout::new(64, 64).unwrap(), checked).map(|pool| pool.capacity())
+            };
+            let needed = 63 + 64 + usize::from(checked);
+            for bytes in [4, needed - 1] {
+                assert_eq!(build(bytes), Err(PoolError::NoRoom { bytes, needed }));
+            }
+            assert_eq!(build(needed), Ok(1));
+        }
     }
 
     #[test]

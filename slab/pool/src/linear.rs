@@ -210,9 +210,10 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         let Some(grow) = &mut inner.grow else { return Err(no_room) };
         // Wherever it begins.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
-        let chunk = grow(bytes).map_err(|_| Refused::Memory { bytes })?;
-        inner.chain.push(Raw(chunk)).map_err(|_| Refused::Memory { bytes })?;
-        // `grow` may have made it smaller than it was told.
+        let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
+        // `grow` may have made it smaller than it was told: it goes back then.
+        place(chunk.address(), chunk.size(), 0, layout).ok_or(no_room)?;
+        inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
         let at = inner.chain.place(layout).ok_or(no_room)?;
         Ok(inner.chain.last().at(at))
     }

@@ -8,8 +8,9 @@
 //!
 //! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 12 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to): O(1), and a load for each marker that is freed with it.
-//! - [`free`](StackAlloc::free) of a single block: the topmost one at once; any other waits for a marker.
-//! - Waste: the padding of alignments.
+//! - [`free`](StackAlloc::free) of a single block: the topmost one at once, with its padding; any other waits for a marker. So blocks
+//!   that go in the opposite order of their coming leave nothing, but for those that were made smaller below others.
+//! - Waste: the padding of alignments. Where there is one, it has 8 bytes or more: they say where it begins. No block has a header.
 //!
 //! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says
 //! where the one before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
@@ -51,13 +52,16 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of the markers that are there begin with `newest` and lie below `head`, each below the one that names it.
+/// The records of the markers that are there begin with `newest` and lie below `head`, each below the one that names it. So do
+/// the paddings of the blocks that were not freed, from the one in front of the block at `padded`.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
     head: usize,
     /// Where the record of the newest marker lies.
     newest: u32,
+    /// Where the newest block lies that has a padding in front of it.
+    padded: u32,
     /// Markers ever made: the number of the next.
     marks: u64,
 }
@@ -69,14 +73,23 @@ pub struct StackAlloc<A> {
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
-    /// The head before it, and where its record lies.
+    /// The head before it, which block had the newest padding, and where its record lies.
     head: usize,
+    padded: u32,
     record: u32,
     number: u64,
 }
 
 /// The record of a marker: where the one before it lies, and the two halves of its number.
 const RECORD: Layout = Layout::new::<[u32; 3]>();
+
+/// Bytes at the end of a padding: where it begins, and which block had the newest padding before.
+const PADDING: usize = size_of::<[u32; 2]>();
+
+/// Bytes of a block: one at least, so that no two begin at one place.
+fn bytes(layout: Layout) -> usize {
+    layout.size().max(1)
+}
 
 /// Why a stack does not free to a marker. Nothing was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,25 +130,33 @@ impl<A: Area> StackAlloc<A> {
         if bytes > MOST {
             return Err(PoolError::Positions { bytes, most: MOST });
         }
-        Ok(Self { memory, head: 0, newest: NONE, marks: 0 })
+        Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }
 
-    fn place(&mut self, layout: Layout) -> Result<usize, Refused> {
+    /// Where `layout` begins and ends behind `head`.
+    #[inline]
+    fn place(&self, head: usize, layout: Layout) -> Result<(usize, usize), Refused> {
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
-        let (at, end) = place(self.memory.address(), self.memory.size(), self.head, layout).ok_or(no_room)?;
-        self.head = end;
-        Ok(at)
+        let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| no_room)?;
+        place(self.memory.address(), self.memory.size(), head, block).ok_or(no_room)
     }
-    /// Memory for `layout`. Its bytes are as they were left.
+    /// Memory for `layout`. Its bytes are as they were left. A block of no bytes takes one.
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
-        let at = self.place(layout)?;
+        let (mut at, mut end) = self.place(self.head, layout)?;
+        if at > self.head {
+            (at, end) = self.place(self.head + PADDING, layout)?;
+            self.memory.store(at - PADDING, self.head as u32);
+            self.memory.store(at - PADDING + 4, self.padded);
+            self.padded = at as u32;
+        }
+        self.head = end;
         Ok(self.memory.at(at))
     }
-    /// Takes a block back. If it is the topmost, its bytes can be had again; else they wait for a marker, or a
+    /// Takes a block back. If it is the topmost, its bytes and its padding can be had again; else they wait for a marker, or a
     /// [reset](Self::reset).
     ///
     /// # Errors
@@ -146,12 +167,17 @@ impl<A: Area> StackAlloc<A> {
     /// It was allocated from here with that layout, was not freed since, alone or by a marker, and nobody uses it any more.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
-        if at + layout.size() == self.head {
+        if at + bytes(layout) == self.head {
             self.head = at;
+            if at == self.padded as usize {
+                self.head = self.memory.load(at - PADDING) as usize;
+                self.padded = self.memory.load(at - PADDING + 4);
+            }
         }
         Ok(())
     }
-    /// Makes the topmost block larger or smaller where it lies, and any other one smaller, which saves nothing. `false`: it cannot.
+    /// Makes the topmost block larger or smaller where it lies, and any other one smaller, which saves nothing: it ends where it
+    /// did, and so is not known for the topmost later. `false`: it cannot.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -160,10 +186,10 @@ impl<A: Area> StackAlloc<A> {
     /// It was allocated from here with that layout and not freed since; after a success it has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
-        if at + old.size() != self.head {
+        if at + self::bytes(old) != self.head {
             return Ok(bytes <= old.size());
         }
-        let end = at.checked_add(bytes).filter(|end| *end <= self.memory.size());
+        let end = at.checked_add(bytes.max(1)).filter(|end| *end <= self.memory.size());
         self.head = end.unwrap_or(self.head);
         Ok(end.is_some())
     }
@@ -172,7 +198,7 @@ impl<A: Area> StackAlloc<A> {
         let address = memory.addr().get();
         match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {
             None => Err(BadFree::Foreign { address }),
-            Some(at) if layout.size() > self.head.saturating_sub(at) => Err(BadFree::NotOut { address }),
+            Some(at) if bytes(layout) > self.head.saturating_sub(at) => Err(BadFree::NotOut { address }),
             Some(at) => Ok(at),
         }
     }
@@ -183,20 +209,21 @@ impl<A: Area> StackAlloc<A> {
     /// [`Refused::NoRoom`].
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
-        let record = self.place(RECORD)?;
+        let (record, end) = self.place(head, RECORD)?;
         for (i, word) in [self.newest, number as u32, (number >> 32) as u32].into_iter().enumerate() {
             self.memory.store(record + 4 * i, word);
         }
         self.marks += 1;
+        self.head = end;
         self.newest = record as u32;
-        Ok(Marker { stack: self.memory.address(), head, record: record as u32, number })
+        Ok(Marker { stack: self.memory.address(), head, padded: self.padded, record: record as u32, number })
     }
     /// Frees the marker, and all that came after it: whoever still has a block of these must not use it.
     ///
     /// # Errors
     /// It is of another stack, or was freed with an earlier one. Cost then: a load for each marker above its place.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
-        let Marker { stack, head, record, number } = marker;
+        let Marker { stack, head, padded, record, number } = marker;
         if stack != self.memory.address() {
             return Err(BadMarker::Foreign { address: stack });
         }
@@ -209,6 +236,7 @@ impl<A: Area> StackAlloc<A> {
             return Err(BadMarker::Freed { at: record });
         }
         self.newest = self.memory.load(record);
+        self.padded = padded;
         self.head = head;
         Ok(())
     }
@@ -220,6 +248,7 @@ impl<A: Area> StackAlloc<A> {
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;
+        self.padded = NONE;
     }
     /// Bytes up to the head, padding and markers included.
     pub fn used(&self) -> usize {

@@ -55,9 +55,9 @@ impl Headerless {
         self.steps
     }
 
-    /// Where `bytes` bytes lie from now on; `None`: no free block is so large.
+    /// Where `bytes` bytes, one at least, lie from now on; `None`: no free block is so large.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
-        let need = bytes.checked_next_multiple_of(self.granule)?;
+        let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
         let at = self.search(need)?;
         let hole = &mut self.free[at];
         let used = hole.start..hole.start + need;
@@ -192,5 +192,18 @@ mod tests {
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));
         list.free(places[1].clone());
         assert_eq!((list.holes(), list.alloc(2), list.alloc(1)), (1, None, Some(3..4)));
+    }
+
+    #[test]
+    fn a_block_of_nothing_takes_a_granule_and_leaves_no_hole_of_nothing() {
+        for order in [Order::Address, Order::Lifo] {
+            let mut list = Headerless::new(64, 16, Fit::First, order);
+            let empty = list.alloc(0).unwrap();
+            let rest = list.alloc(48).unwrap();
+            list.free(empty.clone());
+            assert_eq!((empty, list.alloc(16), list.holes()), (0..16, Some(0..16), 0));
+            list.free(rest);
+            assert_eq!(list.holes(), 1);
+        }
     }
 }

@@ -180,10 +180,11 @@ impl Linear {
     /// Frees all that came after `mark`, and overwrites it with [`FREED`].
     ///
     /// # Errors
-    /// The mark lies above the head.
+    /// The mark lies above the head, or beyond the end of its page: another page has that one's place. Of a mark that the head
+    /// was below, and is above again, no more is known; a [`Stack`](super::stack::Stack) tells it.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
-        if mark > head {
+        if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
             let known = mark.chunk <= head.chunk;
             let mark = if known { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
             return Err(StaleMark { mark, head: self.used() });
@@ -378,6 +379,24 @@ mod tests {
         assert_eq!(linear.used(), 16, "frees do not go below the mark");
         linear.free(kept);
         assert_eq!(linear.used(), 16);
+    }
+
+    /// With the fill it panicked, and without it the head lay beyond the page.
+    #[test]
+    fn a_mark_in_a_page_that_a_smaller_one_has_the_place_of_is_stale() {
+        for fills in [true, false] {
+            let linear = Linear::growing(64, 1000).unwrap();
+            let mut linear = if fills { linear } else { linear.without_fill() };
+            let start = linear.mark();
+            linear.allocate(layout(100, 1)).unwrap();
+            let stale = linear.mark();
+            linear.rewind(start).unwrap();
+            for _ in 0..3 {
+                linear.allocate(layout(64, 1)).unwrap();
+            }
+            assert_eq!(linear.rewind(stale), Err(StaleMark { mark: 164, head: 192 }));
+            assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "nothing was freed");
+        }
     }
 
     #[test]

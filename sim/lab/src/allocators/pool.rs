@@ -245,6 +245,22 @@ mod tests {
         );
     }
 
+    /// Slots are found by arithmetic from the start of one page.
+    #[test]
+    fn a_pool_in_an_arena_that_grows_has_its_first_page_and_then_is_full() {
+        let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
+        let mut outside = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
+        let blocks =
+            [24, 24].map(|size| (pool.alloc(slot(size)).unwrap(), outside.alloc(slot(size)).unwrap()));
+        assert!(pool.alloc(slot(24)).is_none() && outside.alloc(slot(24)).is_none());
+        assert_eq!((pool.slots(), pool.capacity(), pool.holes().count, outside.holes().count), (2, 64, 0, 0));
+        for (one, other) in blocks {
+            pool.free(one);
+            outside.free(other);
+        }
+        assert_eq!((pool.check(), pool.holes().count, outside.holes().count), (Ok(()), 2, 2));
+    }
+
     #[test]
     fn a_list_outside_takes_memory_of_its_own() {
         let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();

@@ -29,7 +29,8 @@ pub struct Walk {
 }
 
 impl Slots {
-    /// Slots for `slot`, with `behind` bytes behind each for the pool's own use, in an arena that nobody has used.
+    /// Slots for `slot`, with `behind` bytes behind each for the pool's own use, in an arena that nobody has used. Of one that
+    /// grows they have the first page.
     ///
     /// # Errors
     /// A slot of nothing or smaller than `least` bytes, an alignment above [`Memory::ALIGN`]; an arena that has no room for
@@ -56,7 +57,7 @@ impl Slots {
                 "one that nothing else lies in",
             ));
         }
-        let most = arena.capacity();
+        let most = arena.memory().len();
         let stride = (slot.size().saturating_add(behind)).checked_next_multiple_of(slot.align());
         match stride.filter(|stride| *stride <= most) {
             Some(stride) => Ok(Self { arena, size: slot.size(), stride, align: slot.align(), opened: 0 }),
@@ -70,7 +71,7 @@ impl Slots {
 
     /// Slots that there is room for.
     pub(super) fn count(&self) -> usize {
-        self.arena.capacity() / self.stride
+        self.capacity() / self.stride
     }
     /// Slots opened so far.
     pub(super) fn opened(&self) -> usize {
@@ -81,7 +82,7 @@ impl Slots {
         layout.size() <= self.size && layout.align() <= self.align
     }
     pub(super) fn capacity(&self) -> usize {
-        self.arena.capacity()
+        self.memory().len()
     }
     pub(super) fn memory(&self) -> &Memory {
         self.arena.memory()
@@ -90,8 +91,11 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens one more: its number.
+    /// Opens one more: its number. `None`: there is no more.
     pub(super) fn open(&mut self) -> Option<usize> {
+        if self.opened == self.count() {
+            return None;
+        }
         let stride = Layout::from_size_align(self.stride, self.align).ok()?;
         let block = self.arena.allocate(stride)?;
         let slot = self.opened;

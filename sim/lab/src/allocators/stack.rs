@@ -12,7 +12,8 @@
 //!
 //! As an [`Allocator`] it takes single blocks back, too: the topmost at once, any other when all above it were freed. For that
 //! it remembers where each block began, beside the memory, and knows by that which markers are stale. The library's
-//! [`StackAlloc`](uslab::pool::StackAlloc), which moves its head as this one does, remembers markers only, in the memory.
+//! [`StackAlloc`](uslab::pool::StackAlloc), which moves its head as this one does, remembers markers and paddings only, in the
+//! memory.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation
 //! in C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
@@ -64,6 +65,8 @@ impl fmt::Debug for Frame {
 pub struct Marker {
     head: usize,
     frames: usize,
+    /// The number of the block below it: while that is there, the head was not below the marker.
+    below: Option<u64>,
 }
 
 /// A block of a [`Stack`].
@@ -91,33 +94,52 @@ impl Stack {
     }
     /// The head, to pop to.
     pub fn mark(&self) -> Marker {
-        Marker { head: self.head, frames: self.frames.len() }
+        let below = self.frames.last().map(|frame| frame.birth);
+        Marker { head: self.head, frames: self.frames.len(), below }
     }
 
-    /// Frees all that came after `marker`, the newest first; destructors run, and the bytes become [`FREED`].
+    /// Frees all that came after `marker`, the newest first; destructors run, and the bytes become [`FREED`]. If a destructor
+    /// panics, the rest is freed all the same.
     ///
     /// # Errors
-    /// The marker is stale: the head was below it since it was saved.
+    /// The marker is stale: the block below it was popped since it was saved.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
-        // Blocks that came since may reach beyond it again.
-        let head = self.frames.get(marker.frames).map_or(self.head, |frame| frame.before);
-        if marker.frames > self.frames.len() || marker.head != head {
+        /// Pops what a panic left.
+        struct Rest<'s>(&'s mut Stack, Marker);
+        impl Rest<'_> {
+            fn pop(&mut self) {
+                while self.0.frames.len() > self.1.frames {
+                    self.0.pop_one();
+                }
+            }
+        }
+        impl Drop for Rest<'_> {
+            fn drop(&mut self) {
+                self.pop();
+            }
+        }
+        let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
+        if below.map(|frame| frame.birth) != marker.below {
             return Err(StaleMark { mark: marker.head, head: self.head });
         }
-        while self.frames.len() > marker.frames {
-            self.pop_one();
-        }
-        self.retreat(marker.head);
+        Rest(self, marker).pop();
         Ok(())
     }
 
     fn pop_one(&mut self) {
-        if let Some(frame) = self.frames.pop() {
-            if let Some(destructor) = frame.destructor {
-                self.work.took(1);
-                destructor(self.memory.slice_mut(frame.range));
+        /// Moves the head back, also when a destructor panics.
+        struct Popped<'s>(&'s mut Stack, usize);
+        impl Drop for Popped<'_> {
+            fn drop(&mut self) {
+                self.0.retreat(self.1);
             }
-            self.retreat(frame.before);
+        }
+        if let Some(frame) = self.frames.pop() {
+            let popped = Popped(self, frame.before);
+            if let Some(destructor) = frame.destructor {
+                popped.0.work.took(1);
+                destructor(popped.0.memory.slice_mut(frame.range));
+            }
         }
     }
 
@@ -201,7 +223,7 @@ impl DerefMut for StackScope<'_> {
 }
 impl Drop for StackScope<'_> {
     fn drop(&mut self) {
-        // Refused only if the scope itself popped to a marker below its own: nothing of it is left then.
+        // Refused only if the scope itself popped or freed what was below its marker: what came since is the outer scope's.
         let _ = self.stack.pop(self.marker);
     }
 }
@@ -356,6 +378,41 @@ mod tests {
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
         let popped = stack.scope().alloc(layout(8)).unwrap();
         assert!(stack.on_pop(&popped, |_| {}).is_err(), "it is gone, and so nothing would run");
+    }
+
+    #[test]
+    fn a_marker_is_stale_also_when_blocks_that_came_since_end_where_it_lies() {
+        let mut stack = Stack::new(64).unwrap();
+        let bottom = stack.mark();
+        stack.alloc(layout(8)).unwrap();
+        let stale = stack.mark();
+        stack.pop(bottom).unwrap();
+        for size in [8, 16] {
+            stack.alloc(layout(size)).unwrap();
+        }
+        assert_eq!(stack.pop(stale), Err(StaleMark { mark: 8, head: 24 }));
+        assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
+    }
+
+    /// The head stayed where it was, above blocks that nobody knew any more.
+    #[test]
+    fn what_a_destructor_panics_on_is_popped_all_the_same_and_so_is_what_lies_below() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        let (say, heard) = mpsc::channel();
+        let mut stack = Stack::new(64).unwrap();
+        let kept = stack.alloc(layout(8)).unwrap();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let mut scope = stack.scope();
+            let below = scope.alloc(layout(8)).unwrap();
+            assert!(scope.on_pop(&below, move |_| say.send(()).unwrap()).is_ok());
+            let panics = scope.alloc(layout(8)).unwrap();
+            assert!(scope.on_pop(&panics, |_| panic!("not today")).is_ok());
+        }));
+        assert!(ended.is_err());
+        assert_eq!((heard.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
+        assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
+        assert!(catch_unwind(AssertUnwindSafe(|| stack.free(kept))).is_err());
+        assert_eq!((stack.used(), stack.check()), (0, Ok(())));
     }
 
     #[test]
