@@ -217,15 +217,16 @@ fn what_a_killed_program_leaves_is_a_prefix() {
     child.wait().unwrap();
     assert_eq!(line, "go\n");
     let (facts, recorded) = facts(&recorder.file());
-    assert!(facts.total > 40_000 && recorded.lost == 0, "{} {recorded:?}", facts.total);
-    // One for each thread at most.
-    assert!(recorded.unwritten <= 5, "{recorded:?}");
+    assert!(facts.total > 40_000, "{} {recorded:?}", facts.total);
+    // One for each thread at most. Who waits for the file to grow has its place behind the end.
+    let under_way = recorded.unwritten + recorded.lost;
+    assert!(under_way <= 5, "{recorded:?}");
     // What another thread did with the same address afterwards may be written: then a call before it is missing, or two where that was
     // a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
-    assert!(missed <= 2 * recorded.unwritten, "{objects:?} {recorded:?}");
-    say(&format!("preload: killed: {} calls, {} under way", facts.total, recorded.unwritten));
+    assert!(missed <= 2 * under_way, "{objects:?} {recorded:?}");
+    say(&format!("preload: killed: {} calls, {under_way} under way", facts.total));
 }
 
 #[test]

@@ -97,7 +97,8 @@ fn the_library_does_what_c_programs_rely_on_while_it_is_debugged() {
     let api = compiled("api.c", dir.path());
     // Red zones double a class that is a power of two, and so aligned to itself: more than the program expects of its numbers. Stacks of all
     // allocations take a minute.
-    let output = preloaded(&mut Command::new(&api), if full() { "slab_debug=FPU" } else { "slab_debug=FP" });
+    let options = if full() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
+    let output = preloaded(&mut Command::new(&api), options);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && err.is_empty(), "{:?}\n{out}{err}", output.status);
     assert!(out.starts_with("all good with "), "{out}");

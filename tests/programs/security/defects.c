@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,6 +284,11 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
+    /* What is freed is what comes next: on one CPU. */
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(sched_getcpu(), &here);
+    sched_setaffinity(0, sizeof here, &here);
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
         if (argc != 3) puts(KINDS[i].name);
         else if (!strcmp(argv[1], KINDS[i].name)) KINDS[i].run(strtoul(argv[2], NULL, 10));
