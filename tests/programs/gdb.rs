@@ -215,7 +215,9 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     cc.args(["-O1", "-s", "-o"]).arg(&program).arg(source).args(libraries);
     assert!(cc.status().expect("a C compiler").success());
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", std::env::join_paths(libraries).unwrap()).env("USLAB_OPTIONS", "reap=0,guard=0");
+    command
+        .env("LD_PRELOAD", std::env::join_paths(libraries).unwrap())
+        .env("USLAB_OPTIONS", "reap=0,guard=0");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();

@@ -51,8 +51,10 @@ fn on_a_signal_the_heap_profile_names_who_holds_what() {
         let dir = tempfile::tempdir().unwrap();
         let mut program = Command::new(compiled("dump.c", dir.path()));
         program.arg("asked").arg(dir.path()).arg(ending);
-        let output =
-            preloaded(&mut program, &format!("guard=0,profile=1,dump={}/out.%p.{ending}", dir.path().display()));
+        let output = preloaded(
+            &mut program,
+            &format!("guard=0,profile=1,dump={}/out.%p.{ending}", dir.path().display()),
+        );
         assert!(output.status.success() && output.stderr.is_empty(), "{ending}: {output:?}");
         let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let file = left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap();
