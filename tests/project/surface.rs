@@ -9,7 +9,7 @@ const CRATES: [(&str, usize, bool); 4] = [
     // 380, and `slab_debug`: 41 are the operations on its flags that bitflags gives, the others what a report says. Then hardening and
     // profiles.
     ("uslab", 474, true),
-    ("uslab-handle", 73, true),
+    ("uslab-handle", 74, true),
     ("uslab-magazine", 60, false),
     ("uslab-buddy", 122, false),
 ];
