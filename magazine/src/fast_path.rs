@@ -300,7 +300,9 @@ mod tests {
                         layer.free(&supplier, round);
                     }
                 }
-                assert_eq!(layer.stats().in_magazines, 3);
+                // Moved while it opened a CPU's region, the thread gave a round to the supplier.
+                let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
+                assert_eq!(layer.stats().in_magazines + given as u64, 3);
             }
             for (at, i) in order.into_iter().enumerate() {
                 // SAFETY: as above.

@@ -70,7 +70,7 @@
 //!     }
 //! }
 //!
-//! let cpus = Cpus::os();
+//! let cpus = Cpus::simulated(1, 1)?; // in a program: `Cpus::os()`
 //! let region = Table::<Heap>::region_bytes(&cpus, true);
 //! let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
 //! // One for all layers of the program.
@@ -84,7 +84,7 @@
 //! let stats = layer.stats();
 //! assert_eq!((stats.allocs, stats.frees), (2, 1));
 //! assert_eq!((stats.paths.slab, stats.paths.cpu), (1, 2)); // the first one had its magazine filled
-//! # Ok::<(), uslab_magazine::TooSmall>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #[cfg(all(uslab_models, not(loom)))]

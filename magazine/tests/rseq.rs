@@ -311,7 +311,8 @@ fn the_expected_mechanism_serves() {
     }
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
-    assert!(stats.paths.cpu >= 1980 && stats.busy == 0, "{stats:?}");
+    // A thread that is moved while it opens a CPU's region finds another one.
+    assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
 }
 
 /// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a region of its own.

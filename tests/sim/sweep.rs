@@ -80,7 +80,10 @@ impl Sweep {
         let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
         let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
         let mut files: Vec<_> = files
-            .map(|file| (file.strip_prefix(&items).unwrap().to_owned(), std::fs::read(&file).unwrap()))
+            // One that is being written gets its name meanwhile.
+            .filter_map(|file| {
+                Some((file.strip_prefix(&items).unwrap().to_owned(), std::fs::read(&file).ok()?))
+            })
             .collect();
         files.sort();
         files

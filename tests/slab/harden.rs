@@ -691,11 +691,11 @@ fn a_program_that_never_misses_is_sampled_once_an_interval() {
     for interval in 0..10 {
         subsystem.end_interval();
         // The allocation behind a sample misses, too, and may be the next one.
-        assert!((1..=2).contains(&pairs(50_000)), "interval {interval}");
+        assert!((1..=3).contains(&pairs(50_000)), "interval {interval}");
     }
     // Too few for a sample.
     subsystem.end_interval();
-    assert!((1..=2).contains(&pairs(100)), "of the interval before");
+    assert!((1..=3).contains(&pairs(100)), "of the interval before");
     subsystem.end_interval();
     assert_eq!(pairs(100), 0);
 }

@@ -417,7 +417,11 @@ mod tests {
     #[test]
     fn a_cache_that_is_used_little_keeps_little() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
-        let subsystem = Subsystem::new(Config::default()).unwrap();
+        // A thread that moves to another CPU leaves some behind.
+        let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
+        uslab_magazine::on_cpu(0);
+        let pages = uslab_buddy::PageConfig::default_for(cpus).limit(64 << 20);
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("ten", 64).build_in(&subsystem).unwrap();
         let ten: Vec<_> = (0..10).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         assert!(cache.info().in_magazines < 10);
