@@ -6,8 +6,8 @@ use crate::{
     PageBlock, PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
-use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::tracepoints::Step;
+use uslab_magazine::sync::{Arc, Counter, Mutex};
+use uslab_magazine::tracepoints::{Counts, Step};
 use uslab_magazine::{Cpus, Operation, Path, on_cpu};
 
 thread_local! {
@@ -186,6 +186,28 @@ fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
     drop(low);
     drop(observer);
     assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
+}
+
+#[test]
+fn threads_are_told_their_own_splits_and_merges() {
+    let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
+    let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(threads));
+    let told = Arc::new([const { Counter::new(0) }; 2]);
+    let noted = told.clone();
+    let moves = move |step: &Step| match *step {
+        Step::BlocksTaken { splits, .. } => noted[0].add(splits.into()),
+        Step::BlocksGiven { merges, .. } => noted[1].add(merges.into()),
+        _ => {}
+    };
+    let observer = pages.tracepoints().observe(move |op| op.steps.iter().for_each(&moves)).unwrap();
+    let uses = || {
+        at_once.wait();
+        (0..each).for_each(|_| drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(uses))));
+    assert_eq!(observer.counts(), Counts::default());
+    let counted = pages.info().zones[0].events;
+    assert_eq!([&told[0], &told[1]].map(Counter::get), [counted.splits, counted.merges]);
 }
 
 #[test]
@@ -647,6 +669,11 @@ fn frames_of_memory_that_went_say_that_nothing_begins_there() {
     drop(block);
     assert_eq!(pages.trim(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
+    // The frames of a tail of four pages fill no page of their own, which would go as a whole.
+    let pages = made(normal(4));
+    drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
+    assert_eq!(pages.release(), 4 * PAGE_SIZE);
+    assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
 }
 
 #[test]
@@ -662,6 +689,20 @@ fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
+    audited(&pages);
+}
+
+#[test]
+fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
+    let managed = pages.limit().unwrap() / PAGE_SIZE;
+    let charged = managed - 200;
+    assert!(pages.charge(charged));
+    let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let backed = pages.info().backed_bytes() as usize / PAGE_SIZE;
+    assert!(backed + charged <= managed, "{backed} pages beside {charged} of {managed}");
+    drop(page);
+    pages.uncharge(charged);
     audited(&pages);
 }
 

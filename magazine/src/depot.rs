@@ -334,6 +334,12 @@ mod tests {
     }
 
     #[test]
+    fn debuggers_find_the_list_of_magazines_where_it_lies() {
+        let depot = Depot::new(1);
+        assert_eq!(depot.first(), core::ptr::from_ref(&depot.full.lock().magazines).addr());
+    }
+
+    #[test]
     fn a_closed_depot_takes_no_magazine_and_hands_out_what_it_has() {
         let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));

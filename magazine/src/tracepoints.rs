@@ -557,6 +557,23 @@ mod tests {
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
     }
 
+    /// Nor is a drain of all CPUs, each of which it gives away by itself.
+    #[test]
+    fn of_a_drain_of_many_cpus_no_step_is_lost() {
+        const CPUS: usize = 2 * STEPS;
+        let (table, supplier) = (table(Cpus::simulated(CPUS as u32, 1).unwrap()), TestSupplier::new(CPUS, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 0)).unwrap();
+        for cpu in 0..CPUS as u32 {
+            on_cpu(cpu);
+            layer.free(&supplier, layer.alloc(&supplier).unwrap());
+        }
+        let (observer, read) = written(table.tracepoints());
+        layer.drain(&supplier, 0..CPUS as u32);
+        assert_eq!(observer.counts(), Counts::default());
+        let steps = read.try_iter().flat_map(|(_, steps, ..)| steps);
+        assert_eq!(steps.filter(|step| *step == Step::Drained { rounds: 1 }).count(), CPUS);
+    }
+
     #[test]
     fn steps_say_what_they_are() {
         let text = |step: Step| step.to_string();

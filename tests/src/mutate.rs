@@ -287,6 +287,25 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
+/// Whether it does nothing and looks at nothing that a lock may guard: literals, names but `guard`'s, and what is made of these.
+fn is_inert(expr: &Expr, guard: &str) -> bool {
+    let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
+    match expr {
+        Expr::Lit(_) => true,
+        Expr::Path(of) => !of.path.is_ident(guard),
+        Expr::Paren(of) => is_inert(&of.expr, guard),
+        Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| is_inert(expr, guard)),
+        Expr::Tuple(of) => all(of.elems.iter()),
+        // `Some(1)`, but no function.
+        Expr::Call(of) => {
+            let Expr::Path(callee) = &*of.func else { return false };
+            let name = callee.path.segments.last().map(|last| last.ident.to_string());
+            name.is_some_and(|name| name.starts_with(char::is_uppercase)) && all(of.args.iter())
+        }
+        _ => false,
+    }
+}
+
 /// Those of what may stand as a statement.
 pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     match expr {
@@ -430,7 +449,10 @@ impl Walk<'_> {
                 matches!(stmt, Stmt::Macro(_)) || !self.text(&range(*stmt)).contains(&format!("drop({name})"))
             };
             let rest = stmts[i + 1..].iter().take_while(stays);
-            let rest: Vec<_> = rest.skip(1).map(range).collect();
+            // Where nothing is done any more it changes nothing.
+            let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if is_inert(expr, &name));
+            let end = stmts.last().filter(done).map_or(self.text.len(), |last| range(last).start);
+            let rest: Vec<_> = rest.skip(1).map(range).filter(|at| at.start < end).collect();
             if !rest.is_empty() && guard.mutability.is_none() {
                 self.made.always.push(range(&guard.ident).start);
             }
@@ -670,7 +692,6 @@ mod tests {
             mutants("fn f() -> S { let g = s.lock(); g.a(); for n in nodes { g.b(n); } S }"),
             [
                 "f unlock: g before for n in nodes { g.b(n); }",
-                "f unlock: g before S",
                 "f statement: g.a(); -> nothing",
                 "f statement: for n in nodes { g.b(n); } -> nothing",
                 "f first: nodes without its first",
@@ -706,6 +727,28 @@ mod tests {
                 "f statement: e(); -> nothing"
             ]
         );
+    }
+
+    /// Nothing is done under the lock any more.
+    #[test]
+    fn no_lock_is_left_before_a_last_expression_that_does_nothing() {
+        let unlocked = |last: &str| {
+            let text = format!("fn f() -> S {{ let g = s.lock(); let a = g.a; {last} }}");
+            mutants(&text).iter().filter(|mutant| mutant.contains("unlock")).count()
+        };
+        for last in
+            ["1", "true", "a", "A::B", "()", "(a, 1)", "(a)", "None", "Ok(())", "Some(1)", "Err(E::F(a))"]
+        {
+            assert_eq!(unlocked(last), 0, "{last}");
+            assert_eq!(unlocked(&format!("return {last};")), 0, "return {last}");
+            assert_eq!(unlocked(&format!("h(); {last}")), 1, "{last} behind what does something");
+        }
+        // It looks, it calls, or the lock goes on.
+        for last in
+            ["g", "Some(g)", "g.b", "*g", "s.b", "Some(g.b)", "h(1)", "S::h()", "Ok(h())", "a + 1", "m!(g)"]
+        {
+            assert_eq!(unlocked(last), 1, "{last}");
+        }
     }
 
     #[test]
