@@ -420,3 +420,27 @@ impl KmemCache {
         self.cache().traces(Deed::Free)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Gfp, Subsystem};
+    use core::cell::Cell;
+
+    #[test]
+    fn what_there_is_no_room_for_is_looked_at_once_more_and_gets_no_memory_under_the_lock() {
+        thread_local! {
+            static ASKED: Cell<usize> = const { Cell::new(0) };
+        }
+        /// Too few the first time.
+        fn many(_: &NodeCount) -> u64 {
+            (ASKED.replace(ASKED.get() + 1) * 2 * BULK) as u64
+        }
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let found = cache.cache().of_slabs(many, |_, _, put| (0..2 * BULK).for_each(put));
+        assert!(found.into_iter().eq(0..2 * BULK));
+        assert_eq!(ASKED.get(), 2);
+    }
+}

@@ -480,3 +480,73 @@ impl Drop for Acquiring<'_> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::cache::Account;
+    use crate::{Config, Fork, KmemCache, Limit, Magazines, Subsystem};
+    use std::task::Wake;
+    use uslab_magazine::on_cpu;
+    use uslab_magazine::sync::Counter;
+
+    /// A waker that counts.
+    struct Woken(Counter);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.add(1);
+        }
+    }
+
+    #[test]
+    fn who_was_served_by_a_new_slab_tells_the_next_one_to_make_another() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let cache = KmemCache::builder("tenant", 1000).account(&account).magazines(Magazines::Off);
+        let cache = cache.build_in(&subsystem).unwrap();
+        let (objects, bytes) = (cache.geometry().objects(), cache.geometry().order().bytes());
+        account.set_limit(bytes);
+        let held = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
+        let woken = Arc::new(Woken(Counter::new(0)));
+        let (waker, mut waiting) = (Waker::from(woken.clone()), vec![]);
+        for i in 0..=objects {
+            let waker = if i < objects { Waker::noop() } else { &waker };
+            let mut acquire = cache.acquire(Gfp::KERNEL);
+            assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(waker)).is_pending());
+            waiting.push(acquire);
+        }
+        account.set_limit(3 * bytes);
+        let mut poll = |i: usize| Pin::new(&mut waiting[i]).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(first)) = poll(0) else { panic!("there is room for a slab") };
+        assert_eq!(woken.0.get(), 1, "there is room for one more");
+        let Poll::Ready(Ok(last)) = poll(objects) else { panic!("it was told, and there is room") };
+        for object in [first, last] {
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free(object) };
+        }
+        drop((waiting, held));
+    }
+
+    #[test]
+    fn in_the_child_of_a_fork_nothing_is_done_for_who_waited_in_the_parent() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let held = cache.alloc_blocks(Gfp::KERNEL, cache.geometry().objects()).unwrap();
+        let mut acquire = cache.acquire(Gfp::KERNEL);
+        assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let waited_for = || subsystem.core().waited_for.load(Relaxed);
+        assert_eq!((waited_for(), cache.cache().has_waiters()), (1, true));
+        // Twice: a child may fork again.
+        for _ in 0..2 {
+            // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+            unsafe {
+                subsystem.before_fork();
+                subsystem.after_fork_in_child();
+            }
+            assert_eq!((waited_for(), cache.cache().has_waiters()), (0, false));
+        }
+        drop((acquire, held));
+    }
+}
