@@ -677,6 +677,10 @@ mod tests {
         assert!(
             text(low + 12).starts_with("use after free: ") && text(low + 12).contains("\nfreed by thread")
         );
+        for at in [0, 12] {
+            let place = format!(", {at} bytes behind the beginning of an object of 4096 bytes");
+            assert!(text(low + at).contains(&place), "{}", text(low + at));
+        }
     }
 
     #[test]
@@ -699,6 +703,8 @@ mod tests {
         assert!(guard.end_interval(120), "what was not enough is kept for the next interval");
         assert!(guard.is_due(0) && guard.alloc(8, 8).is_some());
         assert!(!guard.end_interval(220) && !guard.is_due(0), "there was one");
+        assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "there was half of them");
+        assert!(guard.end_interval(620), "there was none");
         let told = core::ptr::from_ref(guard.pool().unwrap());
         assert!(faults::tells(told));
         drop(guard);
@@ -712,14 +718,73 @@ mod tests {
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
         assert!(told.starts_with("access to what was never allocated: "), "{told}");
+        // Nor is it named where a guard beside it is touched.
+        let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
+        let far = ends[usize::from(other > used)];
+        assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
+        let between = pool.base() + 2 * PAGE_SIZE;
+        for at in [between, between + PAGE_SIZE - 1].map(|at| pool.fault(at).to_string()) {
+            assert!(
+                at.ends_with(":\n") || at.contains(&format!(" of an object of 8 bytes at {used:#x}\n")),
+                "{at}"
+            );
+        }
+    }
+
+    #[test]
+    fn samples_are_as_far_apart_as_was_asked_for_and_at_distances_that_differ() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let guard = Guard::new(100, 1, Backend::Os, key);
+        assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
+        let mut distances = vec![0];
+        while distances.len() <= 1000 {
+            *distances.last_mut().unwrap() += 1;
+            if guard.is_due(1) {
+                let object = guard.alloc(8, 8).unwrap();
+                let pool = guard.pool_of(object).unwrap();
+                assert!(pool.free(object.addr().get()).is_ok());
+                assert_eq!(guard.samples(), distances.len() as u64);
+                distances.push(0);
+            }
+        }
+        assert_eq!(distances.pop(), Some(0));
+        let sum: u64 = distances.iter().sum();
+        assert!((90_000..110_000).contains(&sum), "{sum}");
+        assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
+        assert!(distances.iter().all(|n| (1..=201).contains(n)));
+    }
+
+    /// In a child, which has one thread: nobody else takes the addresses.
+    #[test]
+    fn a_guard_that_goes_gives_its_addresses_back() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let guard = Guard::new(1, 4, Backend::Os, key);
+        let at = guard.alloc(8, 8).unwrap().addr().get();
+        assert!(is_accessible(at));
+        // SAFETY: the child drops the guard, looks, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(guard);
+            let stays = is_accessible(at);
+            // SAFETY: it ends.
+            unsafe { libc::_exit(stays.into()) };
+        }
+        let mut status = -1;
+        // SAFETY: the test's child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "its pool is still there");
     }
 
     #[test]
     fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
-        let pool = pool(1);
-        assert!(pool.slots[0].take(FREE) && pool.alloc(8, 8).is_none());
+        let pool = pool(3);
+        let [used, freed] = [0, 1].map(|_| pool.alloc(8, 8).unwrap().addr().get());
+        assert!(pool.free(freed).is_ok());
+        assert!(pool.slots[2].take(FREE));
         // SAFETY: there is one thread.
         unsafe { pool.forget_other_threads() };
-        assert!(pool.alloc(8, 8).is_some());
+        assert_eq!(pool.slots[2].state.load(Relaxed), FREE);
+        assert_eq!(pool.size_of(used).ok(), Some(8), "what was in use is so still");
+        assert!(pool.fault(freed).to_string().starts_with("use after free: "), "and what was freed is freed");
     }
 }

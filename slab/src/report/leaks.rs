@@ -235,3 +235,106 @@ impl Walk {
         Holders(holders)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn walk(objects: &[(usize, usize)]) -> Walk {
+        let object = |&(start, usable): &(usize, usize)| Object {
+            hidden: !start,
+            asked: usable,
+            usable,
+            cache: 0,
+            stack: CallStack::NONE,
+            reached: false,
+        };
+        let mut objects: Vec<_> = objects.iter().map(object).collect();
+        objects.sort_unstable_by_key(|object| object.hidden);
+        Walk { objects, open: Vec::new() }
+    }
+    /// Which are reached, by address.
+    fn reached(walk: &Walk) -> Vec<bool> {
+        walk.objects.iter().rev().map(|object| object.reached).collect()
+    }
+
+    #[test]
+    fn each_address_inside_an_object_reaches_it_and_no_other_one_does() {
+        let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
+        let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
+        for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
+            let mut walk = walk(&objects);
+            // Twice is no more than once.
+            walk.see(word);
+            walk.see(word);
+            assert_eq!(reached(&walk), mine(word), "{word}");
+            assert_eq!(walk.open.len(), mine(word).iter().filter(|mine| **mine).count(), "{word}");
+        }
+    }
+
+    /// Three pages, the second of which nobody can read: the walk goes from whatever word it begins at to the last one.
+    #[test]
+    fn what_lies_behind_memory_that_cannot_be_read_is_looked_at() {
+        let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory, whose second page is nobody's.
+        let base = unsafe { libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let (first, words) = (base.expose_provenance(), PAGE_SIZE / size_of::<usize>());
+        let places = [1, words - 1, 2 * words, 3 * words - 1];
+        let objects = [1, 2, 3, 4].map(|n| (n * 1000, 8));
+        // SAFETY: inside of the memory, which is the test's.
+        unsafe {
+            { places.iter().zip(objects) }
+                .for_each(|(at, (object, _))| base.cast::<usize>().add(*at).write(object));
+            assert_eq!(libc::mprotect(base.add(PAGE_SIZE), PAGE_SIZE, libc::PROT_NONE), 0);
+        }
+        for (skipped, seen) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
+            let mut walk = walk(&objects);
+            walk.see_range(first + skipped * size_of::<usize>()..first + bytes);
+            assert_eq!(reached(&walk), seen, "{skipped}");
+        }
+        let mut walk = walk(&objects);
+        walk.see_range(first..first + bytes - size_of::<usize>());
+        assert_eq!(reached(&walk), [true, true, true, false], "its end");
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(base, bytes) };
+    }
+
+    /// Of an object that is reached all whole words are looked at, and what they reach in turn.
+    #[test]
+    fn objects_reach_each_other_through_all_of_their_words() {
+        let mut memory = vec![0_usize; 1024];
+        let base = memory.as_ptr().expose_provenance();
+        let at = |word: usize| base + word * size_of::<usize>();
+        // The second one has two words and a half.
+        let objects = [(at(0), 8), (at(100), 20), (at(200), 900 * 8 - 800), (at(1000), 8), (at(1010), 8)];
+        memory[0] = at(101);
+        memory[101] = at(200);
+        memory[102] = at(1010);
+        memory[999] = at(1000);
+        let mut walk = walk(&objects);
+        walk.see(at(0));
+        walk.finish();
+        assert_eq!(reached(&walk), [true, true, true, true, false]);
+        core::hint::black_box(memory);
+    }
+
+    /// Once read, words would lead to objects from the stack as long as nothing else lies there.
+    #[test]
+    fn what_a_walk_has_read_does_not_stay_on_the_stack() {
+        let memory = vec![!0x1234_5678_9abc_usize; 2048];
+        let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
+        let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
+        let here = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
+        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).see_range(first..first + bytes);
+        // The page of this frame, and those where what it called had theirs.
+        let found = (0..16).map(|page| {
+            let read = read(here - page * PAGE_SIZE, &mut below, PAGE_SIZE);
+            let words = &below[..read / size_of::<usize>()];
+            words.iter().filter(|word| **word == memory[0]).count()
+        });
+        let found: usize = found.sum();
+        assert!(found < 64, "{found} words");
+    }
+}

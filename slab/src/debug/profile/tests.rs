@@ -48,6 +48,50 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
     assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
+    // Nor is it one of the next profile.
+    subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
+    assert!(!sample(run));
+    assert_eq!((profiler.profile().samples.len(), profiler.profile().lost), (0, 0));
+}
+
+#[test]
+fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
+    let subsystem = one_cpu();
+    let profiler = &subsystem.core().profiler;
+    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let mut asked = vec![];
+    for _ in 0..2 {
+        let refused = |with_frees| {
+            asked.push(with_frees);
+            false
+        };
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(own), refused), Err(NotStarted::Fence));
+        assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
+    }
+    assert_eq!(asked, [!HAS_OWN; 2]);
+    subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
+    let run = profiler.run.load(Relaxed);
+    let memory = profiler.own_sample(run, profiler.countdown(0), 64, "held");
+    assert_eq!(memory.is_some(), HAS_OWN);
+    subsystem.core().stop_profile();
+    let before = profiler.profile();
+    assert_eq!(profiler.start(1 << 20, Some(7), Some(own), |_| false), Err(NotStarted::Fence));
+    assert!(!profiler.runs() && !profiler.counts_only());
+    assert_eq!(profiler.profile(), before, "the last profile is still there");
+    if let Some(memory) = memory {
+        assert_eq!((profiler.holds(memory), profiler.size_of(memory)), (true, Ok(64)));
+        assert_eq!(profiler.free(memory), Ok(()));
+    }
+}
+
+#[test]
+fn the_object_that_a_count_ends_in_is_the_sample() {
+    let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
+    assert_eq!(countdown.spend(9, || None::<()>), None);
+    assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
+    assert_eq!((countdown.left.get(), countdown.spend(1, || Some(7))), (1, None));
+    countdown.left.set(10);
+    assert_eq!((countdown.spend(10, || Some(7)), countdown.left.get()), (None, 10));
 }
 
 #[test]
@@ -553,4 +597,9 @@ fn pages_of_samples_that_have_gone_are_not_marked() {
     assert!(is_marked(address));
     mark(address, false);
     assert_eq!(mark_of(address).load(Relaxed), before);
+    // Of more than it can count nobody knows when they have gone.
+    let many = address + 2 * uslab_buddy::PAGE_SIZE;
+    (0..300).for_each(|_| mark(many, true));
+    (0..300).for_each(|_| mark(many, false));
+    assert!(is_marked(many));
 }
