@@ -134,7 +134,8 @@ impl Rate {
     }
     /// Whether it is more than so many in 100, beyond what chance may do.
     pub(crate) fn exceeds(self, most: f64) -> bool {
-        self.interval()[0] > most
+        // None is never too many: the bound of none of 135 is rounded to more than 0.
+        self.of > 0 && self.interval()[0] > most
     }
 }
 
@@ -374,7 +375,7 @@ mod tests {
         );
         assert!(!rate(1, 20, true).exceeds(3.0) && rate(30, 200, true).exceeds(3.0));
         assert!(rate(4, 100, false).exceeds(3.0) && !rate(3, 100, false).exceeds(3.0));
-        assert!(!rate(0, 0, true).exceeds(0.0));
+        assert!((0..200).all(|all| !rate(0, all, true).exceeds(0.0)) && rate(1, 135, true).exceeds(0.0));
     }
 
     #[test]
