@@ -81,8 +81,9 @@ impl Sweep {
         let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
         let mut files: Vec<_> = files
             // One that is being written gets its name meanwhile.
-            .filter_map(|file| {
-                Some((file.strip_prefix(&items).unwrap().to_owned(), std::fs::read(&file).ok()?))
+            .filter_map(|file| match std::fs::read(&file) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+                read => Some((file.strip_prefix(&items).unwrap().to_owned(), read.unwrap())),
             })
             .collect();
         files.sort();

@@ -331,7 +331,7 @@ impl Test {
     /// Runs it alone with these variables, for at most `limit` (see [`run_within`]).
     ///
     /// # Errors
-    /// It cannot be started, or what it says cannot be read.
+    /// It cannot be started, what it says cannot be read, or somebody else killed it.
     pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command

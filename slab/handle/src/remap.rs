@@ -15,7 +15,7 @@
 //! #[derive(Serialize, Deserialize)]
 //! struct Saved { fresh: u32, monsters: Vec<(String, Option<String>)> } // names, not handles
 //!
-//! /// `None`: a slot is in its last generation, and handles of a later table could be taken for this one's.
+//! /// `None`: a slot is in its last generation, and handles of this table could be taken for those of a later one.
 //! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Option<Saved> {
 //!     // A target that has died has no name any more.
 //!     let target = |monster: &Monster| ids.id(monster.target?).cloned();

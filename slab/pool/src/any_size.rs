@@ -345,7 +345,7 @@ fn each_lives_in_memory_of_another() {
     let inner = best.alloc(layout(2000, 8)).unwrap();
     let mut stack = StackAlloc::new(area(inner, 2000)).unwrap();
     let innermost = stack.alloc(layout(2000, 1)).unwrap();
-    assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 12, align: 4 })));
+    assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 20, align: 4 })));
     // SAFETY: ours; each is freed once, and the stack is not used any more.
     unsafe {
         innermost.write_bytes(1, 2000);
@@ -373,13 +373,52 @@ fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
     }
 }
 
+/// What is freed below others, or was made smaller there, stays; what lies above goes from the top all the same.
+#[test]
+fn padding_of_a_block_that_went_out_of_order_goes_with_a_marker() {
+    let mut array = StackArea::<1024>::new();
+    let mut stack = StackAlloc::new(array.lend()).unwrap();
+    let marker = stack.mark().unwrap();
+    let [low, high] = [layout(5, 32), layout(40, 16)];
+    let (below, used, above) = (stack.alloc(low).unwrap(), stack.used(), stack.alloc(high).unwrap());
+    assert_eq!((used, stack.used()), (37, 88));
+    // SAFETY: each is out, with its layout, and is freed once.
+    unsafe {
+        assert_eq!(stack.resize(above, high, 41), Ok(true));
+        assert_eq!((stack.free(below, low), stack.used()), (Ok(()), 89));
+        assert_eq!((stack.free(above, layout(41, 16)), stack.used()), (Ok(()), used));
+        let again = stack.alloc(high).unwrap();
+        assert_eq!((stack.free(again, high), stack.used()), (Ok(()), used));
+    }
+    assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
+}
+
+/// It told the head, and which block has a padding: then what lay in front of a block of the second stack was taken for that.
+#[test]
+fn a_marker_of_a_stack_that_is_gone_says_nothing_of_one_that_has_its_memory() {
+    let mut array = StackArea::<1024>::new();
+    let mut gone = StackAlloc::new(array.lend()).unwrap();
+    let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
+    let old = gone.mark().unwrap();
+    drop(gone);
+    let mut stack = StackAlloc::new(array.lend()).unwrap();
+    let (bytes, block) = (stack.alloc(layout(16, 1)).unwrap(), stack.alloc(layout(8, 8)).unwrap());
+    assert_eq!([bytes.addr(), block.addr()], blocks);
+    // SAFETY: 16 bytes, which are the test's.
+    unsafe { bytes.write_bytes(0xff, 16) };
+    let _marker = stack.mark().unwrap();
+    assert_eq!((stack.free_to(old), stack.used()), (Ok(()), 24));
+    // SAFETY: it is out, and below where the marker was.
+    assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
+}
+
 /// A marker of another stack frees nothing.
 #[test]
 fn a_marker_of_another_stack_is_refused() {
     let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
     let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
     let address = other.alloc(layout(0, 1)).unwrap().addr().get() + 1 - other.used();
-    assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 15));
+    assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 23));
     assert_eq!(
         (BadMarker::Foreign { address: 64 }).to_string(),
         "the marker is of the stack at 0x40, not of this one"

@@ -223,7 +223,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Cost: a few instructions; a call of the source for a chunk more.
     ///
     /// # Errors
-    /// [`Refused::NoRoom`] if it does not grow, [`Refused::Memory`] if its source has no more.
+    /// [`Refused::NoRoom`] if it does not grow, or its source made the next chunk too small; [`Refused::Memory`] if its source has no more.
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.place(layout)
     }

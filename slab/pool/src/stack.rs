@@ -6,11 +6,11 @@
 //!                       └── free_to: the marker and all behind it is free at once
 //! ```
 //!
-//! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 12 bytes of the memory.
+//! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to): O(1), and a load for each marker that is freed with it.
 //! - [`free`](StackAlloc::free) of a single block: the topmost one at once, with its padding; any other waits for a marker. So blocks
 //!   that go in the opposite order of their coming leave nothing, but for those that were made smaller below others.
-//! - Waste: the padding of alignments. Where there is one, it has 8 bytes or more: they say where it begins. No block has a header.
+//! - Waste: the padding of alignments. One in front of a block has 8 bytes or more: they say where it begins. No block has a header.
 //!
 //! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says
 //! where the one before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
@@ -46,14 +46,14 @@ use core::ptr::NonNull;
 /// stack.free_to(level)?;
 /// assert_eq!(stack.used(), 100);
 /// stack.alloc(Layout::new::<[u8; 500]>())?;
-/// assert_eq!(stack.free_to(room), Err(BadMarker::Freed { at: 412 }));
+/// assert_eq!(stack.free_to(room), Err(BadMarker::Freed { at: 420 }));
 /// assert_eq!(stack.used(), 600);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Invariants
 /// The records of the markers that are there begin with `newest` and lie below `head`, each below the one that names it. So do
-/// the paddings of the blocks that were not freed, from the one in front of the block at `padded`.
+/// the paddings of the blocks that lie there, from the one in front of the block at `padded`; some of these may be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
@@ -66,22 +66,21 @@ pub struct StackAlloc<A> {
     marks: u64,
 }
 
-/// A place of a [`StackAlloc`], to free to. 32 bytes.
+/// A place of a [`StackAlloc`], to free to. 24 bytes.
 ///
 /// It names its stack by the address of the memory. A stack that is gone is not told from one that has its memory now.
 #[must_use = "a marker that is not freed to takes up its bytes until an earlier one is"]
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
-    /// The head before it, which block had the newest padding, and where its record lies.
-    head: usize,
-    padded: u32,
+    /// Where its record lies.
     record: u32,
     number: u64,
 }
 
-/// The record of a marker: where the one before it lies, and the two halves of its number.
-const RECORD: Layout = Layout::new::<[u32; 3]>();
+/// The record of a marker: where the one before it lies, the two halves of its number, the head before it, and which block had the newest
+/// padding then. A marker itself tells none of these: it may be of a stack that is gone.
+const RECORD: Layout = Layout::new::<[u32; 5]>();
 
 /// Bytes at the end of a padding: where it begins, and which block had the newest padding before.
 const PADDING: usize = size_of::<[u32; 2]>();
@@ -210,20 +209,21 @@ impl<A: Area> StackAlloc<A> {
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
         let (record, end) = self.place(head, RECORD)?;
-        for (i, word) in [self.newest, number as u32, (number >> 32) as u32].into_iter().enumerate() {
+        let words = [self.newest, number as u32, (number >> 32) as u32, head as u32, self.padded];
+        for (i, word) in words.into_iter().enumerate() {
             self.memory.store(record + 4 * i, word);
         }
         self.marks += 1;
         self.head = end;
         self.newest = record as u32;
-        Ok(Marker { stack: self.memory.address(), head, padded: self.padded, record: record as u32, number })
+        Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
     /// Frees the marker, and all that came after it: whoever still has a block of these must not use it.
     ///
     /// # Errors
     /// It is of another stack, or was freed with an earlier one. Cost then: a load for each marker above its place.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
-        let Marker { stack, head, padded, record, number } = marker;
+        let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {
             return Err(BadMarker::Foreign { address: stack });
         }
@@ -236,8 +236,8 @@ impl<A: Area> StackAlloc<A> {
             return Err(BadMarker::Freed { at: record });
         }
         self.newest = self.memory.load(record);
-        self.padded = padded;
-        self.head = head;
+        self.head = self.memory.load(record + 12) as usize;
+        self.padded = self.memory.load(record + 16);
         Ok(())
     }
     /// The number in a record.

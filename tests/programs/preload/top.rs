@@ -37,7 +37,9 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     let (pid, child) = program(dir.path(), &options);
     // It asks once by itself.
     let own = dir.path().join(format!("out.{pid}.json"));
+    let begun = std::time::Instant::now();
     while !own.exists() {
+        assert!(begun.elapsed().as_secs() < 60, "no {}", own.display());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let output = top(&["--once", &pid, "--json"]);

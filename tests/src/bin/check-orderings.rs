@@ -399,7 +399,10 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
                 broken.push(format!("{} fails with no ordering changed: {message}", test.name));
             }
             Outcome::TimedOut => {
-                bail!("{} does not end within {limit:?} with no ordering changed", test.name)
+                bail!(
+                    "{} does not end in time ({limit:?}, or ten minutes of its own) with no ordering changed",
+                    test.name
+                )
             }
         }
     }

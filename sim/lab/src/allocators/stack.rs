@@ -12,8 +12,7 @@
 //!
 //! As an [`Allocator`] it takes single blocks back, too: the topmost at once, any other when all above it were freed. For that
 //! it remembers where each block began, beside the memory, and knows by that which markers are stale. The library's
-//! [`StackAlloc`](uslab::pool::StackAlloc), which moves its head as this one does, remembers markers and paddings only, in the
-//! memory.
+//! [`StackAlloc`](uslab::pool::StackAlloc) remembers markers and paddings only, in the memory: its paddings have 8 bytes or more.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation
 //! in C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.

@@ -170,6 +170,7 @@ pub(crate) fn judge(
             }
         }
     }
+    let mut time = None;
     for (program, test) in late {
         match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
             Ended::Passed => {}
@@ -177,11 +178,12 @@ pub(crate) fn judge(
                 verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                 verdict => return Ok(verdict),
             },
-            Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+            Ended::OutOfTime { name } => time = time.or(Some(Verdict::Time { name })),
         }
     }
-    if argued || floor.is_some() || bound().is_some() {
-        return Ok(floor.unwrap_or(Verdict::Lives));
+    let weak = floor.or(time);
+    if argued || weak.is_some() || bound().is_some() {
+        return Ok(weak.unwrap_or(Verdict::Lives));
     }
     let models = tests.iter().filter(|test| programs[test.program].models);
     for test in models.filter(|test| test.reached.contains(&mutant.number)) {
@@ -259,14 +261,25 @@ mod tests {
                     Program { path, folder: folder.path().to_owned(), name, models: false }
                 })
                 .collect();
-            let test =
-                |program| Test { program, name: "t".to_owned(), seconds: 0.01, reached: HashSet::from([0]) };
-            let tests: Vec<Test> = (0..programs.len()).map(test).collect();
+            let test = |program, name: &str| Test {
+                program,
+                name: name.to_owned(),
+                seconds: 0.01,
+                reached: HashSet::from([0]),
+            };
+            let tests: Vec<Test> =
+                (0..programs.len()).flat_map(|program| [test(program, "t"), test(program, "u")]).collect();
             judge(&assembly::all().unwrap()[0].mutant, true, &programs, &tests).unwrap()
         };
         let (hangs, fails) = ("echo 'test t ... '; exec sleep 1000", "echo 'test t ... FAILED'; exit 101");
+        let second =
+            "[ $1 = t ] || { echo 'test u ... FAILED'; exit 101; }; echo 'test t ... '; exec sleep 1000";
         let once = "[ -e ran ] && exit 0; touch ran; exec sleep 1000";
         assert!(matches!(verdict(&[hangs, fails]), Verdict::Test { .. }));
+        assert_eq!(
+            verdict(&[second]),
+            Verdict::Test { name: "u".to_owned(), message: "exit status: 101".to_owned() }
+        );
         assert_eq!(verdict(&[hangs, "exit 0"]), Verdict::Time { name: "t".to_owned() });
         assert_eq!(verdict(&[once]), Verdict::Lives);
         let cut = "echo \"thread 't' panicked at a.rs:1:1:\"; echo 'M1: cut after 600s, not ended by exhaustion'; exit 101";
