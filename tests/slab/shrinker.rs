@@ -103,6 +103,25 @@ fn memory_comes_from_whoever_can_do_without_it() {
     assert_all_given_back(&subsystem);
 }
 
+/// What is for a limit is memory as well.
+#[test]
+fn memory_comes_from_a_shrinker_of_a_limit_that_is_not_reached() {
+    let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
+    let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
+    let other = leaked(&subsystem, "other", 3000, None);
+    let lru = Lru::default();
+    let _registered = entries.register_shrinker(lru.clone());
+    while let Ok(block) = entries.alloc_block(Gfp::NOWAIT) {
+        lru.blocks.lock().push(block);
+    }
+    let before = lru.blocks.lock().len();
+    let held: Vec<_> = (0..1000).map(|_| other.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(lru.asked.get() > 0 && lru.blocks.lock().len() < before);
+    let rest = std::mem::take(&mut *lru.blocks.lock());
+    drop((held, rest));
+    assert_all_given_back(&subsystem);
+}
+
 #[test]
 fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
     struct Greedy(&'static KmemCache, Arc<Counter>);

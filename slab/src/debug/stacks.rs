@@ -458,6 +458,8 @@ mod tests {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
         });
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
+        // What is kept of it, before names decide what is shown.
+        assert_eq!(Whose::at(CallStack::save().frames()[0]), Whose::Others);
         let nowhere = Function { at: 16, name: None, file: None };
         assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
     }

@@ -228,6 +228,31 @@ mod tests {
     }
 
     #[test]
+    fn records_go_with_their_slab() {
+        use crate::debug::flags::SlabDebug;
+        use crate::{Config, Gfp, KmemCache, Subsystem};
+        use std::collections::BTreeSet;
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache =
+            KmemCache::builder("inode", 600).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        let memory = &subsystem.core().memory;
+        let head = |object: &NonNull<u8>| {
+            memory.frames().frame(memory.pages.pfn_of(object.as_ptr()).unwrap()).head()
+        };
+        let slabs: BTreeSet<_> = objects.iter().map(head).collect();
+        let tags = subsystem.core().tags.lock().0.clone().unwrap();
+        // SAFETY: pages of the range that are slabs, or were.
+        let with =
+            || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
+        assert_eq!(with().count(), slabs.len());
+        // SAFETY: allocated above, freed once.
+        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+        subsystem.shrink();
+        assert_eq!(with().count(), 0);
+    }
+
+    #[test]
     fn records_are_empty_at_first_and_say_who_did_it_last() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));

@@ -1,6 +1,7 @@
 //! Programs whose malloc is debugged.
 
 use super::{compiled, full, preloaded, text};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -51,6 +52,29 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
     // Of other sizes nothing is looked at.
     let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0");
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
+}
+
+#[test]
+fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("damage.c", dir.path());
+    let output = preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0");
+    let err = text(&output.stderr);
+    assert_eq!((output.status.success(), &*text(&output.stdout)), (true, "well\n"), "{err}");
+    let (mut out, mut freed, mut threads) = (BTreeSet::new(), 0, BTreeSet::new());
+    for line in err.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let &["TRACE", "malloc-56" | "malloc-64", deed, address, thread] = &*words else { panic!("{err}") };
+        threads.insert(thread);
+        match deed {
+            "alloc" => assert!(out.insert(address), "{line}: twice\n{err}"),
+            "free" => freed += u32::from(out.remove(address)),
+            _ => panic!("{err}"),
+        }
+    }
+    assert!(freed > 0, "the program frees what it allocates: {err}");
+    let thread = threads.pop_first().and_then(|thread| thread.strip_prefix("thread=")?.parse::<u32>().ok());
+    assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
 /// Twenty objects whose addresses are nowhere, and five that a list leads to, by addresses inside of them.

@@ -84,6 +84,25 @@ fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
     }
 }
 
+/// The fence takes its time, and a second thread wants a profile meanwhile.
+#[test]
+fn a_profile_that_begins_keeps_others_from_it() {
+    let subsystem = one_cpu();
+    let profiler = &subsystem.core().profiler;
+    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    std::thread::scope(|scope| {
+        let mut other = None;
+        let close = |_| {
+            other = Some(scope.spawn(|| profiler.start(1 << 20, Some(7), Some(own), |_| true)));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            true
+        };
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(own), close), Ok(()));
+        assert_eq!(other.unwrap().join().unwrap(), Err(NotStarted::Runs));
+    });
+    assert!(profiler.stop(|| ()) && !profiler.stop(|| ()));
+}
+
 #[test]
 fn the_object_that_a_count_ends_in_is_the_sample() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
