@@ -762,7 +762,7 @@ fn memory_above_the_largest_block_starts_the_reaper_as_well() {
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
     let malloc = Malloc::new(&subsystem).unwrap();
-    let layout = std::alloc::Layout::from_size_align(5 << 20, 8).unwrap();
+    let layout = std::alloc::Layout::from_size_align((4 << 20) + 1, 8).unwrap();
     let wanted = || subsystem.info().reaper.thread == ReaperThread::Wanted;
     let _first = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
     assert!(wanted(), "it is too small for a thread");
