@@ -582,6 +582,37 @@ fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     assert!(account.charged() <= bytes);
 }
 
+/// Drops all that it has when it is asked, and says that there was nothing.
+struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
+impl uslab::Shrinker for Silent {
+    fn count(&self) -> usize {
+        let all = std::mem::take(&mut *self.0.lock());
+        drop(all);
+        0
+    }
+    fn scan(&self, _: usize, _: Gfp) -> usize {
+        0
+    }
+}
+
+/// Its allocation was refused, and nobody who frees knew that it would wait.
+#[test]
+fn who_begins_to_wait_for_an_account_calls_in_what_came_back_a_moment_before() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registration = cache.register_shrinker(Silent(Mutex::new(all)));
+    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    let object = poll(&mut other.acquire(Gfp::KERNEL)).unwrap().unwrap();
+    // SAFETY: allocated just now.
+    unsafe { other.free(object) };
+    assert!(account.peak() <= bytes);
+}
+
 #[test]
 fn a_slab_that_one_makes_serves_all_who_wait() {
     let subsystem = subsystem(1);
