@@ -184,6 +184,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_list_moves_where_there_is_no_room_and_moves_up_once_most_of_it_is_gone() {
+        let registry = Registry::new(Rank::Caches);
+        let entries: Vec<_> = (0..200).map(Arc::new).collect();
+        let place = || registry.list().lock().place;
+        let mut moves = 0;
+        for (n, entry) in entries.iter().enumerate() {
+            let [before, _] = place();
+            registry.push(entry);
+            let [after, len] = place();
+            assert_eq!(len, n + 1);
+            moves += usize::from(before != after);
+        }
+        assert_eq!(moves, 3, "to room for 64, for 192 and for 448");
+        assert!(registry.iter().map(|entry| *entry).eq(0..200));
+        let len = || registry.list().lock().entries.len();
+        entries[..100].iter().for_each(|entry| registry.remove(Arc::as_ptr(entry)));
+        assert_eq!(len(), 200, "half of them are gone, and no more");
+        registry.remove(Arc::as_ptr(&entries[100]));
+        assert_eq!(len(), 99);
+        assert!(registry.iter().map(|entry| *entry).eq(101..200));
+    }
+
     /// Else a walk beside somebody who makes caches need not end.
     #[test]
     fn a_walk_ends_with_who_was_there_at_its_start() {

@@ -167,6 +167,9 @@ uslab_magazine::sync::scenarios! {
         loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_beside_an_allocation);
         bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
     }
+    c1_beside_one_who_shares {
+        loom("C1 destroy beside one who shares", Model::new(TWO, 10), models::destroy_beside_one_who_shares);
+    }
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
         bug("a walk of the registry remembers a place", "R1", "who stays is seen once");

@@ -336,6 +336,35 @@ fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_wit
     assert!(!subsystem.info().caches.iter().any(|cache| cache.name == "dropped"));
 }
 
+/// It may be left for long.
+#[test]
+fn a_cache_that_is_left_keeps_the_slabs_of_objects_in_use_and_hurries_nobody_s_deferred_frees() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let cache = KmemCache::builder("left", 1000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let count = 3 * cache.geometry().objects();
+    let mut objects: Vec<_> = (0..count).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    // SAFETY: allocated above, each freed once.
+    objects.drain(2..).for_each(|object| unsafe { cache.free(object) });
+    assert_eq!(cache.info().slabs, 3, "empty ones stay with it");
+    drop(cache);
+    let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
+    assert_eq!(left().unwrap().slabs, 1);
+    let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    let object = node.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, freed once.
+    unsafe { node.free_deferred(object) };
+    for object in objects {
+        assert!(left().is_some());
+        // SAFETY: allocated above, freed once; objects in use keep their cache.
+        unsafe { subsystem.kmalloc().free(object) };
+        (0..1000).for_each(|_| uslab::rcu::advance());
+        assert_eq!(node.info().deferred, 1, "it is in a batch that is not full");
+    }
+    assert!(left().is_none());
+}
+
 #[test]
 fn objects_belong_to_nodes_and_go_home() {
     let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();

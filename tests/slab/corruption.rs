@@ -252,6 +252,23 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
 }
 
 #[test]
+fn an_object_that_was_freed_has_no_size_where_frees_are_checked() {
+    let (subsystem, heard) = listening(true);
+    let kmalloc = subsystem.kmalloc();
+    let object = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
+    use CorruptionKind::*;
+    // SAFETY: allocated above, freed once; what follows are the errors that are tested.
+    unsafe {
+        assert_eq!((kmalloc.usable_size(object), kinds(&heard)), (128, vec![]));
+        kmalloc.free(object);
+        assert_eq!((kmalloc.usable_size(object), kinds(&heard)), (0, vec![NotAnObject]));
+        assert_eq!(kmalloc.realloc(object, 50, Gfp::KERNEL), Err(AllocError::NotAnObject));
+    }
+    assert_eq!(kinds(&heard), [DoubleFree]);
+    subsystem.check().unwrap();
+}
+
+#[test]
 fn pages_that_were_a_slab_are_nobodys_afterwards() {
     let (subsystem, heard) = listening(true);
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();

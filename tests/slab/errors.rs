@@ -177,6 +177,19 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     assert_all_given_back(&subsystem);
 }
 
+/// Else each of them would take an eighth of the range of addresses.
+#[test]
+fn what_checked_frees_need_is_there_once_for_all_caches() {
+    let (subsystem, faults) = faulty();
+    let build = || KmemCache::builder("checked", 64).check_frees(true).build_in(&subsystem);
+    let first = build().unwrap();
+    faults.arm(parse("reserve:times=-1").unwrap());
+    let second = build();
+    faults.disarm();
+    let second = second.unwrap();
+    drop((first.alloc_block(Gfp::KERNEL).unwrap(), second.alloc_block(Gfp::KERNEL).unwrap()));
+}
+
 #[test]
 fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
     let (subsystem, faults) = faulty();

@@ -80,6 +80,17 @@ fn size_zero_is_a_value() {
 }
 
 #[test]
+fn what_rounding_adds_to_an_object_of_a_cache_may_be_used() {
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("odd", 100).build_in(&subsystem).unwrap();
+    let (size, stride) = (cache.geometry().object_size(), cache.geometry().stride());
+    assert!(size == 100 && stride > size);
+    let block = cache.alloc_block(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated above, and in use.
+    assert_eq!(unsafe { subsystem.kmalloc().usable_size(block.address()) }, stride);
+}
+
+#[test]
 fn arrays_that_overflow_and_sizes_beyond_a_block_are_errors() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use uslab::cache::{Account, Acquiring};
 use uslab::{
-    AllocError, CacheBox, Config, Gfp, KmemCache, Limit, Magazines, ObjectCache, OwnedBox, ReaperThread,
-    Subsystem,
+    AllocError, CacheBox, Config, Gfp, KmemCache, Limit, Magazines, Malloc, ObjectCache, OwnedBox,
+    ReaperThread, Subsystem,
 };
 use uslab_buddy::{Order, PageConfig};
 use uslab_magazine::sync::{Counter, Mutex};
@@ -512,6 +512,44 @@ fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
     assert_all_given_back(&subsystem);
 }
 
+#[test]
+fn a_limit_that_is_not_below_the_charge_takes_nothing_of_what_is_idle() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
+    drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
+    let idle = || (account.charged(), cache.info().in_magazines);
+    let (charged, kept) = idle();
+    assert!(charged > 0 && kept > 0);
+    for limit in [charged + 1, charged] {
+        account.set_limit(limit);
+        assert_eq!(idle(), (charged, kept), "a limit of {limit}");
+    }
+    account.set_limit(charged - 1);
+    assert_eq!(idle(), (0, 0));
+}
+
+/// What it waits for is an object of its own cache.
+#[test]
+fn a_charge_that_comes_back_wakes_nobody_who_waits_at_a_limit_of_its_own() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    let full = KmemCache::builder("full", 1000).account(&account).limit(Limit::Slabs(1));
+    let full = full.build_in(&subsystem).unwrap();
+    drop(other.alloc_block(Gfp::KERNEL).unwrap());
+    let (held, _) = all_of(&full);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut waiting = full.acquire(Gfp::KERNEL);
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!((other.shrink(), woken.0.get()), (1, 0));
+    drop(held);
+    assert_eq!(woken.0.get(), 1);
+}
+
 /// What can be dropped.
 struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
 impl uslab::Shrinker for Idle {
@@ -542,6 +580,37 @@ fn at_its_limit_an_account_asks_the_shrinkers_of_all_of_its_caches() {
     let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     assert!(other.alloc_block(Gfp::KERNEL).is_ok());
     assert!(account.charged() <= bytes);
+}
+
+/// Drops all that it has when it is asked, and says that there was nothing.
+struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
+impl uslab::Shrinker for Silent {
+    fn count(&self) -> usize {
+        let all = std::mem::take(&mut *self.0.lock());
+        drop(all);
+        0
+    }
+    fn scan(&self, _: usize, _: Gfp) -> usize {
+        0
+    }
+}
+
+/// Its allocation was refused, and nobody who frees knew that it would wait.
+#[test]
+fn who_begins_to_wait_for_an_account_calls_in_what_came_back_a_moment_before() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (bytes, _) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registration = cache.register_shrinker(Silent(Mutex::new(all)));
+    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    let object = poll(&mut other.acquire(Gfp::KERNEL)).unwrap().unwrap();
+    // SAFETY: allocated just now.
+    unsafe { other.free(object) };
+    assert!(account.peak() <= bytes);
 }
 
 #[test]
@@ -718,6 +787,35 @@ fn memory_that_is_in_use_starts_the_reaper() {
     held.clear();
 }
 
+#[test]
+fn memory_above_the_largest_block_starts_the_reaper_as_well() {
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
+    on_cpu(0);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = std::alloc::Layout::from_size_align((4 << 20) + 1, 8).unwrap();
+    let wanted = || subsystem.info().reaper.thread == ReaperThread::Wanted;
+    let _first = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
+    assert!(wanted(), "it is too small for a thread");
+    let _second = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
+    assert!(!wanted());
+}
+
+#[test]
+fn pages_that_come_back_wake_the_reaper() {
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
+    on_cpu(0);
+    let kmalloc = subsystem.kmalloc();
+    let held: Vec<_> = (0..9).map(|_| kmalloc.alloc_block(1 << 20, Gfp::KERNEL).unwrap()).collect();
+    let reaper = || subsystem.info().reaper;
+    until(|| reaper().thread == ReaperThread::Asleep);
+    let seen = reaper().intervals;
+    drop(held);
+    let now = reaper();
+    assert!(now.thread == ReaperThread::Running || now.intervals > seen, "{now:?}");
+}
+
 /// Once the reaper slept beside futures that waited, and was not started before 8 MiB were in use.
 #[test]
 fn who_begins_to_wait_starts_the_reaper_or_wakes_it() {
@@ -836,6 +934,7 @@ fn nobody_waits_for_what_cannot_be() {
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
     let account = Account::new_in(&subsystem, 100);
     let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::AccountLimit { bytes: 100 })));
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }
 

@@ -59,3 +59,25 @@ impl Debugged {
         self.flags.intersects(SlabDebug::USERS | SlabDebug::RED_ZONE)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, KmemCache, Subsystem};
+
+    #[test]
+    fn debuggers_are_told_where_records_are_of_caches_that_have_some() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        for (flags, has_records) in [
+            (SlabDebug::CHECKS, false),
+            (SlabDebug::POISON, false),
+            (SlabDebug::RED_ZONE, true),
+            (SlabDebug::USERS, true),
+        ] {
+            let cache = KmemCache::builder("seen", 64).slab_debug(flags).build_in(&subsystem).unwrap();
+            let checked = cache.cache().checked.as_ref().unwrap();
+            let table = if has_records { checked.tags.tracks.place() } else { 0 };
+            assert_eq!(checked.tracks_seen(), table, "{flags}");
+        }
+    }
+}

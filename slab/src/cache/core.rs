@@ -315,6 +315,20 @@ mod tests {
     use core::cell::RefCell;
 
     #[test]
+    fn memory_of_no_bytes_is_hidden_where_that_is_asked_for_and_there_are_mappings() {
+        for (asked, backend) in
+            [(true, Backend::Os), (true, Backend::Heap), (false, Backend::Os), (false, Backend::Heap)]
+        {
+            let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
+            config.pages.backend = backend;
+            config.harden = Harden { zero_size: asked, ..Harden::OFF };
+            let core = Core::new(config).unwrap();
+            let maps = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
+            assert_eq!(core.harden.zero_size, asked && maps, "{backend:?}");
+        }
+    }
+
+    #[test]
     fn half_as_many_pages_are_tried_again_down_to_the_least_and_no_fewer() {
         let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
         let started = Core::start_with_fewer_pages(config, |core| {

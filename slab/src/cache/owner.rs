@@ -129,16 +129,35 @@ fn end_if_unused(cache: &Arc<Cache>) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Config, Fork, KmemCache, Subsystem};
+    use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
     /// Else each cache that goes leaves its place on the list.
     #[test]
     fn a_cache_that_goes_is_offered_to_no_other_one() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
+        let listed = || subsystem.core().caches.list().lock().entries().count();
+        let before = listed();
         for _ in 0..100 {
             drop(KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap());
         }
         assert!(subsystem.core().mergeable.list().lock().entries().count() < 4);
+        assert_eq!(listed(), before, "nor is it on the list of all caches");
+    }
+
+    #[test]
+    fn a_cache_that_is_dropped_while_it_is_visited_goes_with_the_last_visitor() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let visitors = [(); 2].map(|()| CacheRef::new(cache.cache().kept().unwrap()));
+        let is_listed = || subsystem.core().caches.iter().any(|cache| cache.name() == "visited");
+        drop(cache);
+        for visitor in visitors {
+            assert_eq!((is_listed(), visitor.charged()), (true, 1), "it may have objects in hand");
+            drop(visitor);
+        }
+        assert!(!is_listed());
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 
     #[test]

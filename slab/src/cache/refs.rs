@@ -100,3 +100,26 @@ impl<C> CacheRefs<C> {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_destroys_a_cache_lets_nobody_share_it_until_that_has_failed() {
+        let refs = CacheRefs::<()>::new();
+        assert_eq!((refs.share(), refs.aliases()), (true, 1));
+        assert_eq!(refs.close(), Err(1), "another one shares it");
+        refs.leave();
+        assert_eq!((refs.aliases(), refs.close()), (0, Ok(true)));
+        assert_eq!((refs.share(), refs.close()), (false, Ok(false)), "somebody destroys it already");
+        refs.closed(false);
+        assert_eq!((refs.share(), refs.aliases()), (true, 1));
+        refs.leave();
+        assert_eq!(refs.close(), Ok(true));
+        refs.closed(true);
+        // One that came second, and failed while there were objects in use.
+        refs.closed(false);
+        assert_eq!((refs.share(), refs.aliases(), refs.close()), (false, 0, Ok(false)));
+    }
+}

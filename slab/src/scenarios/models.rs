@@ -1,8 +1,8 @@
 //! What loom runs: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, beside_reaps, publish};
+use super::world::{SMALL, World, all_gone, beside_reaps, publish};
 use crate::cache::core::Core;
-use crate::debug::check::{Script, on_cpu};
+use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
 use crate::registry::Registry;
@@ -171,6 +171,27 @@ pub(super) fn destroy_beside_an_allocation() {
         world.free(object);
     }
     World::end(world);
+}
+
+/// C1: a destroy that is refused, beside one who asks for such a cache: it gets another one, or is counted.
+pub(super) fn destroy_beside_one_who_shares() {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
+    let build = |core: &std::sync::Arc<Core>| {
+        KmemCache::builder("model", SPACING).merge().build_on(core).unwrap()
+    };
+    let first = build(&core);
+    let object = first.alloc(Gfp::KERNEL).unwrap();
+    let other = core.clone();
+    let t = thread::spawn(move || build(&other));
+    assert!(first.destroy().is_err(), "destroyed with an object in use");
+    let second = t.join().unwrap();
+    let shares = core::ptr::eq(first.cache(), second.cache());
+    assert_eq!(first.info().aliases, u64::from(shares), "who shares the cache is not counted");
+    // SAFETY: allocated above, freed once.
+    unsafe { first.free(object) };
+    drop((first, second));
+    all_gone(core);
 }
 
 /// M1: through magazines and depot; one owner at a time, and a free before the next allocation.
