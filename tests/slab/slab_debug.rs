@@ -768,6 +768,16 @@ fn lost(cache: &KmemCache, objects: usize) {
     std::hint::black_box([0_u8; 16 << 10]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn no_stack_has_no_frames_before_any_is_saved_either() {
+    // Other tests save some.
+    if !crate::process::is_alone("slab_debug::no_stack_has_no_frames_before_any_is_saved_either") {
+        return;
+    }
+    assert!(uslab::debug::stacks::CallStack::NONE.frames().is_empty());
+}
+
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn what_no_word_of_the_process_leads_to_is_unreachable() {
