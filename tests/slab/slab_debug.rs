@@ -768,7 +768,7 @@ fn lost(cache: &KmemCache, objects: usize) {
     std::hint::black_box([0_u8; 16 << 10]);
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn no_stack_has_no_frames_before_any_is_saved_either() {
     // Other tests save some.

@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn draws_are_the_published_numbers() {
         let mut draws = Draws(0);
-        let published = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
+        let published = [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!([(); 3].map(|()| draws.next()), published);
     }
 
