@@ -635,6 +635,10 @@ fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_
     profiler.freed(at(64));
     seen(1, 3, 1);
     assert!(profiler.stop(|| ()));
+    // It stays as it was.
+    profiler.allocated(|| 0, at(192), 64, "late");
+    profiler.freed(at(0));
+    seen(1, 3, 1);
     start();
     seen(0, 0, 0);
     assert_eq!(is_marked(page), before > 0);
