@@ -769,6 +769,16 @@ fn lost(cache: &KmemCache, objects: usize) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
+fn no_stack_has_no_frames_before_any_is_saved_either() {
+    // Other tests save some.
+    if !crate::process::is_alone("slab_debug::no_stack_has_no_frames_before_any_is_saved_either") {
+        return;
+    }
+    assert!(uslab::debug::stacks::CallStack::NONE.frames().is_empty());
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
 fn what_no_word_of_the_process_leads_to_is_unreachable() {
     // Where other tests run, there are words of theirs.
     if !crate::process::is_alone("slab_debug::what_no_word_of_the_process_leads_to_is_unreachable") {

@@ -294,6 +294,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_part_hardens_something_and_a_seed_nothing() {
+        let parts = [
+            Harden { random_order: true, ..Harden::OFF },
+            Harden { quarantine: 1, ..Harden::OFF },
+            Harden { slab_guards: true, seed: Some(7), ..Harden::OFF },
+            Harden::ALL,
+        ];
+        assert!(parts.iter().all(Harden::is_on));
+        assert!(!Harden::OFF.is_on() && !Harden { seed: Some(7), ..Harden::OFF }.is_on());
+    }
+
+    /// From 0, as Vigna's `splitmix64.c` (2015) gives them.
+    #[test]
+    fn draws_are_the_published_numbers() {
+        let mut draws = Draws(0);
+        let published = [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
+        assert_eq!([(); 3].map(|()| draws.next()), published);
+    }
+
+    #[test]
+    fn the_second_key_of_canaries_is_odd_and_of_each_cache_another() {
+        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let second = |_| {
+            let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
+            hardened.canary.unwrap().keys[1]
+        };
+        let keys: std::collections::BTreeSet<u64> = (0..50).map(second).collect();
+        assert!(keys.len() == 50 && keys.iter().all(|key| key % 2 == 1), "{keys:x?}");
+    }
+
+    #[test]
     fn what_canaries_write_differs_from_object_to_object_in_every_bit_of_their_addresses() {
         let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
         let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();

@@ -157,4 +157,26 @@ mod tests {
         quarantine.push(object(2), none);
         assert_eq!(quarantine.len(), 1);
     }
+
+    #[test]
+    fn a_closed_one_gives_up_what_its_places_had_and_one_of_a_single_place_keeps_the_last() {
+        let mut memory = [0_u8; 2];
+        let base = NonNull::from(&mut memory).cast::<u8>();
+        // SAFETY: within the array.
+        let [first, second] = [0, 1].map(|at| unsafe { base.add(at) });
+        let out = RefCell::new(vec![]);
+        let push = |quarantine: &Quarantine, object| {
+            quarantine.push(object, |object| out.borrow_mut().push(object));
+        };
+        let two = Quarantine::new(2, 7);
+        push(&two, first);
+        two.close(true);
+        // It moves the first one on, into the ring.
+        push(&two, second);
+        assert_eq!((out.take(), two.len()), (vec![second, first], 0));
+        let single = Quarantine::new(1, 7);
+        push(&single, first);
+        push(&single, second);
+        assert_eq!((out.take(), single.len()), (vec![first], 1));
+    }
 }

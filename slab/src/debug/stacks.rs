@@ -448,6 +448,35 @@ mod tests {
         let frames: &'static [usize] = Vec::leak(vec![ours, ours, inside(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "of nothing else all is kept");
+        assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
+    }
+
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn a_stack_of_our_own_frames_is_told_as_a_whole_and_what_has_no_name_by_its_place() {
+        let told = |frames: &[usize]| {
+            let mut told = vec![];
+            CallStack::of_frames(frames)
+                .each_function(|function| told.push((function.at, function.name.is_some())));
+            // With what was inlined there, a place may be several functions.
+            told.dedup();
+            told
+        };
+        let ours = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
+        assert_eq!(told(&ours), ours.map(|at| (at, true)));
+        assert_eq!(told(&[16, 32]), [(16, false), (32, false)]);
+    }
+
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn of_a_deep_stack_only_so_many_frames_are_kept() {
+        #[inline(never)]
+        fn deep(levels: usize) -> CallStack {
+            let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
+            // Not the last thing it does, so each level is a frame.
+            core::hint::black_box(stack)
+        }
+        assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
     }
 
     #[cfg(feature = "stacks")]
@@ -483,14 +512,32 @@ mod tests {
         assert_eq!(numbers.len(), frames.len());
     }
 
+    /// A table of nothing, of which so many words are used.
+    fn empty(used: u32) -> Depot {
+        Depot {
+            lists: [const { AtomicU32::new(0) }; LISTS],
+            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+            used: AtomicU32::new(used),
+        }
+    }
+
+    #[test]
+    fn a_record_is_that_of_the_same_hash_and_the_same_frames_in_a_list_of_few() {
+        let depot = empty(HEAD);
+        let at = depot.save(&[1, 2]).unwrap();
+        // SAFETY: it is written, and begins with its hash.
+        let hash = unsafe { depot.record(at).read() };
+        let find = |hash, frames: [usize; 2]| depot.find(at, 0, hash, &frames);
+        assert_eq!([find(hash, [1, 2]), find(hash ^ 1, [1, 2]), find(hash, [1, 3])], [Some(at), None, None]);
+        let saved = (0..1000).filter_map(|n| depot.save(&[n])).count();
+        let used = depot.lists.iter().filter(|list| list.load(Relaxed) > 0).count();
+        assert!(saved == 1000 && used > 900, "{saved} records in {used} lists");
+    }
+
     /// A record does not cross pieces, and the end is told.
     #[test]
     fn a_full_table_says_so() {
-        let depot = Depot {
-            lists: [const { AtomicU32::new(0) }; LISTS],
-            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
-            used: AtomicU32::new(PIECE - 3),
-        };
+        let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
         depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);

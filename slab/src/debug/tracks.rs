@@ -227,6 +227,36 @@ mod tests {
         assert!(now() > before && before > 1);
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn each_thread_has_a_number_of_its_own() {
+        assert_ne!(std::thread::spawn(this_thread).join().unwrap(), this_thread());
+    }
+
+    #[test]
+    fn debuggers_find_the_word_of_the_first_page_where_the_table_begins() {
+        let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
+        let slab = Pfn::new(0);
+        assert!(tracks.cover(&Operation::new(), slab, 1, &Faults::default()));
+        // SAFETY: covered just now; and nobody uses its record.
+        unsafe {
+            assert_eq!(core::ptr::from_ref(tracks.word(slab)).addr(), tracks.place());
+            tracks.uncover(slab);
+        }
+    }
+
+    /// But for what a commit may go ahead by.
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn what_is_cut_off_the_table_is_behind_the_pages_that_are_left() {
+        let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
+        assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
+        // SAFETY: no slab begins anywhere.
+        unsafe { tracks.cut(1 << 18) };
+        let left = tracks.table.reserved();
+        assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
+    }
+
     #[test]
     fn records_go_with_their_slab() {
         use crate::debug::flags::SlabDebug;

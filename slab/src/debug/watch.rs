@@ -295,13 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn without_zones_and_poison_nothing_is_watched() {
+        let is_on = |right, poison| Watch { size: 64, left: right, right, poison }.is_on();
+        assert!(!is_on(0, false) && is_on(0, true) && is_on(8, false) && is_on(8, true));
+    }
+
+    #[test]
     fn damage_reaches_from_the_first_to_the_last_wrong_byte() {
-        let mut memory = [0_u8; 64];
-        let base = NonNull::from(&mut memory).cast::<u8>();
+        let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
-        // SAFETY: the array is this test's.
+        // SAFETY: the array is this test's, and the slab lies in its middle.
+        let base = unsafe { NonNull::from(&mut memory).cast::<u8>().add(64) };
+        // SAFETY: as above.
         unsafe {
             fill_padding(base, 8..32, 64);
+            let all = core::slice::from_raw_parts(base.as_ptr().sub(64), 192);
+            let filled: Vec<_> = (0..192).filter(|at| all[*at] != 0x11).collect();
+            assert_eq!(filled, (64..72).chain(96..128).collect::<Vec<_>>());
             base.add(40).write(1);
             base.add(50).write(2);
             base.add(3).write(3);
@@ -314,7 +324,7 @@ mod tests {
     #[test]
     fn an_object_that_shrinks_or_grows_in_place_keeps_its_zone_exact() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
-        let mut memory = [0_u8; 96];
+        let mut memory = [0x33_u8; 256];
         // SAFETY: the array is this test's, and the object lies inside.
         unsafe {
             let object = NonNull::from(&mut memory).cast::<u8>().add(16);
@@ -328,5 +338,7 @@ mod tests {
                 assert!(bytes[old.min(size)..].iter().all(|byte| *byte == 0), "{old} to {size}");
             }
         }
+        let mut others = memory[..8].iter().chain(&memory[88..]);
+        assert!(others.all(|byte| *byte == 0x33), "the zones end at 8 and 88");
     }
 }

@@ -78,3 +78,14 @@ impl Own {
         Ok(())
     }
 }
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_to_note_each_place_when_it_is_made() {
+        let own = Own::new(Backend::Os, &Faults::default()).unwrap();
+        assert!(own.places.capacity() >= LIVE);
+    }
+}

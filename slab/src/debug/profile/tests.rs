@@ -51,6 +51,7 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
     // Nor is it one of the next profile.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
+    profiler.sample(run, profiler.countdown(0), NonNull::dangling(), 64, "late");
     assert_eq!((profiler.profile().samples.len(), profiler.profile().lost), (0, 0));
 }
 
@@ -118,7 +119,7 @@ fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
     let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
     assert_eq!(own.is_some(), HAS_OWN);
     let Some(mut own) = own else { return };
-    let bytes = 3 * PAGE_SIZE;
+    let bytes = PLACE;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
     // SAFETY: so many bytes each are the test's.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
@@ -460,7 +461,8 @@ fn sites_of_one_list_are_told_apart() {
         names.iter().map(|name| noted.site(name, CallStack::NONE).unwrap()).collect()
     };
     let first = sites(&mut noted);
-    assert!(noted.site_lists.iter().filter(|list| **list > 0).count() < names.len(), "some share a list");
+    let used = noted.site_lists.iter().filter(|list| **list > 0).count();
+    assert!((900..names.len()).contains(&used), "some share a list: {used}");
     assert_eq!(first, (0..1000).collect::<Vec<_>>());
     assert_eq!(sites(&mut noted), first);
 }
@@ -592,7 +594,8 @@ fn distances_follow_from_the_published_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        let rate = 1 << 40;
+        // So large that the last bit counts.
+        let rate = 1 << 60;
         assert_eq!(countdown.draw(rate), (-unit.ln() * rate as f64).ceil() as u64);
     }
 }
@@ -611,6 +614,9 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
 fn pages_of_samples_that_have_gone_are_not_marked() {
     // None of the process's: its lowest pages are nobody's, whose numbers others have hardly.
     let address = 7 * uslab_buddy::PAGE_SIZE;
+    let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
+    assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
+    assert!(is_one(address + MARKED.len() * PAGE_SIZE), "those that lie 256 MiB apart share one");
     let before = mark_of(address).load(Relaxed);
     mark(address, true);
     assert!(is_marked(address));
@@ -621,4 +627,95 @@ fn pages_of_samples_that_have_gone_are_not_marked() {
     (0..300).for_each(|_| mark(many, true));
     (0..300).for_each(|_| mark(many, false));
     assert!(is_marked(many));
+}
+
+#[test]
+fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_gone() {
+    // As above.
+    let page = 1019 * PAGE_SIZE;
+    let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
+    let before = mark_of(page).load(Relaxed);
+    let profiler = Profiler::new(1);
+    let start = || profiler.start(1, Some(1), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    let seen = |marks: u8, allocated: u64, live: u64| {
+        assert_eq!(mark_of(page).load(Relaxed), before + marks);
+        let total = profiler.profile().total();
+        assert_eq!((total.allocated.samples, total.live.samples), (allocated, live));
+    };
+    start();
+    // The first one of the third's address went with its cache, and was not freed.
+    for offset in [0, 64, 0] {
+        profiler.allocated(|| 0, at(offset), 64, "marked");
+    }
+    seen(2, 3, 2);
+    // None that was sampled.
+    profiler.freed(at(128));
+    seen(2, 3, 2);
+    profiler.freed(at(64));
+    seen(1, 3, 1);
+    assert!(profiler.stop(|| ()));
+    // It stays as it was.
+    profiler.allocated(|| 0, at(192), 64, "late");
+    profiler.freed(at(0));
+    seen(1, 3, 1);
+    start();
+    seen(0, 0, 0);
+    assert_eq!(is_marked(page), before > 0);
+}
+
+#[test]
+fn each_cpu_begins_with_a_distance_of_its_own_that_follows_from_the_seed() {
+    let (profiler, seed) = (Profiler::new(3), 9);
+    profiler.start(1 << 30, Some(seed), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
+    let drawn = |cpu: u64| {
+        let random = Counter::new(seed + (cpu << 32));
+        Countdown { left: Counter::new(0), random }.draw(1 << 30)
+    };
+    assert_eq!(left, [0, 1, 2].map(drawn));
+}
+
+/// What is told of samples that have memory of their own.
+#[test]
+fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
+    let subsystem = one_cpu();
+    subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
+    let profiler = &subsystem.core().profiler;
+    let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
+    let sample = || profiler.own_sample(run, countdown, 64, "one-more");
+    let lost = || profiler.noted.lock().lost;
+    let names: Vec<_> = (0..SITES).map(|n| format!("cache-{n}")).collect();
+    {
+        let mut noted = profiler.noted.lock();
+        let sites = names.iter().map_while(|name| noted.site(name, CallStack::NONE)).count();
+        let known = noted.site(&names[5], CallStack::NONE);
+        assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (SITES, Some(5), None));
+    }
+    // Its user has it all the same.
+    let memory = sample();
+    assert_eq!((memory.is_some(), lost()), (HAS_OWN, 1));
+    if let Some(memory) = memory {
+        assert_eq!((profiler.size_of(memory), profiler.free(memory)), (Ok(64), Ok(())));
+    }
+    let own = profiler.noted.lock().own.take();
+    assert_eq!((own.is_some(), sample(), lost()), (HAS_OWN, None, 2));
+}
+
+#[test]
+fn places_of_samples_that_have_gone_are_those_of_the_next_ones() {
+    let mut noted = Noted::with_room(1).unwrap();
+    let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
+    for _ in 0..3 {
+        for address in &addresses {
+            noted.note(*address, 64, "again", CallStack::NONE).unwrap();
+        }
+        for address in &addresses {
+            assert!(noted.forget(*address) && !noted.forget(*address), "{address:#x}");
+        }
+    }
+    let site = &noted.sites[0];
+    assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
+    // They are found soon.
+    let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Noted::list_of(*at)).collect();
+    assert!(lists.len() > 900, "{} lists", lists.len());
 }
