@@ -126,8 +126,7 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let objects = hidden(&cache);
-    let (none, both, bytes) =
-        (std::ptr::null_mut(), PROT_READ | PROT_WRITE, OBJECTS * size_of::<usize>());
+    let (none, both, bytes) = (std::ptr::null_mut(), PROT_READ | PROT_WRITE, OBJECTS * size_of::<usize>());
     for (kind, protection, reaches) in
         [(MAP_PRIVATE, both, true), (MAP_PRIVATE, PROT_READ, false), (MAP_SHARED, both, false)]
     {
