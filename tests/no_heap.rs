@@ -14,7 +14,7 @@ use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use uslab::debug::flags::SlabDebug;
-use uslab::handle::{HandleCache, WrapPolicy};
+use uslab::handle::{HandleCache, HandleError, HandleTable, WrapPolicy};
 use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{assert_unlocked, thread_local};
@@ -66,6 +66,13 @@ fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let done = work();
     assert_eq!(CALLS.get(), before, "{what} called the global heap");
     done
+}
+
+/// What `work` does when the global heap refuses its first call, and the bytes that this was for.
+fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    REFUSED.set(Some(0));
+    let done = work();
+    (done, REFUSED.take().unwrap())
 }
 
 #[test]
@@ -143,6 +150,57 @@ fn entries_that_come_after_another_threads_go_back() {
     // What the first one needs of the subsystem stays.
     used();
     assert_eq!(used(), 0);
+}
+
+#[test]
+fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
+    const VALUE: usize = 200 * size_of::<u64>();
+    let mut table = HandleTable::<[u64; 200]>::new();
+    let (none, words) = refused(|| table.alloc([0; 200]));
+    assert!(none == Err(HandleError::Memory) && (1..VALUE).contains(&words), "{words} bytes of words");
+    // It has room for more words then, and for one value.
+    let first = table.alloc([1; 200]).unwrap();
+    let (none, values) = refused(|| table.alloc_with(|_| panic!("there is no room for it")));
+    assert!(none == Err(HandleError::Memory) && values > VALUE, "{values} bytes of values");
+    assert_eq!((table.len(), table.get(first)), (1, Some(&[1; 200])));
+    assert_eq!(table.free(first), Some([1; 200]));
+    let again = without_heap("a value in a place that is free", || table.alloc([2; 200])).unwrap();
+    let next = table.alloc([3; 200]).unwrap();
+    assert_eq!((again.index(), next.index(), table.len()), (0, 1, 2));
+}
+
+#[test]
+fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_object_back() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let builder = ObjectCache::builder("named").ctor(|| 0_u64);
+    let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
+    for entries in [64, 128, 256] {
+        let used = cache.info().used;
+        let (none, asked) = refused(|| cache.alloc());
+        assert_eq!((none, asked), (Err(HandleError::Memory), entries * 16));
+        assert_eq!(cache.info().used, used);
+        (0..entries).for_each(|_| assert!(cache.alloc().is_ok()));
+    }
+}
+
+/// It is asked for once.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn a_guard_that_gets_no_memory_takes_no_samples() {
+    let config = uslab::Config { guard_every: 1, ..config(1, 1, 16 << 20) };
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let all = || {
+        (0..100).all(|_| {
+            let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
+            let is_of_a_slab = subsystem.pages().pfn_of(memory.as_ptr()).is_some();
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(memory) };
+            is_of_a_slab
+        })
+    };
+    let (none_is_sampled, asked) = refused(all);
+    assert!(none_is_sampled && asked > 0, "{asked} bytes");
 }
 
 #[test]

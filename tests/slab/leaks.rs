@@ -84,6 +84,88 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     }
 }
 
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
+    if !is_alone("leaks::blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one") {
+        return;
+    }
+    let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();
+    let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    // All that there are.
+    let mut blocks = vec![];
+    for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
+        let block = || subsystem.pages().alloc_block(order, Gfp::ZERO, None).ok();
+        blocks.extend(core::iter::from_fn(block));
+    }
+    blocks.sort_unstable_by_key(|block| block.pfn());
+    let largest = (0..blocks.len()).max_by_key(|at| blocks[*at].order()).unwrap();
+    assert!(blocks[largest].order() > Order::ZERO);
+    for at in [largest, blocks.len() - 1] {
+        let bytes = blocks[at].bytes_mut();
+        let (_, words) = bytes.split_at_mut(bytes.len() - OBJECTS * size_of::<usize>());
+        for (word, hidden) in words.chunks_exact_mut(size_of::<usize>()).zip(&objects) {
+            word.copy_from_slice(&(!hidden).to_ne_bytes());
+        }
+        assert_eq!(unreachable(&subsystem), 0);
+        words.fill(0);
+        assert!(unreachable(&subsystem) >= OBJECTS as u64 * 5 / 8);
+    }
+    std::hint::black_box(objects);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn memory_that_is_shared_or_only_read_reaches_nothing() {
+    use nix::libc::{self, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
+    if !is_alone("leaks::memory_that_is_shared_or_only_read_reaches_nothing") {
+        return;
+    }
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
+    let objects = hidden(&cache);
+    let (none, both, bytes) = (std::ptr::null_mut(), PROT_READ | PROT_WRITE, OBJECTS * size_of::<usize>());
+    for (kind, protection, reaches) in
+        [(MAP_PRIVATE, both, true), (MAP_PRIVATE, PROT_READ, false), (MAP_SHARED, both, false)]
+    {
+        // SAFETY: new memory.
+        let memory = unsafe { libc::mmap(none, bytes, both, kind | MAP_ANONYMOUS, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        let words = memory.cast::<usize>();
+        // SAFETY: the memory is large enough, and the test's.
+        unsafe {
+            objects.iter().enumerate().for_each(|(at, hidden)| words.add(at).write(!hidden));
+            assert_eq!(libc::mprotect(memory, bytes, protection), 0);
+        }
+        let found = unreachable(&subsystem);
+        let right = if reaches { found == 0 } else { found >= OBJECTS as u64 * 5 / 8 };
+        assert!(right, "{kind:#x}, {protection:#x}: {found}");
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(memory, bytes) };
+    }
+    std::hint::black_box(objects);
+}
+
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
+fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
+    if !is_alone("leaks::who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes") {
+        return;
+    }
+    let subsystem = subsystem(1);
+    let cache = |(name, size)| KmemCache::builder(name, size).check_frees(true).build_in(&subsystem).unwrap();
+    let [many, lost, few] = [("many", 80), ("lost", 72), ("few", 64)].map(cache);
+    let held = [(&many, 100), (&few, 1)].map(|(cache, n)| cache.alloc_blocks(Gfp::KERNEL, n).unwrap());
+    let objects = hidden(&lost);
+    clear_stack();
+    let holders = subsystem.leaks();
+    let names: Vec<_> = holders.0.iter().map(|holder| holder.cache.as_str()).collect();
+    assert_eq!(names, ["lost", "many", "few"], "{holders}");
+    std::hint::black_box((held, objects));
+}
+
 /// Once those bytes were not looked into.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]

@@ -292,7 +292,7 @@ mod tests {
         });
         let left: Vec<_> = table.iter().map(|(handle, value)| (handle, *value)).collect();
         assert_eq!(left, [0, 2, 6, 8].map(|index| (handles[index], index as u32 * 11 + 1)));
-        assert_eq!((table.len(), table.get(handles[1])), (4, None));
+        assert_eq!((table.len(), table.is_empty(), table.get(handles[1])), (4, false, None));
         table.retain(|_, _| false);
         assert!(table.is_empty());
     }

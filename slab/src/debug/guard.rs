@@ -550,6 +550,7 @@ mod sampled {
 mod tests {
     use super::*;
     use crate::debug::harden::{Harden, Secret};
+    use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
     /// The kernel reads, who is no fault.
     fn is_accessible(at: usize) -> bool {
@@ -562,6 +563,12 @@ mod tests {
     fn pool(slots: usize) -> Pool {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
+    }
+    /// One of two slots, whose pages meet these faults.
+    fn faulty(faults: &Faults) -> Pool {
+        let bytes = 5 * PAGE_SIZE;
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
+        Pool { region, ..pool(2) }
     }
 
     #[test]
@@ -621,12 +628,51 @@ mod tests {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
+        let far = Guard::new(1 << 20, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !far.is_due(1)), "the first one comes as late as any other");
         let guard = Guard::new(1, 4, Backend::Os, key);
         let drawn = (0..200).map(|n| {
             guard.end_interval(n * 8);
             guard.draw(5)
         });
         assert_eq!(drawn.collect::<std::collections::BTreeSet<_>>().len(), 5);
+    }
+
+    #[test]
+    fn where_no_pool_is_to_be_made_there_is_no_sample() {
+        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let guard = Guard::new(1, 4, Backend::Os, key);
+        guard.make_no_pool();
+        assert!((0..3).all(|_| guard.alloc(8, 8).is_none()));
+        assert!(guard.pool().is_none() && guard.samples() == 0);
+    }
+
+    #[test]
+    fn a_page_that_the_system_refuses_gives_no_object_and_its_slot_is_free_again() {
+        let faults = Faults::new(1);
+        let pool = faulty(&faults);
+        faults.arm(vec![Rule::every(Some(COMMIT))]);
+        assert!((0..9).all(|_| pool.alloc(8, 8).is_none()));
+        assert_eq!(pool.used(), 0);
+        faults.disarm();
+        assert!((0..2).all(|_| pool.alloc(8, 8).is_some()));
+        assert_eq!(pool.used(), 2);
+    }
+
+    /// As where all memory is locked.
+    #[test]
+    fn objects_are_zero_where_the_system_takes_no_page_back() {
+        let faults = Faults::new(1);
+        let pool = faulty(&faults);
+        faults.arm(vec![Rule::every(Some(DECOMMIT))]);
+        for _ in 0..16 {
+            let object = pool.alloc(48, 16).unwrap();
+            // SAFETY: the object is the test's.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), 48) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(3);
+            assert!(pool.free(object.addr().get()).is_ok());
+        }
     }
 
     #[test]
@@ -752,6 +798,16 @@ mod tests {
         assert!((90_000..110_000).contains(&sum), "{sum}");
         assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
         assert!(distances.iter().all(|n| (1..=201).contains(n)));
+        // From now on they are nearer, the next one, too.
+        guard.set(1, 1);
+        let next = |_| {
+            let distance = (1..=9).find(|_| guard.is_due(1));
+            let object = guard.alloc(8, 8).unwrap();
+            assert!(guard.pool_of(object).unwrap().free(object.addr().get()).is_ok());
+            distance
+        };
+        let seen: std::collections::BTreeSet<_> = (0..100).map(next).collect();
+        assert!(seen.into_iter().eq([Some(1), Some(2), Some(3)]));
     }
 
     /// In a child, which has one thread: nobody else takes the addresses.
@@ -777,13 +833,14 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
-        let pool = pool(3);
-        let [used, freed] = [0, 1].map(|_| pool.alloc(8, 8).unwrap().addr().get());
+        let pool = pool(4);
+        assert!(pool.slots[0].take(FREE));
+        let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());
         assert!(pool.free(freed).is_ok());
-        assert!(pool.slots[2].take(FREE));
+        assert!(pool.slots[3].take(FREE));
         // SAFETY: there is one thread.
         unsafe { pool.forget_other_threads() };
-        assert_eq!(pool.slots[2].state.load(Relaxed), FREE);
+        assert_eq!([0, 3].map(|slot: usize| pool.slots[slot].state.load(Relaxed)), [FREE; 2]);
         assert_eq!(pool.size_of(used).ok(), Some(8), "what was in use is so still");
         assert!(pool.fault(freed).to_string().starts_with("use after free: "), "and what was freed is freed");
     }

@@ -131,6 +131,21 @@ fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() 
 }
 
 #[test]
+fn an_index_retires_once_although_none_is_left_for_its_object() {
+    let subsystem = subsystem(Magazines::BySize);
+    // Four indexes of one life.
+    let first = Handle::<u32, 30>::LAST_GENERATION;
+    let (cache, _) = cache::<u32, 30>(&subsystem, Generations { first, ..Generations::default() });
+    let handles = [(); 4].map(|()| cache.alloc().unwrap());
+    assert!(handles.into_iter().all(|handle| cache.free(handle)));
+    for _ in 0..2 {
+        assert!(matches!(cache.alloc(), Err(HandleError::Full { slots: 4, .. })));
+    }
+    assert!(cache.shrink() > 0);
+    assert_eq!(cache.retired(), 4);
+}
+
+#[test]
 fn an_index_that_wraps_takes_an_old_handle_for_its_own() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
@@ -151,6 +166,7 @@ fn a_panic_while_an_object_is_prepared_leaves_it_free() {
     let prepare = || cache.alloc_with(|_| panic!("not today"));
     assert!(std::panic::catch_unwind(core::panic::AssertUnwindSafe(prepare)).is_err());
     assert_eq!(cache.info().used, 0);
+    assert_eq!(cache.fresh_generation(), Some(1), "no life has begun");
     let handle = cache.alloc().unwrap();
     assert_eq!((handle.index(), handle.generation()), (0, 1), "the life that did not begin");
 }

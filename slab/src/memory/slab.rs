@@ -378,12 +378,44 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_drawn_from_all_words_of_a_bitmap() {
+    fn objects_are_drawn_from_all_places_of_a_bitmap() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
-        let mut words = [0; 4];
-        for hold in 0..400 {
-            draw_bits(&mut [0; 4], 1, &mut Draws::of(key, hold), |index| words[index / 64] += 1);
+        let mut drawn = [0; 256];
+        for hold in 0..16 * 256 {
+            draw_bits(&mut [0; 4], 1, &mut Draws::of(key, hold), |index| drawn[index] += 1);
         }
-        assert!(words.iter().all(|n| *n > 50), "{words:?}");
+        assert!(drawn.iter().all(|n| (1..64).contains(n)), "{drawn:?}");
+    }
+
+    #[test]
+    fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
+        let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
+        let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
+        let side = Side::new(1 << 12, Backend::Heap, &Faults::default()).unwrap();
+        let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
+        for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
+            let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
+            // SAFETY: a page of the block, and only this test knows it.
+            unsafe {
+                assert!(slab.set_up(&Operation::new(), objects));
+                slab.alloc_bits(objects, None, |index| taken.push(index));
+                let thirds = taken.iter().copied().filter(|index| index % 3 == 0);
+                slab.free_bits(thirds, |index| panic!("{index} was out"));
+                slab.allocated(|word| shown.push(word));
+                assert!(slab.agrees(), "{objects}");
+                slab.with(|fill, _| fill.inuse += 1);
+                assert!(!slab.agrees(), "{objects}: one more than are out");
+                slab.with(|fill, _| fill.inuse -= 1);
+                assert!(slab.agrees(), "{objects}");
+                slab.with(|_, bits| bits[0] |= 1);
+                assert!(!slab.agrees(), "{objects}: one is out that was not counted");
+            }
+            for index in (0..objects).filter(|index| index % 3 != 0) {
+                expected[index / 64] |= 1_u64 << (index % 64);
+            }
+            assert_eq!(shown, expected, "{objects}");
+        }
+        // SAFETY: allocated above, freed once.
+        unsafe { pages.free(block, uslab_buddy::Order::MAX) };
     }
 }
