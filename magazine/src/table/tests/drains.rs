@@ -333,6 +333,33 @@ fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() 
     assert!(table.drains().longest_away >= longest, "the longest, and not the last");
 }
 
+/// And where none was, nobody is asked to wait.
+#[test]
+fn only_regions_that_were_used_are_taken_away() {
+    for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
+        let table = table(cpus);
+        let class = table.class(8).unwrap();
+        let own = || {
+            let (mut owned, _one_at_a_time) = (0, table.lock_drains());
+            let mut look = |_: Region<'_>| {
+                let since = std::time::Instant::now();
+                while since.elapsed().is_zero() {}
+                owned += 1;
+            };
+            assert!(table.own_regions(0..u32::MAX, |_| true, &mut look));
+            owned
+        };
+        assert_eq!((own(), table.drains()), (0, Drains::default()));
+        assert!(table.put(cpus.count() - 1, class, &rounds(1..2)));
+        assert_eq!(own(), 1);
+        let drains = table.drains();
+        assert!(drains.passes == 1 && drains.longest_away > Duration::ZERO, "{drains:?}");
+        // As where the system refuses the fence.
+        table.refused.add(2);
+        assert_eq!((table.drains().passes, table.drains().refused), (3, 2));
+    }
+}
+
 // ---------------------------------------------------------------- sweeps
 
 #[test]
