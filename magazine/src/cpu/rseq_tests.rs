@@ -585,28 +585,6 @@ fn a_thread_that_ends_gives_its_registration_back() {
     });
 }
 
-/// Else each new thread would bring its CPU another magazine.
-#[test]
-fn a_thread_that_registers_at_its_first_miss_finds_what_its_cpu_has() {
-    const NAME: &str = "a_thread_that_registers_at_its_first_miss_finds_what_its_cpu_has";
-    in_a_process_without_the_libcs(module_path!(), NAME, || {
-        pin(Pid::from_raw(0), &usable()[..1]);
-        let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=100).collect())));
-        let held: Vec<_> = (0..8).map(|_| layer.alloc(&supplier).unwrap()).collect();
-        held.into_iter().for_each(|round| layer.free(&supplier, round));
-        let before = layer.stats();
-        assert!(before.in_magazines > 0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert_eq!(cpu_id_at(area()), UNREGISTERED);
-                assert!(layer.alloc(&supplier).is_some());
-            });
-        });
-        let after = layer.stats();
-        assert_eq!((after.fills, after.in_magazines), (before.fills, before.in_magazines - 1));
-    });
-}
-
 /// The kernel has one area a thread, and refuses a second one.
 #[test]
 fn where_another_library_registered_first_the_claimed_slot_serves() {

@@ -315,6 +315,25 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
+/// Where it noted what it was giving away something else lies by then.
+#[test]
+fn a_fork_asks_for_nothing_of_a_drain_that_is_over() {
+    #[inline(never)]
+    fn uses_the_stack() {
+        core::hint::black_box(&[usize::MAX - 2; 4096]);
+    }
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..1, Which::All, |_| true);
+    assert_eq!(collected(&table, class), [3, 2, 1]);
+    uses_the_stack();
+    // SAFETY: this thread is the only one.
+    unsafe { table.forget_other_threads() };
+    assert_eq!(table.limits_of(class), (8, 8, 0, false));
+}
+
 /// The clock of the report that says how long a CPU was without its region.
 #[test]
 fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {

@@ -210,6 +210,54 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert!(!table.commit(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
+/// A heap that grants a part of a region when another thread asks for the same.
+struct Slow {
+    heap: Heap,
+    asked: AtomicBool,
+    asked_again: AtomicBool,
+}
+// SAFETY: the heap's.
+unsafe impl Memory for Slow {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        // Not of the words, which are first.
+        if range.start > 0 {
+            self.asked.store(true, Relaxed);
+            while !self.asked_again.load(Relaxed) {
+                crate::sync::thread::yield_now();
+            }
+            // That one is on its way to the lock.
+            (0..1000).for_each(|_| crate::sync::thread::yield_now());
+        }
+        self.heap.commit(op, range)
+    }
+}
+
+#[test]
+fn what_another_thread_has_committed_meanwhile_is_enough() {
+    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
+    let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
+    let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    let class = table.class(8).unwrap();
+    let commit = || table.commit(&Operation::new(), 0, class, 8);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(commit);
+        while !table.memory.asked.load(Relaxed) {
+            crate::sync::thread::yield_now();
+        }
+        table.memory.asked_again.store(true, Relaxed);
+        commit();
+        assert!(first.join().unwrap());
+    });
+    assert_eq!(table.region(0).unwrap().committed(), STEP);
+}
+
 /// Memory of the system: a program that writes where nothing was granted ends.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 struct Granting {
