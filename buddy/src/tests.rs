@@ -902,6 +902,23 @@ fn threads_that_do_everything_at_once_lose_nothing() {
     assert!(events.claims > 0 && events.steals > 0 && events.commits > 0, "{events:?}");
 }
 
+/// It may be wanted at the moment when it goes.
+#[test]
+fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
+    let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
+    let each = if cfg!(miri) { 5 } else { 3_000 };
+    let uses = || {
+        at_once.wait();
+        (0..each).for_each(|_| _ = pages.alloc_block(Order::MAX, Gfp::KERNEL, None));
+    };
+    std::thread::scope(|scope| {
+        (0..2).for_each(|_| drop(scope.spawn(uses)));
+        at_once.wait();
+        (0..each).for_each(|_| _ = pages.trim());
+    });
+    assert_eq!(audited(&pages).allocated, 0);
+}
+
 /// Runs one ignored test of this binary under a shell limit, and returns what it printed.
 fn limited(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
