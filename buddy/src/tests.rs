@@ -7,7 +7,7 @@ use crate::{
 };
 use std::cell::RefCell;
 use uslab_magazine::sync::{Arc, Counter, Mutex};
-use uslab_magazine::tracepoints::{Counts, Step};
+use uslab_magazine::tracepoints::{Counts, Observed, Step};
 use uslab_magazine::{Cpus, Operation, Path, on_cpu};
 
 thread_local! {
@@ -147,6 +147,9 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     assert_eq!(pages.trim(), (N - kept.len()) * PAGE_SIZE);
     // Of each 1,024 pages some frames say which blocks they begin: 512, 256, 128, 64 of them and what is in one page of frames.
     assert_eq!(resident(), kept.len() * 5);
+    drop(kept);
+    pages.release();
+    assert_eq!(resident(), 0, "and none where nothing is committed");
 }
 
 #[test]
@@ -163,6 +166,31 @@ fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
     let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
     assert_eq!(free, [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1]);
     assert_eq!(pages.release(), 1724 * 4096);
+}
+
+#[test]
+fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
+    let pages = made(normal(2 * 1024 + 700));
+    let free = || {
+        let zone = &pages.info().zones[0];
+        Order::ZERO.through(Order::MAX).map(|order| zone.free_blocks(order)).collect::<Vec<_>>()
+    };
+    let in_use = || pages.info().pages_not_in_maximal_blocks();
+    // 512 + 128 + 32 + 16 + 8 + 4 in the tail.
+    let fresh = [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 2];
+    assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
+    assert_eq!(pages.info().zones[0].blocks[Order::MAX.index()], [0, 2, 0]);
+    let take = |n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap();
+    let first = take(10);
+    assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1], 1024));
+    let others = [take(10), take(9)];
+    assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 0], 2560));
+    drop(first);
+    pages.release();
+    assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536), "what came back, too");
+    drop(others);
+    pages.release();
+    assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
 }
 
 #[test]
@@ -186,6 +214,32 @@ fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
     drop(low);
     drop(observer);
     assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
+}
+
+/// Which blocks, how often they were cut or joined, and what the system gave or got.
+#[test]
+fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
+    let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
+    let told = Arc::new(Mutex::new(vec![]));
+    let noted = told.clone();
+    let of_zones = |step: &&Step| {
+        use Step::{BlocksGiven, BlocksTaken, Committed, Decommitted};
+        matches!(step, BlocksTaken { .. } | BlocksGiven { .. } | Committed { .. } | Decommitted { .. })
+    };
+    let note = move |op: &Observed<'_>| noted.lock().extend(op.steps.iter().filter(of_zones).copied());
+    let _observer = pages.tracepoints().observe(note).unwrap();
+    let steps = || core::mem::take(&mut *told.lock());
+    let taken = |page, splits| Step::BlocksTaken { blocks: 1, order: 3, page, splits };
+    let given = |page, merges| Step::BlocksGiven { blocks: 1, order: 3, page, merges };
+    let first = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
+    assert_eq!(steps(), [taken(0, 7), Step::Committed { pages: 1024 }]);
+    let second = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
+    assert_eq!(steps(), [taken(8, 0)], "the system was not asked");
+    // All that is free beside the first one; then the maximal block.
+    drop(second);
+    assert_eq!(steps(), [given(8, 0), Step::Decommitted { pages: 1016 }]);
+    drop(first);
+    assert_eq!(steps(), [given(0, 7), Step::Decommitted { pages: 1024 }]);
 }
 
 #[test]
@@ -238,6 +292,40 @@ fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
     audited(&pages);
     drop((pages_in_use, pinned));
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0, "types do not keep pageblocks from merging");
+    audited(&pages);
+}
+
+#[test]
+fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
+    let config = PageConfig { pageblock_order: order(6), max_order: order(7), ..normal(256) };
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
+    let (mut movable, _) = all(&pages, order(7), Gfp::MOVABLE);
+    assert_eq!(movable.len(), 2);
+    drop(movable.remove(0));
+    let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let zone = &pages.info().zones[0];
+    assert_eq!((zone.pageblocks, zone.events.claims, zone.events.steals), ([2, 2, 0], 1, 0));
+    audited(&pages);
+    drop(pinned);
+}
+
+/// Of the type of the pages that came last.
+#[test]
+fn pageblocks_that_merge_are_of_one_type() {
+    let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
+    let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
+    let types = || pages.info().zones[0].pageblocks;
+    let movable = block(5, Gfp::MOVABLE);
+    let (large, small) = (block(6, Gfp::KERNEL), block(5, Gfp::KERNEL));
+    assert_eq!([&movable, &small, &large].map(|block| block.pfn().get()), [0, 32, 64]);
+    assert_eq!(types(), [3, 1, 0]);
+    drop(small);
+    assert_eq!(types(), [3, 1, 0], "it merges with nothing");
+    drop(movable);
+    assert_eq!(types(), [2, 2, 0]);
+    drop(large);
+    assert_eq!(types(), [4, 0, 0]);
     audited(&pages);
 }
 
@@ -724,6 +812,36 @@ fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() 
 }
 
 #[test]
+fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
+    let pages = made(PageConfig { limited: true, ..normal(2048) });
+    assert!(!pages.charge(2049));
+    assert!(pages.charge(2048) && !pages.charge(1));
+    assert_eq!(pages.info().zones[0].charged, 2048);
+    pages.uncharge(2048);
+    assert_eq!(pages.info().zones[0].charged, 0);
+}
+
+/// What one of them charged to a zone another one may take back there, who charged it elsewhere.
+#[test]
+fn threads_that_charge_two_zones_leave_nothing_charged() {
+    let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
+    let pages = made(PageConfig { limited: true, ..plain(&zones) });
+    let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));
+    let charges = |n: usize| {
+        at_once.wait();
+        for _ in 0..each {
+            assert!(pages.charge(n));
+            pages.uncharge(n);
+        }
+    };
+    std::thread::scope(|scope| {
+        let charges = &charges;
+        (3..7).for_each(|n| drop(scope.spawn(move || charges(n))));
+    });
+    assert!(pages.info().zones.iter().all(|zone| zone.charged == 0));
+}
+
+#[test]
 fn threads_that_do_everything_at_once_lose_nothing() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
@@ -782,6 +900,23 @@ fn threads_that_do_everything_at_once_lose_nothing() {
     assert_eq!((census.uncommitted, info.pages_not_in_maximal_blocks()), (2748, 0));
     let events = info.zones[1].events;
     assert!(events.claims > 0 && events.steals > 0 && events.commits > 0, "{events:?}");
+}
+
+/// It may be wanted at the moment when it goes.
+#[test]
+fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
+    let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
+    let each = if cfg!(miri) { 5 } else { 3_000 };
+    let uses = || {
+        at_once.wait();
+        (0..each).for_each(|_| _ = pages.alloc_block(Order::MAX, Gfp::KERNEL, None));
+    };
+    std::thread::scope(|scope| {
+        (0..2).for_each(|_| drop(scope.spawn(uses)));
+        at_once.wait();
+        (0..each).for_each(|_| _ = pages.trim());
+    });
+    assert_eq!(audited(&pages).allocated, 0);
 }
 
 /// Runs one ignored test of this binary under a shell limit, and returns what it printed.
@@ -992,4 +1127,34 @@ fn huge_pages_are_not_broken() {
     assert_eq!(pages.info().zones[0].discarded, 512);
     drop(page);
     pages.check().unwrap();
+}
+
+/// What went before is no news, though it lies beside what goes now.
+#[test]
+fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
+    let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
+    assert_eq!(pages.trim(), 1020 * PAGE_SIZE);
+    let before = pages.info().zones[0].events.discards;
+    four[3] = None;
+    assert_eq!(pages.trim(), PAGE_SIZE);
+    let zone = &pages.info().zones[0];
+    assert_eq!((zone.events.discards - before, zone.discarded), (1, 1021));
+    audited(&pages);
+}
+
+/// Nor is it counted as what could go back.
+#[test]
+fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
+    let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };
+    let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
+    // Four that become one block of just the order that is large enough, and one beside it.
+    freed.clear();
+    assert_eq!(pages.trim(), 4 * PAGE_SIZE);
+    assert_eq!((pages.info().zones[0].discarded, pages.trim()), (4, 0));
+    audited(&pages);
+    drop(kept);
+    assert_eq!(pages.trim(), 64 * PAGE_SIZE);
 }

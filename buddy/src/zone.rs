@@ -1017,3 +1017,20 @@ impl Zone {
         self.merge(shared, &mut inner, pfn.min(buddy), order.up());
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// It is noted under the zone's lock, where nothing may be asked of the heap: that may stand on this zone.
+    #[test]
+    fn there_is_room_for_all_blocks_that_may_come_back_from_the_beginning() {
+        let mut fresh = Fresh::all(1000).unwrap();
+        let room = fresh.returned.capacity();
+        assert!(room >= 1000 && fresh.len() == 1000);
+        let all: Vec<u32> = core::iter::from_fn(|| fresh.pop()).collect();
+        assert!(all.iter().copied().eq(0..1000));
+        all.into_iter().for_each(|block| fresh.push(block));
+        assert_eq!((fresh.returned.capacity(), fresh.len(), fresh.next()), (room, 1000, Some(999)));
+    }
+}

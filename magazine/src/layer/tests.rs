@@ -110,16 +110,16 @@ fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
 /// Once the class stayed closed for good in the child, and what was freed there lay on top of what was given away.
 #[test]
 fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
-    struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter);
+    struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
             0
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // The second one that it gives away, with others behind it in this stack and elsewhere.
+                // With others behind it in this stack and elsewhere.
                 self.2.add(1);
-                if self.2.get() == 2 {
+                if self.2.get() == self.3 {
                     // SAFETY: this thread is the only one.
                     unsafe { self.1.table.forget_other_threads() };
                     self.1.free(self, TestRound(9));
@@ -131,11 +131,11 @@ fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // Two nodes are two classes of one drain.
-    for nodes in [1, 2] {
+    // Two nodes are two classes of one drain: the sixth round is of the second one, when the first one is open again.
+    for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
-        let supplier = Forks(&none, &layer, Counter::new(0));
+        let supplier = Forks(&none, &layer, Counter::new(0), at);
         for n in 1..9 {
             on_cpu(n as u32 % 2);
             layer.free(&supplier, TestRound(n));
@@ -165,6 +165,35 @@ fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
     rounds.into_iter().for_each(|round| layer.free(&supplier, round));
     assert_eq!(layer.stats().in_magazines, 2);
     assert_eq!(*supplier.free.borrow(), [TestRound(5)].into());
+    let stats = layer.stats();
+    assert_eq!((stats.frees, stats.busy, stats.paths.slab), (3, 1, 1));
+}
+
+/// It may take locks of its own, or come back here.
+#[cfg(debug_assertions)]
+#[test]
+fn who_calls_a_supplier_with_a_lock_held_is_told() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+    let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
+    let told = |call: &dyn Fn()| {
+        let _held = outermost.lock();
+        let panic = catch_panic(call).unwrap_err();
+        let said = panic.downcast_ref::<String>().unwrap();
+        assert!(said.starts_with("user code would run while a lock is held"), "{said}");
+    };
+    on_cpu(0);
+    told(&|| _ = layer.alloc(&supplier));
+    let rounds = [(); 6].map(|()| layer.alloc(&supplier).unwrap());
+    rounds[..4].iter().for_each(|round| layer.free(&supplier, *round));
+    // The stack is full: a magazine of it goes.
+    told(&|| layer.free(&supplier, rounds[4]));
+    layer.close();
+    layer.purge(&supplier);
+    told(&|| layer.free(&supplier, rounds[5]));
+    layer.reopen();
+    layer.free(&supplier, rounds[5]);
+    told(&|| layer.drain(&supplier, 0..1));
 }
 
 /// A layer that gets a number for one of its nodes only once kept that number.

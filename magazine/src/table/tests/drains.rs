@@ -315,6 +315,25 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
+/// Where it noted what it was giving away something else lies by then.
+#[test]
+fn a_fork_asks_for_nothing_of_a_drain_that_is_over() {
+    #[inline(never)]
+    fn uses_the_stack() {
+        assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
+    }
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..1, Which::All, |_| true);
+    assert_eq!(collected(&table, class), [3, 2, 1]);
+    uses_the_stack();
+    // SAFETY: this thread is the only one.
+    unsafe { table.forget_other_threads() };
+    assert_eq!(table.limits_of(class), (8, 8, 0, false));
+}
+
 /// The clock of the report that says how long a CPU was without its region.
 #[test]
 fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {
@@ -331,6 +350,33 @@ fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() 
     assert!(longest >= Duration::from_millis(20), "{longest:?}");
     own(Duration::ZERO);
     assert!(table.drains().longest_away >= longest, "the longest, and not the last");
+}
+
+/// And where none was, nobody is asked to wait.
+#[test]
+fn only_regions_that_were_used_are_taken_away() {
+    for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
+        let table = table(cpus);
+        let class = table.class(8).unwrap();
+        let own = || {
+            let (mut owned, _one_at_a_time) = (0, table.lock_drains());
+            let mut look = |_: Region<'_>| {
+                let since = std::time::Instant::now();
+                while since.elapsed().is_zero() {}
+                owned += 1;
+            };
+            assert!(table.own_regions(0..u32::MAX, |_| true, &mut look));
+            owned
+        };
+        assert_eq!((own(), table.drains()), (0, Drains::default()));
+        assert!(table.put(cpus.count() - 1, class, &rounds(1..2)));
+        assert_eq!(own(), 1);
+        let drains = table.drains();
+        assert!(drains.passes == 1 && drains.longest_away > Duration::ZERO, "{drains:?}");
+        // As where the system refuses the fence.
+        table.refused.add(2);
+        assert_eq!((table.drains().passes, table.drains().refused), (3, 2));
+    }
 }
 
 // ---------------------------------------------------------------- sweeps

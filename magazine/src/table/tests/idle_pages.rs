@@ -140,3 +140,20 @@ fn pages_are_told_apart_in_runs() {
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
+
+/// The heap gives none back. The stacks are closed all the same, and begin anew.
+#[test]
+fn where_no_page_can_go_back_none_is_said_to_have_gone() {
+    let table = simulated(1, 128 << 10);
+    let class = table.class(700).unwrap();
+    let region = table.region(0).unwrap();
+    for turn in 1..=2 {
+        assert!(table.put(0, class, &rounds(1..9)));
+        assert!(region.pop(class, Commit::Done).is_some());
+        assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+        assert_ne!(region.seen(class), 0);
+        assert_eq!(table.release_idle(), 0);
+        assert_eq!((region.head(class), region.seen(class)), (0, 0));
+        assert_eq!((region.served(class), region.backed().is_empty()), ((turn, 0), true));
+    }
+}

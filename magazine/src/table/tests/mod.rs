@@ -140,3 +140,39 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     }
     assert_eq!(supplier.free.borrow().len(), 100);
 }
+
+/// Of each number that a section may read, the two that say that there is no CPU included.
+#[test]
+fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
+    use crate::Mechanism;
+    for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
+        let (table, count) = (table(cpus), cpus.count());
+        let class = table.class(8).unwrap();
+        assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
+        let set = SPARE + cpus.slots() as usize;
+        // Of inlined paths, and of frees by address, whether they are closed.
+        let check = |closed: [bool; 2]| {
+            for slot in 0..3 * set {
+                // SAFETY: `new` has written so many words.
+                let word = unsafe { table.memory.base().cast::<AtomicPtr<u8>>().add(slot).as_ref() };
+                let open = slot < set || !closed[slot / set - 1];
+                let cpu = (slot % set).checked_sub(SPARE).filter(|cpu| open && *cpu < count as usize);
+                let region = table.home(cpu.map_or(count, |cpu| cpu as u32));
+                assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} of three times {set}");
+            }
+        };
+        check([false; 2]);
+        for with_frees in [false, true] {
+            assert!(table.close_inlined(with_frees));
+            let sections = cpus.mechanism() == Mechanism::Rseq;
+            check([sections, sections && with_frees]);
+            // A drain that takes all of them away puts back what is open.
+            let one_at_a_time = table.lock_drains();
+            assert!(table.own_regions(0..count, |_| true, &mut |_| ()));
+            check([sections, sections && with_frees]);
+            drop(one_at_a_time);
+            table.open_inlined();
+            check([false; 2]);
+        }
+    }
+}

@@ -210,6 +210,141 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert!(!table.commit(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
+/// A heap that grants a part of a region when another thread asks for the same.
+struct Slow {
+    heap: Heap,
+    asked: AtomicBool,
+    asked_again: AtomicBool,
+}
+// SAFETY: the heap's.
+unsafe impl Memory for Slow {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        // Not of the words, which are first.
+        if range.start > 0 {
+            self.asked.store(true, Relaxed);
+            while !self.asked_again.load(Relaxed) {
+                crate::sync::thread::yield_now();
+            }
+            // That one is on its way to the lock.
+            (0..1000).for_each(|_| crate::sync::thread::yield_now());
+        }
+        self.heap.commit(op, range)
+    }
+}
+
+#[test]
+fn what_another_thread_has_committed_meanwhile_is_enough() {
+    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
+    let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
+    let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    let class = table.class(8).unwrap();
+    let commit = || table.commit(&Operation::new(), 0, class, 8);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(commit);
+        while !table.memory.asked.load(Relaxed) {
+            crate::sync::thread::yield_now();
+        }
+        table.memory.asked_again.store(true, Relaxed);
+        commit();
+        assert!(first.join().unwrap());
+    });
+    assert_eq!(table.region(0).unwrap().committed(), STEP);
+}
+
+/// Memory of the system: a program that writes where nothing was granted ends.
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
+struct Granting {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
+mod granting {
+    use super::*;
+    use nix::libc;
+
+    impl Granting {
+        pub(super) fn new(bytes: usize) -> Self {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping, where the system likes.
+            let base = unsafe { libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) };
+            assert_ne!(base, libc::MAP_FAILED);
+            Self { base: NonNull::new(base.cast()).unwrap(), bytes }
+        }
+    }
+    impl Drop for Granting {
+        fn drop(&mut self) {
+            // SAFETY: mapped in `new`, and nobody else's.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        }
+    }
+    // SAFETY: the mapping is owned by the value and only handed out by address.
+    unsafe impl Send for Granting {}
+    // SAFETY: as above; no method writes to it.
+    unsafe impl Sync for Granting {}
+    // SAFETY: mapped as zeros at the start of a page, until drop; what was granted may be written to.
+    unsafe impl Memory for Granting {
+        fn base(&self) -> NonNull<u8> {
+            self.base
+        }
+        fn bytes(&self) -> usize {
+            self.bytes
+        }
+        fn commit(&self, _: &Operation, range: Range<usize>) -> bool {
+            assert!(range.start <= range.end && range.end <= self.bytes);
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: within the mapping.
+            unsafe {
+                let start = self.base.add(range.start).as_ptr();
+                libc::mprotect(start.cast(), range.len(), access) == 0
+            }
+        }
+    }
+}
+
+/// Neither the region of a CPU that was never used nor, on another one, a stack that nobody came to.
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
+#[test]
+fn what_nobody_used_is_looked_at_and_not_written() {
+    let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
+    let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
+    let table = Table::new(cpus, region, memory).unwrap();
+    let [near, _, far] = [8, 16000, 16000].map(|reach| table.class(reach).unwrap());
+    let both = [near, far];
+    both.iter().for_each(|class| table.join_sweeps(*class, SweepGroup::new(0)));
+    let used = || {
+        assert!(table.put(0, near, &rounds(1..4)));
+        let committed = table.region(0).unwrap().committed();
+        assert!(committed > 0 && committed <= far.stack as usize - SEEN, "{committed}");
+    };
+    let given = [(near, vec![3, 2, 1])];
+    used();
+    assert_eq!(table.drain_all(Which::All, &both), given);
+    used();
+    table.sweep(0..2, Which::All, |_| true);
+    assert_eq!(both.map(|class| collected(&table, class).len()), [3, 0]);
+    used();
+    for taken in [0, 3, 0] {
+        table.sweep(0..2, Which::Idle, |_| true);
+        assert_eq!(both.map(|class| collected(&table, class).len()), [taken, 0]);
+    }
+    used();
+    table.sweep(0..2, Which::All, |_| true);
+    // SAFETY: this thread is the only one.
+    unsafe { table.forget_other_threads() };
+    assert_eq!(table.drain_all(Which::All, &both), given);
+    assert_eq!(table.release_idle(), 0);
+    table.set_limit(far, || 5);
+    both.iter().for_each(|class| table.retire(*class));
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
+}
+
 /// Behind the empty region, as much as a region, committed step by step.
 #[test]
 fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
