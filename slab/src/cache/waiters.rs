@@ -487,8 +487,9 @@ mod tests {
     use crate::cache::Account;
     use crate::{Config, Fork, KmemCache, Limit, Magazines, Shrinker, Subsystem};
     use std::task::Wake;
-    use uslab_magazine::on_cpu;
+    use uslab_buddy::PageConfig;
     use uslab_magazine::sync::Counter;
+    use uslab_magazine::{Cpus, on_cpu};
 
     /// A waker that counts.
     struct Woken(Counter);
@@ -553,7 +554,8 @@ mod tests {
     #[test]
     fn in_the_child_of_a_fork_a_wait_for_an_account_is_over_and_who_looks_first_opens_the_magazines() {
         on_cpu(0);
-        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
         let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
         account.set_limit(cache.geometry().order().bytes());
