@@ -410,9 +410,9 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
 /// All that is no object's, in front of the first one and behind the last one, up to their zones.
 #[test]
 fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
-    let (_subsystem, reports) = listening("-");
+    let (subsystem, reports) = listening("-");
     let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
-    let cache = builder.build_in(&_subsystem).unwrap();
+    let cache = builder.build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let geometry = *cache.geometry();
     let left = (geometry.stride() - geometry.object_size()) / 2;
@@ -463,10 +463,12 @@ fn an_object_that_was_freed_is_not_resized() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
     let layout = Layout::from_size_align(40, 8).unwrap();
-    let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+    let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
     // SAFETY: that it is freed when it is resized is the error that is tested; what it moved to is freed once.
     unsafe {
         malloc.free_sized(memory, layout);
+        // What is allocated next.
+        malloc.free_sized(last, layout);
         let moved = malloc.realloc_sized(memory, layout, 48, Gfp::KERNEL).unwrap();
         assert_eq!(reports.kinds(), [CorruptionKind::DoubleFree], "its zones are those of a free one");
         assert_ne!(moved, memory);
