@@ -464,7 +464,7 @@ fn an_object_that_was_freed_is_not_resized() {
     let malloc = Malloc::new(&subsystem).unwrap();
     let layout = Layout::from_size_align(40, 8).unwrap();
     let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
-    // SAFETY: that it is freed when it is resized is the error that is tested; what it moved to is freed once.
+    // SAFETY: that it is free when it is resized is the error that is tested; what it moved to is freed once.
     unsafe {
         malloc.free_sized(memory, layout);
         // What is allocated next.

@@ -773,8 +773,7 @@ fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The other node is the one that this CPU's is not: first the objects of its slabs, then its pages. Where it has none either, what
-/// another cache keeps helps.
+/// The objects of its slabs, then its pages. Where it has none either, what another cache keeps helps.
 #[test]
 fn who_waits_gets_what_there_is_on_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();

@@ -321,6 +321,25 @@ mod tests {
         assert_eq!(keep(), [[0; 2]; 2]);
     }
 
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn one_in_many_is_sampled_be_it_that_all_miss_or_one_for_a_magazine() {
+        let subsystem = subsystem(500);
+        let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
+        let samples = || subsystem.core().guard.samples();
+        let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        let of_magazines = samples();
+        drop(held);
+        // Each misses now.
+        subsystem.start_profile(1 << 20).unwrap();
+        (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
+        subsystem.stop_profile();
+        let of_profile = samples() - of_magazines;
+        for samples in [of_magazines, of_profile] {
+            assert!((10..400).contains(&samples), "{of_magazines}, {of_profile}");
+        }
+    }
+
     // Elsewhere each allocation is one.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]

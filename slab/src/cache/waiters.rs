@@ -607,8 +607,8 @@ mod tests {
         let full = build("full").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let other = build("other").build_in(&subsystem).unwrap();
         let asked = [(); 2].map(|()| Arc::new(Counter::new(0)));
-        let register = |cache: &KmemCache, asked: &Arc<Counter>| cache.register_shrinker(Asked(asked.clone()));
-        let _registered = [register(&full, &asked[0]), register(&other, &asked[1])];
+        let own = |i: usize| Asked(asked[i].clone());
+        let _registered = [full.register_shrinker(own(0)), other.register_shrinker(own(1))];
         let asks = |cache: &KmemCache, gfp| {
             asked.iter().for_each(|asked| asked.set(0));
             cache.cache().ask_again(gfp);
