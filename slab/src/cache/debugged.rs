@@ -432,7 +432,7 @@ mod tests {
         thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// More than are expected of any number of them.
+        /// An eighth of them is more than what there is room for in any case.
         const SLABS: usize = 16 * BULK;
         /// Too few the first time.
         fn many(_: &NodeCount) -> u64 {
