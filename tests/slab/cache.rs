@@ -3,7 +3,10 @@
 use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
-use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
+use uslab::{
+    AllocError, Block, Gfp, KmallocKind, KmemCache, Limit, Magazines, Mempool, ObjectCache, SizeClass,
+    Subsystem,
+};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
@@ -203,6 +206,62 @@ fn bulk_is_all_or_nothing() {
     assert_eq!(cache.info().in_magazines, held - 2);
     // SAFETY: as above.
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
+    // What stood in the places before is its owner's.
+    let block = cache.alloc_block(Gfp::KERNEL).unwrap();
+    let mut out = vec![Some(block.address()); all + 1];
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut out), Err(AllocError::CacheLimit { slabs: 2 }));
+    assert!(out.iter().all(Option::is_none));
+    assert_eq!(cache.info().used, 1);
+}
+
+#[test]
+fn an_allocation_that_fails_at_a_limit_is_a_failure_and_costs_no_other_cache_anything() {
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let subsystem = subsystem(1);
+        on_cpu(0);
+        let idle = KmemCache::builder("idle", 1024).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        drop(idle.alloc_block(Gfp::KERNEL).unwrap());
+        let cache = KmemCache::builder("full", 1024).magazines(magazines).limit(Limit::Slabs(1));
+        let cache = cache.build_in(&subsystem).unwrap();
+        let (blocks, error) = fill(&cache);
+        assert_eq!(error, AllocError::CacheLimit { slabs: 1 });
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees, info.failures), (blocks.len() as u64, 0, 1), "{magazines:?}");
+        assert_eq!(info.paths.operations(), info.allocs);
+        assert_eq!(idle.info().slabs, 1, "its empty slab");
+        drop(blocks);
+    }
+}
+
+#[test]
+fn an_object_of_the_cpus_own_node_comes_from_its_magazines() {
+    let subsystem = Subsystem::new(config(2, 2, 64 << 20)).unwrap();
+    on_cpu(1);
+    let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
+    drop(cache.alloc_blocks(Gfp::KERNEL, 20).unwrap());
+    let held = cache.info().in_magazines;
+    let object = cache.alloc_node(Gfp::KERNEL, 1).unwrap();
+    assert_eq!(cache.info().in_magazines + 1, held);
+    // SAFETY: allocated just now, freed once.
+    unsafe { cache.free(object) };
+}
+
+/// The oldest caches are kmalloc's.
+#[test]
+fn no_cache_keeps_what_lay_on_cpus_that_have_gone() {
+    let subsystem = subsystem(2);
+    on_cpu(1);
+    let last = KmemCache::builder("last", 64).build_in(&subsystem).unwrap();
+    drop(last.alloc_block(Gfp::KERNEL).unwrap());
+    for class in SizeClass::all() {
+        for kind in KmallocKind::ALL {
+            drop(subsystem.kmalloc().cache(kind, class).alloc_block(Gfp::KERNEL));
+        }
+    }
+    let keep = || subsystem.info().caches.iter().filter(|cache| cache.in_magazines > 0).count();
+    assert!(keep() > 2);
+    subsystem.drain_cpus(1..2);
+    assert_eq!(keep(), 0);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::ptr::NonNull;
 use uslab::faults::{Faults, parse};
 use uslab::{
-    AllocError, CorruptionKind, Gfp, KmemCache, Magazines, Malloc, StartError, Subsystem, ZERO_SIZE,
+    AllocError, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, StartError, Subsystem, ZERO_SIZE,
 };
+use uslab_magazine::on_cpu;
 use uslab_tests::workspace;
 
 const MIB: usize = 1 << 20;
@@ -203,6 +204,34 @@ fn a_refill_that_is_refused_half_way_keeps_what_was_there_and_no_more() {
         own.refill(1001).unwrap();
         assert_eq!(own.len(), 1001, "it asks for no more than it keeps");
     }
+    assert_all_given_back(&subsystem);
+}
+
+/// Of a magazine of four it takes one, has no place for three, and leaves them to their slab.
+#[test]
+fn a_cpu_whose_stacks_are_refused_gets_what_a_depot_keeps() {
+    let mut config = config(2, 1, 16 * MIB);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
+    let cache = KmemCache::builder("o", 1024).magazines(four).limit(Limit::Objects(16));
+    let cache = cache.build_in(&subsystem).unwrap();
+    let places = || {
+        let info = cache.info();
+        [info.used, info.in_magazines, info.in_depot, info.free_in_slabs]
+    };
+    on_cpu(0);
+    drop(cache.alloc_blocks(Gfp::KERNEL, 16).unwrap());
+    assert_eq!(places(), [0, 8, 8, 0]);
+    on_cpu(1);
+    faults.arm(parse("magazine:times=-1").unwrap());
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    faults.disarm();
+    assert_eq!(places(), [1, 8, 4, 3]);
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(object) };
+    drop(cache);
     assert_all_given_back(&subsystem);
 }
 

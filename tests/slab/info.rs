@@ -112,6 +112,25 @@ fn magazines_serve_what_goes_back_and_forth_and_slabs_what_does_not() {
     assert_eq!(full.paths.operations(), full.allocs + full.frees);
 }
 
+/// A profile closes the inlined paths, behind which the stacks are.
+#[test]
+fn magazines_serve_while_a_profile_runs() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
+    for check in [false, true] {
+        let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(check).build_in(&subsystem);
+        let cache = cache.unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
+        subsystem.start_profile(1 << 20).unwrap();
+        let of_slabs = || [cache.info().fills, cache.info().flushes, cache.info().depot_exchanges];
+        let before = of_slabs();
+        (0..100).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
+        assert_eq!(of_slabs(), before, "{check}");
+        subsystem.stop_profile();
+    }
+}
+
 #[test]
 fn pages_are_counted_by_the_order_that_each_slab_has() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

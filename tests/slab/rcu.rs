@@ -232,3 +232,22 @@ fn a_reset_that_panics_behind_a_grace_period_takes_nobody_along() {
     drop((cache, other));
     assert_all_given_back(&subsystem);
 }
+
+#[test]
+fn what_is_taken_back_of_all_caches_takes_deferred_frees_along() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    uslab_magazine::on_cpu(0);
+    let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    let ways: [&dyn Fn(); 3] =
+        [&|| _ = subsystem.shrink(), &|| _ = subsystem.reap(), &|| subsystem.drain_cpus(0..1)];
+    for way in ways {
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated just now, freed once, and nobody reads it.
+        unsafe { cache.free_deferred(object) };
+        (0..1000).for_each(|_| rcu::advance());
+        assert_eq!(cache.info().deferred, 1, "it is in a batch that is not full");
+        way();
+        wait(|| cache.info().deferred == 0);
+    }
+}

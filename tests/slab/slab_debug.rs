@@ -329,6 +329,9 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         let heard = reports.take();
         let [(CorruptionKind::RedZone, _, report)] = &heard[..] else { panic!("{heard:?}") };
         assert!(report.contains("First byte 0x13 instead of 0xbb"), "{report}");
+        // Who did that is written down where it is asked for only.
+        assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "{report}");
+        assert_eq!((cache.alloc_traces().0.len(), cache.free_traces().0.len()), (0, 0));
         for object in keep.into_iter().collect::<BTreeSet<_>>().union(&again) {
             // SAFETY: allocated above, freed once.
             unsafe { cache.free(*object) };
@@ -397,8 +400,80 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
         cache.free(object);
     }
     cache.shrink();
-    assert_eq!(reports.kinds(), [CorruptionKind::Padding], "when the slab goes back");
-    assert_eq!(subsystem.check().unwrap().slabs, 0);
+    let heard = reports.take();
+    let [(CorruptionKind::Padding, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "it is of no object: {report}");
+    assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
+}
+
+/// All that is no object's, in front of the first one and behind the last one, up to their zones.
+#[test]
+fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
+    let (subsystem, reports) = listening("-");
+    let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
+    let cache = builder.build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let geometry = *cache.geometry();
+    let left = (geometry.stride() - geometry.object_size()) / 2;
+    let (front, behind) = (geometry.lead() - left, geometry.offset(geometry.objects()) - left);
+    let end = geometry.order().bytes();
+    assert!(front > 1 && behind + 1 < end, "{geometry:?}");
+    let at_object = geometry.offset(cache.place_of(object).unwrap().index.into()).cast_signed();
+    use CorruptionKind::{Padding, RedZone};
+    for (at, kind) in [
+        (0, Padding),
+        (front - 1, Padding),
+        (front, RedZone),
+        (behind - 1, RedZone),
+        (behind, Padding),
+        (end - 1, Padding),
+    ] {
+        // SAFETY: a byte of the slab; that is the error that is tested.
+        unsafe { clobber(object, at.cast_signed() - at_object, 1) };
+        assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0), "{at}");
+        assert_eq!(reports.kinds(), [kind], "{at}");
+    }
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(object) };
+}
+
+/// Their users are known, and no more.
+#[test]
+fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_some() {
+    let (subsystem, reports) = listening("ZU,kmalloc-32;U");
+    let kmalloc = subsystem.kmalloc();
+    // SAFETY: allocated here, freed once.
+    unsafe {
+        for (size, usable) in [(18, 18), (50, 64)] {
+            let object = kmalloc.alloc(size, Gfp::KERNEL).unwrap();
+            assert_eq!(kmalloc.usable_size(object), usable);
+            kmalloc.free(object);
+        }
+        let large = kmalloc.alloc(4000, Gfp::KERNEL).unwrap();
+        let small = kmalloc.realloc(large, 40, Gfp::KERNEL).unwrap();
+        assert_ne!(small, large, "it would waste most of it");
+        kmalloc.free(small);
+    }
+    assert_eq!(reports.kinds(), []);
+}
+
+#[test]
+fn an_object_that_was_freed_is_not_resized() {
+    let (subsystem, reports) = listening("FZ");
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = Layout::from_size_align(40, 8).unwrap();
+    let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
+    // SAFETY: that it is free when it is resized is the error that is tested; what it moved to is freed once.
+    unsafe {
+        malloc.free_sized(memory, layout);
+        // What is allocated next.
+        malloc.free_sized(last, layout);
+        let moved = malloc.realloc_sized(memory, layout, 48, Gfp::KERNEL).unwrap();
+        assert_eq!(reports.kinds(), [CorruptionKind::DoubleFree], "its zones are those of a free one");
+        assert_ne!(moved, memory);
+        malloc.free(moved);
+    }
+    assert_eq!(reports.kinds(), []);
 }
 
 #[inline(never)]
@@ -601,7 +676,10 @@ fn with_faults_each_allocation_of_the_cache_may_be_refused() {
                 // SAFETY: allocated above, freed once.
                 unsafe { cache.free(object) };
             }
-            Err(error) => assert_eq!((error, flags), (AllocError::Injected, SlabDebug::FAULTS)),
+            Err(error) => {
+                assert_eq!((error, flags), (AllocError::Injected, SlabDebug::FAULTS));
+                assert_eq!(cache.info().failures, 1);
+            }
         }
         subsystem.check().unwrap();
     }

@@ -861,12 +861,170 @@ fn who_waits_and_finds_no_memory_in_the_end_is_told_so() {
     let held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
     let mut acquire = second.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
+    assert_eq!(second.info().failures, 0, "who waits has not failed");
     drop(held);
     let pages = subsystem.pages();
     let _all: Vec<_> =
         std::iter::from_fn(|| pages.alloc_block(Order::ZERO, Gfp::MEMALLOC, None).ok()).collect();
     let result = poll(&mut acquire);
     assert!(matches!(result, Some(Err(AllocError::Memory(_)))), "{result:?}");
+    assert_eq!(second.info().failures, 1);
+}
+
+/// The objects of its slabs, then its pages. Where it has none either, what another cache keeps helps.
+#[test]
+fn who_waits_gets_what_there_is_on_another_node() {
+    let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+    let cache = KmemCache::builder("both", 1000).magazines(Magazines::Off).limit(Limit::Slabs(2));
+    let cache = cache.build_in(&subsystem).unwrap();
+    let mut held = [vec![], vec![]];
+    for (node, held) in (0..).zip(&mut held) {
+        held.extend((0..cache.geometry().objects()).map(|_| cache.alloc_node(Gfp::THIS_NODE, node).unwrap()));
+    }
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        let mut acquire = cache.acquire(Gfp::KERNEL);
+        assert_eq!(poll(&mut acquire), None);
+        let other = &mut held[1 - cpu as usize];
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(other.pop().unwrap()) };
+        other.push(poll(&mut acquire).unwrap().unwrap());
+    }
+    // SAFETY: as above.
+    held.into_iter().flatten().for_each(|object| unsafe { cache.free(object) });
+
+    for both_full in [false, true] {
+        let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+        on_cpu(0);
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off);
+        let [first, second] =
+            ["first", "second"].map(|name| build(name).account(&account).build_in(&subsystem).unwrap());
+        // An empty slab stays with it.
+        let idle = build("idle").build_in(&subsystem).unwrap();
+        drop(idle.alloc_block(Gfp::KERNEL).unwrap());
+        account.set_limit(first.geometry().order().bytes());
+        let in_use = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
+        let mut acquire = second.acquire(Gfp::KERNEL);
+        assert_eq!(poll(&mut acquire), None);
+        drop(in_use);
+        let pages = subsystem.pages();
+        let all = |node| {
+            let one = || pages.alloc_block(Order::ZERO, Gfp::MEMALLOC | Gfp::THIS_NODE, Some(node)).ok();
+            std::iter::from_fn(one).collect::<Vec<_>>()
+        };
+        let _near = all(0);
+        let _far = both_full.then(|| all(1));
+        assert_eq!(idle.info().slabs, 1);
+        let object = poll(&mut acquire).unwrap().unwrap();
+        let node = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
+        assert_eq!((node, idle.info().slabs), if both_full { (0, 0) } else { (1, 1) });
+        // SAFETY: allocated just now.
+        unsafe { second.free(object) };
+    }
+}
+
+#[test]
+fn waits_are_counted_when_they_are_over_whatever_their_end() {
+    let subsystem = subsystem(1);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    let waits = || cache.info().waits;
+    let [mut served, mut given_up] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
+    assert_eq!((poll(&mut served), poll(&mut given_up), waits()), (None, None, 0));
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(objects.pop().unwrap()) };
+    assert_eq!(waits(), 0, "it has not run");
+    objects.push(poll(&mut served).unwrap().unwrap());
+    assert_eq!(waits(), 1);
+    drop((served, given_up));
+    assert_eq!(waits(), 2);
+    assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
+    assert_eq!(waits(), 3);
+    assert!(cache.info().waited_ns > 0);
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+/// Has nothing, and counts how often it is asked; too often is a panic.
+struct Asked(Arc<Counter>, u64);
+impl uslab::Shrinker for Asked {
+    fn count(&self) -> usize {
+        self.0.add(1);
+        assert!(self.0.get() <= self.1, "asked too often");
+        0
+    }
+    fn scan(&self, _: usize, _: Gfp) -> usize {
+        0
+    }
+}
+
+#[test]
+fn whose_time_is_over_sooner_asks_no_shrinker_again() {
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let asked = Arc::new(Counter::new(0));
+    let _registration = cache.register_shrinker(Asked(asked.clone(), 10));
+    assert!(cache.alloc(Gfp::KERNEL).is_err());
+    let once = asked.get();
+    assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
+    assert!(once > 0 && asked.get() <= 3 * once, "an allocation asks, and who waits tries two");
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+#[test]
+fn who_waits_sleeps_between_two_questions_and_wakes_when_it_is_served() {
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let _registration = cache.register_shrinker(Asked(Arc::default(), 1000));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
+        until(|| cache.info().waiting == 1);
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(objects[0]) };
+        assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
+    });
+    // SAFETY: as above; what the waiter got is the first one again.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    assert_eq!(cache.info().used, 0);
+}
+
+/// Nobody else looks whether they are gone.
+#[test]
+fn who_waits_gets_a_slab_whose_readers_are_gone() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let cache = KmemCache::builder("stable", 1000).type_stable().limit(Limit::Slabs(1));
+    let cache = cache.build_in(&subsystem).unwrap();
+    let reader = uslab::rcu::pin();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((cache.shrink(), cache.info().grace), (1, 1));
+    drop(reader);
+    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+    // SAFETY: allocated just now.
+    unsafe { cache.free(object) };
+}
+
+#[test]
+fn a_future_gets_what_waits_for_readers_once_the_reaper_has_looked() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    let reader = uslab::rcu::pin();
+    // SAFETY: allocated above, freed once, and nobody reads it.
+    unsafe { cache.free_deferred(objects.pop().unwrap()) };
+    let mut acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!(poll(&mut acquire), None);
+    drop(reader);
+    let served = (0..1000).find_map(|_| {
+        subsystem.end_interval();
+        std::thread::yield_now();
+        poll(&mut acquire)
+    });
+    objects.push(served.unwrap().unwrap());
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
 #[test]
@@ -931,6 +1089,7 @@ fn a_cache_that_zeroes_on_free_leaves_nothing_of_what_its_users_wrote() {
 fn nobody_waits_for_what_cannot_be() {
     let subsystem = subsystem(1);
     let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+    assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::CacheLimit { slabs: 0 })));
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
     let account = Account::new_in(&subsystem, 100);
     let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();

@@ -432,15 +432,17 @@ mod tests {
         thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
+        /// An eighth of them is more than what there is room for in any case.
+        const SLABS: usize = 16 * BULK;
         /// Too few the first time.
         fn many(_: &NodeCount) -> u64 {
-            (ASKED.replace(ASKED.get() + 1) * 2 * BULK) as u64
+            (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
         }
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let found = cache.cache().of_slabs(many, |_, _, put| (0..2 * BULK).for_each(put));
-        assert!(found.into_iter().eq(0..2 * BULK));
+        let found = cache.cache().of_slabs(many, |_, _, put| (0..SLABS).for_each(put));
+        assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(ASKED.get(), 2);
     }
 }

@@ -474,3 +474,40 @@ impl Node {
         lists.count()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Fork, Gfp, KmemCache, Magazines, Subsystem};
+
+    #[test]
+    fn debuggers_are_told_where_the_lists_lie() {
+        let nodes = [Node::new(None), Node::new(None)];
+        let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);
+        assert_eq!((node, len), (size_of::<Node>(), 2));
+        let lists = nodes[0].lists.lock();
+        let [full, partial, empty] =
+            [&lists.full, &lists.partial[0], &lists.empty].map(|list| core::ptr::from_ref(list).addr());
+        assert_eq!(places, [full, partial, empty]);
+    }
+
+    #[test]
+    fn in_the_child_of_a_fork_nobody_keeps_slabs() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        keep(true);
+        assert_eq!((cache.shrink(), cache.destroy().is_err()), (0, true));
+        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        unsafe {
+            subsystem.before_fork();
+            subsystem.after_fork_in_child();
+        }
+        assert_eq!(cache.shrink(), 1);
+        // Whoever kept them goes on here.
+        keep(false);
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        assert_eq!(cache.shrink(), 1);
+    }
+}

@@ -162,7 +162,14 @@ mod tests {
         assert_eq!(all.refill(65), Err(AllocError::CacheLimit { slabs: 1 }));
         assert_eq!(all.len(), 64);
         let plain = KmemCache::builder("plain", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
-        assert_eq!(plain.prefill(Gfp::KERNEL, 3).unwrap().len(), 3, "from the slabs");
+        let mut three = plain.prefill(Gfp::KERNEL, 3).unwrap();
+        let info = plain.info();
+        assert_eq!((three.len(), info.allocs), (3, 3), "from the slabs");
+        assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
+        // Its room is there before any object is: nothing is allocated under a lock.
+        assert_eq!(three.objects.capacity(), 3);
+        three.refill(100).unwrap();
+        assert_eq!((three.len(), three.objects.capacity(), plain.info().allocs), (100, 100, 100));
     }
 
     #[test]

@@ -193,9 +193,9 @@ impl Reap for Core {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Config, KmemCache, Magazines, Malloc, Subsystem};
+    use crate::{Config, KmemCache, Limit, Magazines, Malloc, Subsystem};
     use core::alloc::Layout;
-    use uslab_buddy::PageConfig;
+    use uslab_buddy::{Order, PageConfig};
     use uslab_magazine::{Cpus, on_cpu};
 
     fn subsystem(guard_every: u32) -> Subsystem {
@@ -264,10 +264,106 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        drop(subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None));
+        drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None));
         subsystem.core().relieve();
         assert_eq!(subsystem.pages().info().backed_bytes(), 0, "all that was free has gone");
         assert_eq!(cache.info().in_magazines, 0);
         assert!(held() < before);
+    }
+
+    #[test]
+    fn once_a_cache_was_at_its_limit_cpus_hold_less_of_it() {
+        let subsystem = subsystem(0);
+        let cache = KmemCache::builder("entry", 64).limit(Limit::Slabs(16)).build_in(&subsystem).unwrap();
+        let held = |one_more: bool| {
+            let mut blocks = cache.alloc_blocks(Gfp::KERNEL, 16 * cache.geometry().objects()).unwrap();
+            assert!(!one_more || cache.alloc(Gfp::KERNEL).is_err());
+            let free = || blocks.pop().map(|_| cache.info().in_magazines);
+            core::iter::from_fn(free).max().unwrap()
+        };
+        let before = held(false);
+        assert!(held(true) < before);
+    }
+
+    #[test]
+    fn what_changes_is_all_that_does() {
+        let subsystem = subsystem(1 << 30);
+        let malloc = Malloc::new(&subsystem).unwrap();
+        for bytes in [64, 5 << 20] {
+            let memory = malloc.alloc(Layout::from_size_align(bytes, 8).unwrap(), Gfp::KERNEL).unwrap();
+            // SAFETY: allocated just now.
+            unsafe { malloc.free(memory) };
+        }
+        drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
+        let core = subsystem.core();
+        let parts = [core.memory.pages.changes(), core.huge.changes(), core.sampled_from()];
+        assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
+        assert_eq!(core.changes(), parts.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn intervals_take_what_caches_keep_without_using_it() {
+        let subsystem = subsystem(0);
+        let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
+            KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
+        });
+        caches.iter().for_each(|cache| drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap()));
+        let keep = || {
+            caches.each_ref().map(|cache| {
+                let info = cache.info();
+                [info.in_magazines + info.in_depot, info.empty]
+            })
+        };
+        let [[_, empty], [parked, _]] = keep();
+        assert!(empty > 0 && parked > 0);
+        let bytes: usize = (0..8).map(|_| subsystem.core().end_interval()).sum();
+        assert!(bytes >= PAGE_SIZE, "{bytes}");
+        assert_eq!(keep(), [[0; 2]; 2]);
+    }
+
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn one_in_many_is_sampled_be_it_that_all_miss_or_one_for_a_magazine() {
+        let subsystem = subsystem(500);
+        let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
+        let samples = || subsystem.core().guard.samples();
+        let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        let of_magazines = samples();
+        drop(held);
+        // Each misses now.
+        subsystem.start_profile(1 << 20).unwrap();
+        (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
+        subsystem.stop_profile();
+        let of_profile = samples() - of_magazines;
+        for samples in [of_magazines, of_profile] {
+            assert!((10..400).contains(&samples), "{of_magazines}, {of_profile}");
+        }
+    }
+
+    // Elsewhere each allocation is one.
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn a_miss_is_made_where_too_few_samples_were_taken_be_it_in_the_first_class() {
+        let subsystem = subsystem(1000);
+        let _malloc = Malloc::new(&subsystem).unwrap();
+        let core = subsystem.core();
+        let (first, _) = core.sampling().next().unwrap();
+        let pairs = |n| {
+            for _ in 0..n {
+                let object = first.alloc(Gfp::KERNEL).unwrap();
+                // SAFETY: allocated just now, freed once.
+                unsafe { first.free(object) };
+            }
+        };
+        let held = || first.info().in_magazines;
+        pairs(10_000);
+        assert!(held() > 0);
+        core.let_one_miss();
+        assert_eq!(held(), 0, "all allocations were its own");
+        pairs(10);
+        let before = held();
+        assert!(before > 0);
+        core.let_one_miss();
+        assert_eq!(held(), before, "too few for a sample");
     }
 }

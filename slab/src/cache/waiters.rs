@@ -485,10 +485,11 @@ impl Drop for Acquiring<'_> {
 mod tests {
     use super::*;
     use crate::cache::Account;
-    use crate::{Config, Fork, KmemCache, Limit, Magazines, Subsystem};
+    use crate::{Config, Fork, KmemCache, Limit, Magazines, Shrinker, Subsystem};
     use std::task::Wake;
-    use uslab_magazine::on_cpu;
+    use uslab_buddy::PageConfig;
     use uslab_magazine::sync::Counter;
+    use uslab_magazine::{Cpus, on_cpu};
 
     /// A waker that counts.
     struct Woken(Counter);
@@ -548,5 +549,85 @@ mod tests {
             assert_eq!((waited_for(), cache.cache().has_waiters()), (0, false));
         }
         drop((acquire, held));
+    }
+
+    #[test]
+    fn in_the_child_of_a_fork_a_wait_for_an_account_is_over_and_who_looks_first_opens_the_magazines() {
+        on_cpu(0);
+        let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
+        account.set_limit(cache.geometry().order().bytes());
+        let mut held = cache.alloc_blocks(Gfp::KERNEL, cache.geometry().objects()).unwrap();
+        let mut acquire = cache.acquire(Gfp::KERNEL);
+        assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(account.charges.is_waited_for());
+        // Twice: it is over once.
+        for _ in 0..2 {
+            // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+            unsafe {
+                subsystem.before_fork();
+                subsystem.after_fork_in_child();
+            }
+            assert!(!account.charges.is_waited_for());
+        }
+        assert_eq!(cache.info().waiting, 0);
+        drop(held.pop());
+        assert!(cache.info().in_magazines > 0);
+        drop((acquire, held));
+    }
+
+    #[test]
+    fn who_comes_to_serve_and_finds_nobody_takes_nothing() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let served = cache.cache().serve_one(&cache.cache().operation(What::Free));
+        assert_eq!((served.is_none(), cache.info().used), (true, 0));
+    }
+
+    #[test]
+    fn who_waits_for_an_account_has_the_shrinkers_of_all_its_caches_asked_again_and_another_one_its_own() {
+        struct Asked(Arc<Counter>);
+        impl Shrinker for Asked {
+            fn count(&self) -> usize {
+                self.0.add(1);
+                0
+            }
+            fn scan(&self, _: usize, _: Gfp) -> usize {
+                0
+            }
+        }
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let build = |name| KmemCache::builder(name, 1000).magazines(Magazines::Off).account(&account);
+        let full = build("full").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let other = build("other").build_in(&subsystem).unwrap();
+        let asked = [(); 2].map(|()| Arc::new(Counter::new(0)));
+        let own = |i: usize| Asked(asked[i].clone());
+        let _registered = [full.register_shrinker(own(0)), other.register_shrinker(own(1))];
+        let asks = |cache: &KmemCache, gfp| {
+            asked.iter().for_each(|asked| asked.set(0));
+            cache.cache().ask_again(gfp);
+            asked.each_ref().map(|asked| asked.get())
+        };
+        let is_pending = |acquire: &mut Acquiring<'_>| {
+            Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+        };
+        let held = full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap();
+        assert_eq!(asks(&full, Gfp::KERNEL), [0, 0], "nobody waits");
+        let mut first = full.acquire(Gfp::KERNEL);
+        assert!(is_pending(&mut first));
+        assert_eq!(asks(&full, Gfp::NOWAIT), [0, 0]);
+        assert_eq!(asks(&full, Gfp::KERNEL), [1, 0], "the limit is its own");
+        account.set_limit(account.charged());
+        let mut second = other.acquire(Gfp::KERNEL);
+        assert!(is_pending(&mut second));
+        assert_eq!(asks(&other, Gfp::NOWAIT), [0, 0]);
+        assert_eq!(asks(&other, Gfp::KERNEL), [1, 1]);
+        drop((first, second, held));
     }
 }
