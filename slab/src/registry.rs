@@ -112,8 +112,6 @@ impl<T> Registry<T> {
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);
-                // What goes with this `Arc` may come back here.
-                drop(list);
                 if entry.is_some() {
                     return entry;
                 }

@@ -361,7 +361,7 @@ fn child_of_a_subsystems_thread() {
     assert_eq!((subsystem.info().reaper.thread, threads()), (ReaperThread::Wanted, 0));
     let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
-    assert_eq!(threads(), 1);
+    wait("its thread has begun", || threads() == 1);
     drop(objects);
     wait("all of it is given back", || subsystem.info().pages.backed_bytes() <= MIB);
     wait("it sleeps", || subsystem.info().reaper.thread == ReaperThread::Asleep);

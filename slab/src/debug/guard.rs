@@ -447,7 +447,7 @@ mod sampled {
         }
         /// Allocations up to the next sample: `every` on average, and nobody knows how many.
         fn distance(&self, every: u64) -> u64 {
-            1 + Draws::of(self.key, self.samples.get()).below(2 * every as usize + 1) as u64
+            1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
 
         /// Whether one of so many allocations is to be sampled.
@@ -797,9 +797,9 @@ mod tests {
         let sum: u64 = distances.iter().sum();
         assert!((90_000..110_000).contains(&sum), "{sum}");
         assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
-        assert!(distances.iter().all(|n| (1..=201).contains(n)));
+        assert!(distances.iter().all(|n| (1..=199).contains(n)));
         // From now on they are nearer, the next one, too.
-        guard.set(1, 1);
+        guard.set(2, 1);
         let next = |_| {
             let distance = (1..=9).find(|_| guard.is_due(1));
             let object = guard.alloc(8, 8).unwrap();
@@ -808,6 +808,8 @@ mod tests {
         };
         let seen: std::collections::BTreeSet<_> = (0..100).map(next).collect();
         assert!(seen.into_iter().eq([Some(1), Some(2), Some(3)]));
+        guard.set(1, 1);
+        assert!((0..100).map(next).all(|distance| distance == Some(1)), "each of them");
     }
 
     /// In a child, which has one thread: nobody else takes the addresses.

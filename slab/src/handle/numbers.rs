@@ -243,7 +243,6 @@ impl Numbers {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            drop(free);
             planted!("a number begins anew with a new object" => return Ok((number, 1)));
             // Free numbers have a generation left: see `give`.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);

@@ -22,6 +22,8 @@ mod protocol;
 mod store;
 
 use memory::{Caches, Heap, Memory};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 use std::error::Error;
 use store::Store;
 use tokio::net::TcpListener;
@@ -30,7 +32,16 @@ use uslab::{Config, Harden, Uslab};
 #[global_allocator]
 static ALLOCATOR: Uslab = Uslab;
 
+/// This thread, and those that it starts, may run on these CPUs.
+fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.into_iter().try_for_each(|cpu| set.set(cpu))?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
+    // What one request frees is what the next one gets: on one CPU.
+    run_on([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["heap"] => serve(Heap),
@@ -48,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn serve<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
     let store: &'static Store<_> = Box::leak(Box::new(Store::new(memory)));
-    // One thread serves: what one request frees is what the next one gets.
+    // One thread serves, as one CPU does.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -5,6 +5,7 @@ use super::buffer::Buffer;
 use super::memory::Memory;
 use super::store::{Entry, Store};
 use allocator_api2_02::alloc::Allocator;
+use nix::sched::CpuSet;
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::ptr::{NonNull, read};
@@ -45,6 +46,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
+                        super::run_on(0..CpuSet::count()).expect("any CPU");
                         barrier.wait();
                         the_first_free(memory, value.get());
                     });

@@ -263,7 +263,7 @@ fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
 #[test]
 fn a_wrong_free_is_named_and_ends_the_program() {
     ends_the_program(
-        "check=1",
+        "check=1,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),
             ("stack", "free of an address that no cache owns"),
@@ -280,7 +280,7 @@ fn a_wrong_free_is_named_and_ends_the_program() {
 #[test]
 fn without_checked_frees_what_is_no_object_ends_the_program() {
     ends_the_program(
-        "check=0",
+        "check=0,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),
             ("stack", "free of an address that no cache owns"),

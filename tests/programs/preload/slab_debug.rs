@@ -7,7 +7,8 @@ use std::process::Command;
 
 /// What a program says of a mistake, and that it ends there.
 fn report(program: &Path, mistake: &str, options: &str) -> String {
-    let output = preloaded(Command::new(program).arg(mistake), options);
+    // A sample of the guard would be named by that.
+    let output = preloaded(Command::new(program).arg(mistake), &format!("{options},guard=0"));
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
         !output.status.success() && out.is_empty(),
@@ -50,7 +51,7 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
         assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("well\n", ""), "{options}");
     }
     // Of other sizes nothing is looked at.
-    let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0");
+    let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0,guard=0");
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
 }
 
@@ -58,7 +59,7 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
 fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
-    let output = preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0");
+    let output = preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0,guard=0");
     let err = text(&output.stderr);
     assert_eq!((output.status.success(), &*text(&output.stdout)), (true, "well\n"), "{err}");
     let (mut out, mut freed, mut threads) = (BTreeSet::new(), 0, BTreeSet::new());

@@ -43,7 +43,7 @@ impl Own {
     }
     pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let place = match self.free {
-            0 if self.places.len() == LIVE => return None,
+            // Nothing can be committed behind the last place.
             0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * PLACE) => return None,
             0 => {
                 self.places.push(FREE);
