@@ -290,7 +290,9 @@ mod tests {
 
     #[test]
     fn only_what_is_newly_looked_at_is_zeroed() {
-        let subsystem = Subsystem::new(Config::default()).unwrap();
+        uslab_magazine::on_cpu(0);
+        let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
+        let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
         let cache = KmemCache::builder("front", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
         let mut block = cache.alloc_block(Gfp::KERNEL).unwrap();

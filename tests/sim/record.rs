@@ -38,13 +38,12 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
         assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "nothing is left");
         return;
     };
+    // Of processes that have ended: others may record at the same time.
     let instances = || {
         let instances = fs::read_dir(tracefs.0.path().join("instances")).expect("instances");
-        instances
-            .filter(|entry| {
-                entry.as_ref().is_ok_and(|e| e.file_name().as_encoded_bytes().starts_with(b"uslab-"))
-            })
-            .count()
+        let names = instances.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let pids = names.filter_map(|name| name.strip_prefix("uslab-").map(str::to_owned));
+        pids.filter(|pid| !Path::new("/proc").join(pid).exists()).count()
     };
     let args = ["record", "--out", text(&out), "--tracefs", text(tracefs.0.path()), "--buffer", "64M", "--"];
     let (code, said_out, err) = said(&uslab(&[&args[..], &["sh", "-c", "ls / >/dev/null; exit 3"]].concat()));

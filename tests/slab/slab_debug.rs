@@ -461,14 +461,15 @@ fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_som
 fn an_object_that_was_freed_is_not_resized() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
-    let layout = Layout::from_size_align(40, 8).unwrap();
+    // Of one class with what it grows to.
+    let layout = Layout::from_size_align(36, 8).unwrap();
     let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
     // SAFETY: that it is free when it is resized is the error that is tested; what it moved to is freed once.
     unsafe {
         malloc.free_sized(memory, layout);
         // What is allocated next.
         malloc.free_sized(last, layout);
-        let moved = malloc.realloc_sized(memory, layout, 48, Gfp::KERNEL).unwrap();
+        let moved = malloc.realloc_sized(memory, layout, 40, Gfp::KERNEL).unwrap();
         assert_eq!(reports.kinds(), [CorruptionKind::DoubleFree], "its zones are those of a free one");
         assert_ne!(moved, memory);
         malloc.free(moved);

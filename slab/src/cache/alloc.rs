@@ -142,11 +142,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(sample) = self.sample(self.geometry().object_size()) {
-            return Ok(sample);
-        }
-        self.alloc_unsampled(gfp)
+        self.alloc_behind(gfp, self.geometry().object_size())
     }
     /// One in many objects has a page of its own, and is zero: see [`guard`](crate::debug::guard).
     #[cfg(not(any(loom, shuttle)))]
@@ -159,16 +155,27 @@ impl Cache {
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
     #[inline]
-    fn alloc_unsampled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+    fn alloc_behind(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
         // A profile has closed the fast path.
         #[cfg(not(loom))]
-        if self.core.profiler.runs() {
+        let closed = self.core.profiler.runs();
+        #[cfg(loom)]
+        let closed = false;
+        if !closed
+            // SAFETY: as in `alloc`.
+            && let Some(object) = unsafe { self.allocs.alloc_claimed() }
+        {
+            return Ok(self.hand_over(object, gfp));
+        }
+        // Behind both: a miss stands for what they serve.
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(sample) = self.sample(_size) {
+            return Ok(sample);
+        }
+        #[cfg(not(loom))]
+        if closed {
             let object = self.config.per_cpu.pop();
             return object.map_or_else(|| self.alloc_slow(gfp), |object| Ok(self.hand_out(object, gfp)));
-        }
-        // SAFETY: as in `alloc`.
-        if let Some(object) = unsafe { self.allocs.alloc_claimed() } {
-            return Ok(self.hand_over(object, gfp));
         }
         #[cfg(not(any(loom, shuttle)))]
         if self.checked.is_some() && self.is_refused() {
@@ -193,15 +200,11 @@ impl Cache {
     }
     #[cold]
     #[inline(never)]
-    pub(crate) fn alloc_missed_of(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(sample) = self.sample(_size) {
-            return Ok(sample);
-        }
-        let object = self.alloc_unsampled(gfp)?;
+    pub(crate) fn alloc_missed_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
+        let object = self.alloc_behind(gfp, size)?;
         #[cfg(not(any(loom, shuttle)))]
         if self.checked.is_some() {
-            self.narrow(object, _size);
+            self.narrow(object, size);
         }
         Ok(object)
     }

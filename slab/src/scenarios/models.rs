@@ -177,9 +177,8 @@ pub(super) fn destroy_beside_an_allocation() {
 pub(super) fn destroy_beside_one_who_shares() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
-    let build = |core: &std::sync::Arc<Core>| {
-        KmemCache::builder("model", SPACING).merge().build_on(core).unwrap()
-    };
+    let build =
+        |core: &std::sync::Arc<Core>| KmemCache::builder("model", SPACING).merge().build_on(core).unwrap();
     let first = build(&core);
     let object = first.alloc(Gfp::KERNEL).unwrap();
     let other = core.clone();

@@ -51,7 +51,8 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
         assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("well\n", ""), "{options}");
     }
     // Of other sizes nothing is looked at.
-    let output = preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0,guard=0");
+    let output =
+        preloaded(Command::new(&program).arg("overflow"), "slab_debug=FZPU:malloc-128,check=0,guard=0");
     assert_eq!((&*text(&output.stdout), &*text(&output.stderr)), ("unnoticed\n", ""));
 }
 
@@ -59,7 +60,8 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
 fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
-    let output = preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0,guard=0");
+    let output =
+        preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0,guard=0");
     let err = text(&output.stderr);
     assert_eq!((output.status.success(), &*text(&output.stdout)), (true, "well\n"), "{err}");
     let (mut out, mut freed, mut threads) = (BTreeSet::new(), 0, BTreeSet::new());
