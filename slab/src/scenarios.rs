@@ -168,7 +168,7 @@ uslab_magazine::sync::scenarios! {
         bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
     }
     c1_beside_one_who_shares {
-        loom("C1 destroy beside one who shares", Model::new(TWO, 10), models::destroy_beside_one_who_shares);
+        loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_beside_one_who_shares);
     }
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
