@@ -70,6 +70,21 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
 
 const MIB: usize = 1 << 20;
 
+/// A table of zeros need not be written.
+#[test]
+fn pages_that_nobody_uses_take_no_memory() {
+    alone("costs::terabyte", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn terabyte() {
+    let before = resident();
+    let subsystem = subsystem_of(2, 1, 1 << 40);
+    let taken = resident().saturating_sub(before);
+    assert!(taken <= MIB, "{} KiB", taken >> 10);
+    drop(subsystem);
+}
+
 #[test]
 fn a_thousand_caches_that_were_used_once_on_each_of_64_cpus_cost_little() {
     alone("costs::thousand_caches", "");

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use uslab::magazine::tracepoints::MAX_OBSERVERS;
-use uslab::magazine::{Path, on_cpu};
+use uslab::magazine::{Mechanism, Path, on_cpu};
 use uslab::observe::{Counts, Step, What};
-use uslab::{Gfp, KmemCache, Subsystem};
+use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
 /// Objects out of `slabs` slabs of a cache, and back.
@@ -55,6 +55,28 @@ fn what_is_observed_adds_up_to_what_is_counted() {
     }
     let info = cache.info();
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
+}
+
+/// Some come behind it, on each CPU that the thread comes to.
+#[test]
+fn what_the_fast_path_serves_is_not_observed() {
+    let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+    if s.cpus().mechanism() != Mechanism::Rseq {
+        return;
+    }
+    let (cache, kmalloc) = (KmemCache::builder("inode", 64).build_in(&s).unwrap(), s.kmalloc());
+    let seen = [(); 2].map(|()| Arc::new(Counter::new(0)));
+    let [inodes, others] = seen.clone();
+    let observer = s.observe(move |o| if o.name == "inode" { inodes.add(1) } else { others.add(1) }).unwrap();
+    for _ in 0..1000 {
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let object = kmalloc.alloc(64, Gfp::KERNEL).unwrap();
+        // SAFETY: allocated just now, freed once.
+        unsafe { kmalloc.free(object) };
+    }
+    drop(observer);
+    let seen = seen.map(|seen| seen.get());
+    assert!(seen.iter().all(|seen| (1..500).contains(seen)), "{seen:?}");
 }
 
 /// It allocates from the cache that is observed, and makes and drops caches: without a lock it may.

@@ -477,6 +477,34 @@ fn an_object_that_was_freed_is_not_resized() {
     assert_eq!(reports.kinds(), []);
 }
 
+/// Each allocation and each free of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_cache_that_is_traced_says_so_on_standard_error() {
+    let err = crate::process::alone("slab_debug::traced", "");
+    let lines: Vec<_> = err.lines().filter_map(|line| line.strip_prefix("TRACE inode ")).collect();
+    let [deed, address, thread] = [0, 1, 2].map(|word| {
+        lines.iter().map(|line| line.split(' ').nth(word).unwrap_or_default()).collect::<Vec<_>>()
+    });
+    assert_eq!(deed, ["alloc", "alloc", "free", "free"], "{err}");
+    assert_eq!([address[0], address[1]], [address[3], address[2]], "{err}");
+    assert!(address.iter().all(|address| address.starts_with("0x")) && address[0] != address[1], "{err}");
+    assert!(thread.iter().all(|one| *one == thread[0]), "{err}");
+    assert!(thread[0].strip_prefix("thread=").is_some_and(|id| id.parse::<u32>().is_ok()), "{err}");
+}
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "run by the test above"]
+fn traced() {
+    let (subsystem, _) = listening("-");
+    let other = built(&subsystem, SlabDebug::empty());
+    let cache = KmemCache::builder("inode", 64).slab_debug(SlabDebug::TRACE).build_in(&subsystem).unwrap();
+    drop(other.alloc_block(Gfp::KERNEL).unwrap());
+    let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+    // SAFETY: allocated above, freed once each.
+    [second, first].into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
 #[inline(never)]
 fn the_one_who_allocates(cache: &KmemCache) -> NonNull<u8> {
     std::hint::black_box(cache.alloc(Gfp::KERNEL).unwrap())

@@ -995,6 +995,21 @@ fn who_waits_sleeps_between_two_questions_and_wakes_when_it_is_served() {
     assert_eq!(cache.info().used, 0);
 }
 
+/// Without shrinkers and readers.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_waits_and_has_nobody_to_ask_sleeps_to_the_end() {
+    use nix::sys::resource::{UsageWho::RUSAGE_THREAD, getrusage};
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let sleeps = || getrusage(RUSAGE_THREAD).unwrap().voluntary_context_switches();
+    let before = sleeps();
+    assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(200)).is_err());
+    assert!(sleeps() - before < 10, "{}", sleeps() - before);
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
 /// Nobody else looks whether they are gone.
 #[test]
 fn who_waits_gets_a_slab_whose_readers_are_gone() {

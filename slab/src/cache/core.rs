@@ -95,6 +95,13 @@ impl fmt::Debug for Core {
     }
 }
 
+/// After so many caches. Those of one tag are told apart by their slabs, later.
+#[cfg(not(loom))]
+fn next_tag(caches: &mut u64) -> u8 {
+    *caches += 1;
+    (*caches % u64::from(u8::MAX)) as u8 + 1
+}
+
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
@@ -233,9 +240,8 @@ impl Core {
             (Some(tags), _) => tags.clone(),
             (None, made) => kept.0.insert(made?).clone(),
         };
-        kept.1 += 1;
-        // Caches of one tag are told apart by their slabs, later.
-        Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
+        let tag = next_tag(&mut kept.1);
+        Some((tags, tag))
     }
 
     /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
@@ -326,6 +332,25 @@ mod tests {
             let maps = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
             assert_eq!(core.harden.zero_size, asked && maps, "{backend:?}");
         }
+    }
+
+    /// It may allocate, and free.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_handler_of_corruption_that_would_be_called_with_a_lock_held_is_not() {
+        let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
+        let called = Arc::new(uslab_magazine::sync::Counter::new(0));
+        let count = called.clone();
+        config.corruption = Arc::new(move |_: &Corruption<'_>| count.add(1));
+        let core = Core::new(config).unwrap();
+        let refuse = || core.refuse(CorruptionKind::Foreign, NonNull::dangling());
+        {
+            let _held = core.caches.list().lock();
+            assert!(uslab_magazine::sync::catch_panic(refuse).is_err());
+        }
+        assert_eq!(called.get(), 0);
+        refuse();
+        assert_eq!(called.get(), 1);
     }
 
     #[test]

@@ -499,6 +499,40 @@ mod tests {
         }
     }
 
+    #[cfg(debug_assertions)]
+    #[test]
+    fn nobody_is_woken_under_a_lock() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
+        let woken = Arc::new(Woken(Counter::new(0)));
+        let wakes = || wake(Some(Waker::from(woken.clone())));
+        {
+            let _held = cache.cache().queue();
+            assert!(catch_panic(wakes).is_err());
+        }
+        assert_eq!(woken.0.get(), 0);
+        wakes();
+        assert_eq!(woken.0.get(), 1);
+    }
+
+    /// Where nobody waits a free to a slab leaves the queue alone.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_free_takes_no_lock_of_those_who_wait_unless_somebody_does() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+        {
+            // Of no lower rank than any that a free takes, so that another one is told.
+            let _held = cache.cache().queue();
+            // SAFETY: allocated above, freed once.
+            assert!(catch_panic(|| unsafe { cache.free(first) }).is_ok());
+        }
+        // SAFETY: as above.
+        unsafe { cache.free(second) };
+    }
+
     #[test]
     fn who_was_served_by_a_new_slab_tells_the_next_one_to_make_another() {
         on_cpu(0);

@@ -342,3 +342,29 @@ const _: () = {
 /// ```
 #[cfg(doctest)]
 struct DoesNotCompile;
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::{Cpus, on_cpu};
+
+    /// Nor may another thread take the last number meanwhile.
+    #[test]
+    fn an_object_that_has_a_number_is_named_without_the_lock_of_numbers() {
+        on_cpu(0);
+        let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
+        let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
+        let builder = ObjectCache::builder("named").ctor(|| 1_u64);
+        let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, Generations::default()).unwrap();
+        let first = cache.alloc().unwrap();
+        assert!(cache.free(first));
+        let second = {
+            let _held = cache.numbers.lock();
+            cache.alloc().unwrap()
+        };
+        assert_eq!((second.index(), second.generation()), (first.index(), first.generation() + 1));
+        assert!(cache.free(second));
+    }
+}

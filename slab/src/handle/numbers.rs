@@ -185,6 +185,12 @@ impl Numbers {
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
+    /// What is free, locked.
+    #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+    pub(super) fn lock(&self) -> impl Sized + '_ {
+        self.free.lock()
+    }
+
     /// The segment of a number, and the number's place in it.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
