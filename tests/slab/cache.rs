@@ -395,6 +395,19 @@ fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_wit
     assert!(!subsystem.info().caches.iter().any(|cache| cache.name == "dropped"));
 }
 
+#[test]
+fn a_cache_that_could_not_be_destroyed_has_its_magazines_again() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let cache = KmemCache::builder("busy", 64).build_in(&subsystem).unwrap();
+    let held = cache.alloc_block(Gfp::KERNEL).unwrap();
+    assert!(cache.destroy().is_err());
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert!(cache.info().in_magazines > 0);
+    drop(held);
+    cache.destroy().unwrap();
+}
+
 /// It may be left for long.
 #[test]
 fn a_cache_that_is_left_keeps_the_slabs_of_objects_in_use_and_hurries_nobody_s_deferred_frees() {

@@ -16,6 +16,14 @@ impl Supplier<TestRound> for Endless {
 }
 
 #[test]
+fn a_supplier_that_has_nothing_has_filled_nothing() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+    on_cpu(0);
+    assert_eq!((layer.alloc(&supplier), layer.stats().fills), (None, 0));
+}
+
+#[test]
 fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     let cpus = Cpus::simulated(2, 2).unwrap();
     on_cpu(0);

@@ -105,6 +105,29 @@ fn a_profile_that_begins_keeps_others_from_it() {
 }
 
 #[test]
+fn of_two_that_start_a_profile_at_once_one_does() {
+    let (subsystem, rounds) = (one_cpu(), 300);
+    let profiler = &subsystem.core().profiler;
+    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let at_once = std::sync::Barrier::new(2);
+    let starts = || {
+        let one = |_: &u32| {
+            at_once.wait();
+            let started = profiler.start(1 << 20, Some(7), Some(own), |_| true).is_ok();
+            at_once.wait();
+            assert!(!started || profiler.stop(|| ()));
+            at_once.wait();
+            started
+        };
+        (0..rounds).filter(one).count()
+    };
+    let started = std::thread::scope(|scope| {
+        [(); 2].map(|()| scope.spawn(starts)).map(|thread| thread.join().unwrap()).iter().sum::<usize>()
+    });
+    assert_eq!(started, rounds as usize);
+}
+
+#[test]
 fn the_object_that_a_count_ends_in_is_the_sample() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
