@@ -34,6 +34,8 @@ const QUICK_CASES: &str = "100";
 
 /// What its shares are of.
 const WHAT: &str = "check-all";
+/// Whose models compare loom with RC11.
+const LITMUS: &str = "litmus";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
 /// schedules.
@@ -123,7 +125,7 @@ fn main() -> ExitCode {
     totals.shard = shard;
     let rest = shard.is_none_or(|shard| shard.index() == 0);
     if !args.models && rest {
-        run_tests(&mut totals);
+        run_tests(&mut totals, !args.tests);
         for (what, [ran, _]) in [("the sweep of faults", totals.faults), ("the stress", totals.stress)] {
             if ran == 0 {
                 totals.broken.push(format!("{what} did not run"));
@@ -267,28 +269,66 @@ fn run_quick(totals: &mut Totals) {
     at_least(package, least, totals);
 }
 
-fn run_tests(totals: &mut Totals) {
-    let mut command = cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        command.env("PROPTEST_CASES", CASES);
+fn run_tests(totals: &mut Totals, models_follow: bool) {
+    let tests = || {
+        let mut command = cargo();
+        command.args(["test", "--workspace", "--no-fail-fast"]);
+        if std::env::var_os("PROPTEST_CASES").is_none() {
+            command.env("PROPTEST_CASES", CASES);
+        }
+        command
+    };
+    if !models_follow {
+        watch("tests", "", tests(), totals);
+    } else {
+        let mut build = tests();
+        build.arg("--no-run");
+        watch("the tests are built", "", build, totals);
+        // Tests wait now and then, for programs and for each other: what follows is built meanwhile.
+        std::thread::scope(|scope| {
+            scope.spawn(build_models);
+            watch("tests", "", tests(), totals);
+        });
     }
-    watch("tests", "", command, totals);
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
+/// The models by whose they are.
+fn models() -> Vec<(&'static str, Command)> {
+    let libraries = MODELLED.map(|Modelled { package, .. }| (package, loom_test(package)));
+    let examples =
+        EXAMPLES.map(|Example { package, name, .. }| (name, loom_test_of(package, &["--example", name])));
+    let outside = (OUTSIDE.package, OUTSIDE.checked_test("loom"));
+    libraries.into_iter().chain([(LITMUS, litmus_test())]).chain(examples).chain([outside]).collect()
+}
+
+/// Random and PCT schedules of larger scenarios, under shuttle.
+fn schedules() -> Vec<(&'static str, Command)> {
+    let inside = MODELLED.map(|Modelled { package, .. }| (package, shuttle_test(package)));
+    let mut outside = OUTSIDE.checked_test("shuttle");
+    outside.args(["--", "--nocapture", "--test-threads=2"]);
+    inside.into_iter().chain([(OUTSIDE.package, outside)]).collect()
+}
+
+/// Builds them as long as nothing else wants a CPU. What fails does so again where it is run.
+fn build_models() {
+    for (_, run) in models().iter().chain(&schedules()) {
+        let mut build = Command::new("nice");
+        build.args(["-n", "19"]).arg(run.get_program());
+        build.args(run.get_args().take_while(|arg| *arg != "--")).arg("--no-run");
+        build.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        build.current_dir(run.get_current_dir().unwrap_or(workspace()));
+        let _ = build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
 fn run_models(totals: &mut Totals) {
-    for Modelled { package, .. } in MODELLED {
-        count_models(package, loom_test(package), totals);
+    for (what, command) in models() {
+        // This one looks at all executions, and has no parts.
+        if what != LITMUS || totals.shard.is_none_or(|shard| shard.index() == 0) {
+            count_models(what, command, totals);
+        }
     }
-    // It looks at all executions, and has no parts.
-    if totals.shard.is_none_or(|shard| shard.index() == 0) {
-        count_models("litmus", litmus_test(), totals);
-    }
-    for Example { package, name, .. } in EXAMPLES {
-        count_models(name, loom_test_of(package, &["--example", name]), totals);
-    }
-    count_models(OUTSIDE.package, OUTSIDE.checked_test("loom"), totals);
 }
 
 /// Whether all that must be there was.
@@ -296,7 +336,7 @@ fn everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
     let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);
-    let litmus = ("litmus", 1, 0);
+    let litmus = (LITMUS, 1, 0);
     for (what, least, least_schedules) in modelled.into_iter().chain(examples).chain([outside, litmus]) {
         at_least(what, least, totals);
         let ran = totals.scenarios_of.get(what).copied().unwrap_or(0);
@@ -347,12 +387,8 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
     }
 }
 
-/// Random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
-    let inside = MODELLED.map(|Modelled { package, .. }| (package, shuttle_test(package)));
-    let mut outside = OUTSIDE.checked_test("shuttle");
-    outside.args(["--", "--nocapture", "--test-threads=2"]);
-    for (package, mut command) in inside.into_iter().chain([(OUTSIDE.package, outside)]) {
+    for (package, mut command) in schedules() {
         command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
         watch(&format!("schedules of {package}"), package, command, totals);
     }
