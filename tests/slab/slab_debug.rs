@@ -497,7 +497,7 @@ fn a_cache_that_is_traced_says_so_on_standard_error() {
 #[ignore = "run by the test above"]
 fn traced() {
     let (subsystem, _) = listening("-");
-    let other = built(&subsystem, SlabDebug::empty());
+    let other = built(&subsystem, SlabDebug::POISON);
     let cache = KmemCache::builder("inode", 64).slab_debug(SlabDebug::TRACE).build_in(&subsystem).unwrap();
     drop(other.alloc_block(Gfp::KERNEL).unwrap());
     let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());

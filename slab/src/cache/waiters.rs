@@ -524,7 +524,7 @@ mod tests {
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         {
-            // Of no lower rank than any that a free takes, so that another one is told.
+            // All that such a free locks comes behind it in the lock order; the queue itself would be told.
             let _held = cache.cache().queue();
             // SAFETY: allocated above, freed once.
             assert!(catch_panic(|| unsafe { cache.free(first) }).is_ok());

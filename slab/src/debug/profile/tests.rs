@@ -115,7 +115,9 @@ fn of_two_that_start_a_profile_at_once_one_does() {
             at_once.wait();
             let started = profiler.start(1 << 20, Some(7), Some(own), |_| true).is_ok();
             at_once.wait();
-            assert!(!started || profiler.stop(|| ()));
+            if started {
+                profiler.stop(|| ());
+            }
             at_once.wait();
             started
         };
