@@ -42,7 +42,8 @@ impl Diff {
     pub fn new(a: &Value, b: &Value, above: f64) -> Self {
         let mut diff = Self { compared: 0, differ: vec![], only_a: vec![], only_b: vec![] };
         diff.compare(String::new(), a, b);
-        diff.differ.retain(|d| d.percent.is_none_or(|percent| percent.abs() > above));
+        // Large numbers may differ by less than `f64` can tell.
+        diff.differ.retain(|d| above == 0.0 || d.percent.is_none_or(|percent| percent.abs() > above));
         // What has no relative change first: it came from nothing, or is a text.
         let rank = |d: &Difference| d.percent.map_or(f64::INFINITY, f64::abs);
         diff.differ
@@ -165,6 +166,14 @@ mod tests {
         assert_eq!((diff.compared, diff.only_a.len()), (6, 0));
         assert_eq!(Diff::new(&a, &b, 20.0).differ.len(), 2);
         assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
+    }
+
+    /// As `f64` they are the same.
+    #[test]
+    fn seeds_that_differ_by_one_differ() {
+        let [a, b] = [1_u64 << 53, (1 << 53) + 1].map(|seed| json!({ "seed": seed }));
+        assert_eq!(Diff::new(&a, &b, 0.0).differ.len(), 1);
+        assert_eq!(Diff::new(&a, &b, 1.0).differ, []);
     }
 
     /// An order was once a part of the name, and rows of sweeps and callers had none.

@@ -36,7 +36,7 @@ impl Flame {
     /// From the text of a file.
     ///
     /// # Errors
-    /// A line that is no stack.
+    /// A line that is no stack, or more bytes than there can be.
     pub fn parse(title: &str, text: &str) -> anyhow::Result<Self> {
         let stack = |(number, line): (usize, &str)| {
             let parts = line.rsplit_once(' ').and_then(|(frames, bytes)| Some((frames, bytes.parse().ok()?)));
@@ -46,7 +46,10 @@ impl Flame {
             Ok(Stack { frames: frames.split(';').map(str::to_owned).collect(), bytes })
         };
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty());
-        Ok(Self { title: title.to_owned(), stacks: lines.map(stack).collect::<anyhow::Result<_>>()? })
+        let stacks: Vec<Stack> = lines.map(stack).collect::<anyhow::Result<_>>()?;
+        let all = stacks.iter().try_fold(0, |all: u64, stack| all.checked_add(stack.bytes));
+        ensure!(all.is_some(), "{title}: expected stacks that hold less than 2^64 bytes together");
+        Ok(Self { title: title.to_owned(), stacks })
     }
     /// From a file.
     ///
@@ -108,6 +111,8 @@ mod tests {
             let error = Flame::parse("heap", bad).unwrap_err().to_string();
             assert!(error.starts_with("heap:") && error.contains(": expected frames"), "{error}");
         }
+        let error = Flame::parse("heap", &format!("a {}\nb 1", u64::MAX)).unwrap_err().to_string();
+        assert!(error.contains("less than 2^64 bytes"), "{error}");
     }
 
     #[test]

@@ -249,7 +249,16 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         // SAFETY: allocated above, freed once.
         unsafe { malloc.free(memory) };
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
+        // Once that was a wrong size, and the memory stayed.
+        let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
+        // SAFETY: the same.
+        unsafe {
+            memory.add(size).write(!memory.add(size).read());
+            malloc.free_sized(memory, layout(size));
+        }
+        assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
     }
+    assert_eq!(subsystem.check().unwrap().used, 0);
     // Of an object with a damaged canary all may be used but the canary.
     let usable = |size| {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();

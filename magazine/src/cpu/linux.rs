@@ -32,16 +32,36 @@ fn highest(list: &[u8]) -> Option<u32> {
     highest
 }
 
-/// How many CPUs the system is configured with.
+/// How many CPUs the system is configured with; but all that this thread may run on have smaller numbers. musl counts those, whatever
+/// their numbers are.
 fn configured() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
-    count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
+    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok().and_then(|set| {
+        (0..nix::sched::CpuSet::count()).rfind(|cpu| set.is_set(*cpu).unwrap_or(false))
+    });
+    let allowed = allowed.map_or(1, |highest| highest as u32 + 1);
+    count.and_then(|n| u32::try_from(n).ok()).map_or(allowed, |count| count.max(allowed))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
+    #[test]
+    fn where_the_kernel_says_nothing_all_cpus_that_a_thread_may_run_on_count() {
+        let highest = count() - 1;
+        let mut only = nix::sched::CpuSet::new();
+        only.set(highest as usize).unwrap();
+        let this = nix::unistd::Pid::from_raw(0);
+        // Another thread, which ends here. A container may forbid that CPU.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if nix::sched::sched_setaffinity(this, &only).is_ok() {
+                    assert!(configured() > highest);
+                }
+            });
+        });
+    }
     #[test]
     fn lists_of_cpus_are_read() {
         assert_eq!(highest(b"0\n"), Some(0));

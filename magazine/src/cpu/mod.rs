@@ -149,7 +149,8 @@ pub fn on_cpu(cpu: u32) {
 
 impl Cpus {
     /// The machine's CPUs (at most [`MAX_CPUS`]), on one node: all that the kernel may ever bring up on Linux, elsewhere as
-    /// many as the process may use at once.
+    /// many as the process may use at once. Where `/sys` does not say it, those that the C library and this thread's affinity know of:
+    /// another CPU would be served without a stack.
     ///
     /// The first call decides which [`Mechanism`] serves the process. It allocates nothing on Linux.
     pub fn os() -> Self {

@@ -83,9 +83,12 @@ impl<M: Memory> Table<M> {
         #[cfg(not(any(loom, shuttle)))]
         {
             let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-            let range = start + pages.start * PAGE..start + pages.end * PAGE;
+            // The room of a class may end behind what was granted.
+            let granted = self.region(cpu).map_or(0, |region| region.committed());
+            let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
+            let bytes = range.len();
             // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
-            if unsafe { self.memory.release(range) } { pages.len() * PAGE } else { 0 }
+            if bytes > 0 && unsafe { self.memory.release(range) } { bytes } else { 0 }
         }
     }
 }

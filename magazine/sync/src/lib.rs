@@ -53,6 +53,7 @@ pub use backend::{
 
 pub use parker::Parker;
 pub use rank::Rank;
+pub use shard::unset;
 
 /// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)` does `wrong` where `caught` runs the
 /// scenario with that bug, and nothing elsewhere. A statement of its own: whoever reads the code around it may skip it.
@@ -97,7 +98,7 @@ macro_rules! planted {
     };
 }
 #[cfg(any(loom, shuttle))]
-pub use execution::{is_planted, unique, unset};
+pub use execution::{is_planted, unique};
 
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
 /// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.

@@ -229,11 +229,29 @@ impl<F: ?Sized> Slot<F> {
             // SAFETY: it is not open, and no other call is counted that saw it open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             drop(self.enter(|| drop(observer)));
-            let done = if last & LEFT == 0 { CLOSING } else { CLOSING | LEFT | TAKEN };
-            // Release: pairs with the Acquire in `remove`, or in `add`.
-            self.state.fetch_and(!done, Release);
-            self.state.fetch_sub(1, Relaxed);
+            planted!("a place is free before its last call has left" => {
+                self.state.fetch_and(!CLOSING, Release);
+                self.state.fetch_sub(1, Relaxed);
+                return;
+            });
+            // Relaxed: a guess. Release: pairs with the Acquire in `remove`, or in `add`, and with that above.
+            let mut state = self.state.load(Relaxed);
+            while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
+                state = now;
+            }
         }
+    }
+    /// The state when one has left who took the function out. Its end and the place's are one step: the next one who has the place
+    /// finds nobody counted whom it does not know.
+    fn left(state: u32) -> u32 {
+        let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
+            1 if state & LEFT == 0 => CLOSING,
+            // Who left may have come while the function was dropped.
+            1 => CLOSING | LEFT | TAKEN,
+            // The last of those who are counted meanwhile finds no function, and ends it.
+            _ => 0,
+        };
+        (state & !done) - 1
     }
 }
 
@@ -320,6 +338,27 @@ mod tests {
         drop(panics);
         let all: Vec<_> = (1..MAX_OBSERVERS).map(|_| written(&t)).collect();
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "its place is free");
+    }
+
+    /// Its place was never free again.
+    #[test]
+    fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
+        struct Owner(Arc<Mutex<Option<Guard>>>);
+        impl Drop for Owner {
+            fn drop(&mut self) {
+                let own = self.0.lock().take();
+                drop(own);
+            }
+        }
+        let t = observers();
+        let own = Owner(Arc::default());
+        let own_too = own.0.clone();
+        *own_too.lock() = Some(guard(&t, move |_| {
+            _ = &own;
+            panic!("an observer");
+        }));
+        call(&t, 1);
+        assert!(own_too.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
     /// On one thread; when its call is over it is dropped, and its place is free.

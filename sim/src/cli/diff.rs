@@ -23,11 +23,16 @@ pub(super) struct Args {
     #[arg(value_name = "B")]
     b: PathBuf,
     /// Numbers that differ by at most so many per cent are left out.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     above: f64,
     /// Show every number that differs, not only forty.
     #[arg(long)]
     all: bool,
+}
+
+fn percent(text: &str) -> Result<f64, &'static str> {
+    let percent = text.parse().ok().filter(|percent: &f64| percent.is_finite() && *percent >= 0.0);
+    percent.ok_or("expected a number from 0")
 }
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {

@@ -234,11 +234,10 @@ debug-assertions = true
         let (story, rows, said) = (self.path("story.json"), self.path("rows"), self.path("said"));
         let file = |path: &Path| fs::File::create(path).with_context(|| path.display().to_string());
         let mut command = Command::new(program);
-        command
+        uslab_sync::unset(&mut command)
             .env("STORY_JSON", &story)
             .env("MODEL_ROWS", &rows)
-            .env("RUST_BACKTRACE", "0")
-            .env_remove("BOUND");
+            .env("RUST_BACKTRACE", "0");
         command.stdout(file(&said)?).stderr(file(&self.path("panic"))?);
         let Some(status) = self.run(&mut command)? else {
             verdict.checks.push(self.late());

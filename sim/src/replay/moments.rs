@@ -15,10 +15,10 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
-use uslab_buddy::{Order, PageAllocator, ZoneInfo, ZoneKind};
+use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::CacheCounts;
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream};
+use uslab_engine::{Design, Engine, MOST_MEMORY, Paths, Policy, Stream};
 
 /// Designs beside a kernel.
 #[derive(Debug, Serialize)]
@@ -40,8 +40,6 @@ pub struct DesignReport {
 pub struct DesignRun {
     /// The design, and what was set.
     pub design: String,
-    /// Allocations that found no memory.
-    pub failed: u64,
     /// The first conservation law that did not hold, and where; the run ended there.
     pub violated: Option<String>,
     /// Operations on objects of slabs by the dearest thing that they did.
@@ -217,7 +215,7 @@ pub fn designs<P: Policy>(
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
         let run = Run { design: spec.to_string(), stream, tables, seen, series, at: |at| stage.at(at) };
         let run = spec.on(stream, run).map_err(|error| wrong(error.to_string()))?;
-        let run = run.map_err(|error| wrong(error.to_string()))?;
+        let run = run.map_err(wrong)?;
         drop(stage);
         designs.push(run);
     }
@@ -350,7 +348,7 @@ struct Run<'s, F> {
 }
 
 impl<F: Fn(u64)> Visitor for Run<'_, F> {
-    type Out = Result<DesignRun, EngineError>;
+    type Out = Result<DesignRun, String>;
 
     fn visit<D: Design>(self, design: D) -> Self::Out {
         let mut engine = Engine::new(design, self.stream);
@@ -362,9 +360,10 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
                 continue;
             }
             if let Some(series) = self.series {
-                series.borrow_mut().follow(&self.design, &mut engine, operation)?;
+                let followed = series.borrow_mut().follow(&self.design, &mut engine, operation);
+                followed.map_err(|error| error.to_string())?;
             }
-            engine.run(operation)?;
+            engine.run(operation).map_err(|error| error.to_string())?;
             (self.at)(operation);
             violated = engine.check().err();
             if violated.is_some() {
@@ -381,9 +380,17 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
                 moments.extend(moment.map(|moment| Moment { free, ..moment }));
             }
         }
-        let (failed, paths) = (engine.failed(), engine.design().paths());
+        let paths = engine.design().paths();
         let before = before.unwrap_or_default();
-        Ok(DesignRun { design: self.design, failed, violated, paths, moments, before })
+        if engine.failed() > 0 && violated.is_none() {
+            let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
+            let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
+            let (failed, mib) = (engine.failed(), bytes >> 20);
+            return Err(format!(
+                "{failed} allocations of the trace find no memory: its machine has {mib} MiB; expected a trace that needs less"
+            ));
+        }
+        Ok(DesignRun { design: self.design, violated, paths, moments, before })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The numbers of a program at one moment, and a table of them.
 
 use crate::output::{grouped, size, table, text};
+use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -54,12 +55,19 @@ pub(super) struct Account {
 
 impl Cache {
     pub(super) fn bytes(&self) -> u64 {
-        self.pages * PAGE_SIZE as u64
+        bytes(self.pages)
     }
     /// Objects in callers' hands, of 100.
     pub(super) fn in_use(&self) -> u64 {
-        self.used * 100 / self.objects.max(1)
+        self.used.saturating_mul(100) / self.objects.max(1)
     }
+}
+
+fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_SIZE as u64)
+}
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// What of the file is read besides.
@@ -183,7 +191,7 @@ impl Sort {
             Self::Slabs => cache.slabs,
             Self::Name => 0,
             Self::Objects => cache.objects,
-            Self::PagesPerSlab => 1 << cache.order,
+            Self::PagesPerSlab => u64::from(cache.order),
             Self::Rate => (rates.allocs + rates.frees) as u64,
             Self::Size => cache.object_size,
             Self::InUse => cache.in_use(),
@@ -195,22 +203,27 @@ impl Sort {
 
 impl Reading {
     /// From the file's text.
+    ///
+    /// # Errors
+    /// It is another file's, or a zone lacks more pages than it has.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let caches: Vec<_> = caches.into_iter().filter(|cache| cache.slabs_made > 0).collect();
-        let sum = |of: fn(&Cache) -> u64| caches.iter().map(of).sum();
-        let page = PAGE_SIZE as u64;
+        let sum_of = |of: fn(&Cache) -> u64| sum(caches.iter().map(of));
+        let committed = pages.zones.iter().map(|zone| zone.managed.checked_sub(zone.uncommitted));
+        let committed = committed.collect::<Option<Vec<_>>>().ok_or_else(|| {
+            serde_json::Error::custom("a zone has more pages `uncommitted` than `managed`")
+        })?;
         let totals = Totals {
-            objects: sum(|cache| cache.objects),
-            used: sum(|cache| cache.used),
-            slabs: sum(|cache| cache.slabs),
-            slab_bytes: sum(Cache::bytes),
-            large_bytes: kmalloc_large.pages * page,
-            huge_bytes: huge.pages * page,
-            committed_bytes: pages.zones.iter().map(|zone| zone.managed - zone.uncommitted).sum::<u64>()
-                * page,
-            allocs: sum(|cache| cache.allocs),
-            frees: sum(|cache| cache.frees),
+            objects: sum_of(|cache| cache.objects),
+            used: sum_of(|cache| cache.used),
+            slabs: sum_of(|cache| cache.slabs),
+            slab_bytes: sum_of(Cache::bytes),
+            large_bytes: bytes(kmalloc_large.pages),
+            huge_bytes: bytes(huge.pages),
+            committed_bytes: bytes(sum(committed.into_iter())),
+            allocs: sum_of(|cache| cache.allocs),
+            frees: sum_of(|cache| cache.frees),
         };
         let rows = Sort::Bytes.rows(&caches, None, at);
         let caches = rows.into_iter().map(|(cache, _)| cache.clone()).collect();

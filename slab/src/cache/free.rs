@@ -301,6 +301,13 @@ impl Cache {
         #[cfg(any(loom, shuttle))]
         Ok(self.geometry().stride())
     }
+    /// Whether somebody wrote over the canary of the object at `memory`, which has a size.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
+        // SAFETY: as in `size_of`.
+        let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
+        canary.is_some_and(|canary| canary.is_err())
+    }
     /// The caller of the object at `memory` wants `size` bytes of it. `false` if nobody takes notice.
     ///
     /// # Safety

@@ -504,6 +504,8 @@ mod sampled {
         /// miss is sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
+            // A cache that has gone took its own along.
+            allocated.set(allocated.get().min(allocations));
             let asked = match self.every.get() {
                 0 => 0,
                 every => allocations.saturating_sub(allocated.get()) / every,
@@ -751,6 +753,8 @@ mod tests {
         assert!(!guard.end_interval(220) && !guard.is_due(0), "there was one");
         assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "there was half of them");
         assert!(guard.end_interval(620), "there was none");
+        assert!(!guard.end_interval(10), "a cache has gone");
+        assert!(guard.end_interval(120), "the others allocate");
         let told = core::ptr::from_ref(guard.pool().unwrap());
         assert!(faults::tells(told));
         drop(guard);

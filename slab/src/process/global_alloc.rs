@@ -105,8 +105,12 @@ const NEVER: u32 = u32::MAX;
 
 /// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
 static REAP_WANTED: Fixed = Fixed::new(0);
-/// Allocations a sample, as the program wants; 0 if it did not say.
-static GUARD_WANTED: Fixed = Fixed::new(0);
+/// Allocations a sample, as the program wants; [`UNSAID`] if it did not say.
+static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
+const UNSAID: u32 = u32::MAX;
+fn guard_wanted() -> Option<u32> {
+    Some(GUARD_WANTED.get()).filter(|wanted| *wanted != UNSAID)
+}
 
 impl Process {
     fn core(&'static self) -> &'static Core {
@@ -123,7 +127,7 @@ impl Process {
     /// The same of samples.
     fn guard_as_wanted(&self) {
         let guard = &self.malloc.core().guard;
-        if let wanted @ 1.. = GUARD_WANTED.get()
+        if let Some(wanted) = guard_wanted()
             && !self.guard_is_said
         {
             guard.set(wanted, self.guard_slots);
@@ -173,7 +177,7 @@ fn start_here() -> Option<&'static Process> {
     config.pages.keep_free = Some(KEEP_FREE);
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    config.guard_every = options.guard.unwrap_or(GUARD_WANTED.get());
+    config.guard_every = options.guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
     // Who leaked is who allocated.
@@ -655,7 +659,7 @@ impl Uslab {
     pub fn reap(&self) -> usize {
         PROCESS.get().map_or(0, |process| process.core().end_interval())
     }
-    /// One in `allocations` up to a page is sampled from now on: it has a page of its own between pages that cannot be touched, and its
+    /// One in `allocations` up to a page is sampled from now on, with 0 none: it has a page of its own between pages that cannot be touched, and its
     /// mistakes end the process and are named, with call stacks where the cargo feature `stacks` is on. What `USLAB_OPTIONS` says (`guard=N`, or
     /// `guard=0` for none) is stronger. It may be called before the first allocation, and starts nothing.
     ///
@@ -667,7 +671,7 @@ impl Uslab {
     ///
     /// Cost: none on the inlined paths. Some 20 us a sample, most of it for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
-        GUARD_WANTED.set(allocations);
+        GUARD_WANTED.set(allocations.min(UNSAID - 1));
         // AcqRel: as in `reap_every`.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {

@@ -251,7 +251,9 @@ fn bytes(text: &[u8]) -> Option<usize> {
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
-    core::str::from_utf8(digits).ok()?.parse().ok()
+    // Else a sign would be a part of it.
+    let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    text?.parse().ok()
 }
 
 /// A line on standard error, in one write and without the heap.
@@ -296,10 +298,10 @@ mod tests {
                     record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=4095,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q",
+            "stat=1,stats=2,stats,limit=0,limit=4095,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q,guard=+5,limit=+64m",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 18, "{wrong:?}");
+        assert_eq!(wrong.len(), 20, "{wrong:?}");
         let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
         assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }

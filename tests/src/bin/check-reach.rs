@@ -3,7 +3,7 @@
 //! [`reach`](uslab_tests::reach) puts a probe in front of each statement, in a copy of the workspace. Three builds follow, for loom, for
 //! shuttle and for neither; each tool's programs run with a file of their own, in which the probes leave what was reached.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -171,7 +171,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Keeps what the tools of a part reached, but nothing of a tool that failed, which is to run again. Returns what failed.
+/// Keeps what the tools of a part reached, but nothing of a tool that failed or reached nothing, which is to run again. Returns what failed.
 fn keep<'j>(
     kept: &Path,
     part: &Part,
@@ -193,6 +193,10 @@ fn keep<'j>(
     }
     for (tool, lines) in reached {
         let path = kept.join(tool);
+        if lines.as_ref().is_some_and(BTreeSet::is_empty) {
+            failed.push(format!("{tool}: it reached nothing: did it run?"));
+        }
+        let lines = lines.filter(|lines| !lines.is_empty());
         match lines {
             Some(lines) => fs::write(path, serde_json::to_vec(&lines)?)?,
             // Of an earlier run.
@@ -359,6 +363,7 @@ impl Program {
             .args(["--list", "--format=terse"])
             .output()
             .context("a list of tests")?;
+        ensure!(listed.status.success(), "{}: {} in place of a list of tests", self.name, listed.status);
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         let tests = listed.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned));
         Ok(tests.filter(|name| !name.contains("planted")).collect())
@@ -445,5 +450,11 @@ mod tests {
         let failed = keep([Ran::Failed("it does not end".to_owned()), reached(), reached()]);
         assert_eq!((failed.len(), there()), (1, 1));
         assert_eq!(fs::read_to_string(folder.path().join("stress")).unwrap(), "[3]");
+        // No test had a name that fits, or none was the tool's.
+        for nothing in [|| Ran::Reached(HashSet::new()), || Ran::Nothing] {
+            let failed = keep([reached(), nothing(), reached()]);
+            assert_eq!((failed.len(), there()), (1, 1), "{failed:?}");
+            assert!(!folder.path().join("stress").exists());
+        }
     }
 }

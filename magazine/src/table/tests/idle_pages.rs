@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// Memory that notes what goes back.
+/// Memory that notes what is granted and what goes back.
 struct Noting {
     heap: Heap,
+    granted: crate::sync::Mutex<Vec<Range<usize>>>,
     gone: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: the heap's; what is released is made zero.
@@ -16,21 +17,41 @@ unsafe impl Memory for Noting {
         self.heap.bytes()
     }
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        self.granted.lock().push(range.clone());
         self.heap.commit(op, range)
     }
     unsafe fn release(&self, range: Range<usize>) -> bool {
         // SAFETY: in the heap's range; by contract nobody minds.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
+        let granted = self.granted.lock().clone();
+        let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
+        assert!(range.clone().step_by(PAGE).all(is_granted) && !range.is_empty(), "{range:?} of {granted:?}");
         self.gone.lock().push(range);
         true
     }
 }
 
 fn noting(cpus: u32) -> Table<Noting> {
-    let (cpus, region) = (Cpus::simulated(cpus, 1).unwrap(), 128 << 10);
+    noting_in(cpus, 128 << 10)
+}
+fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
+    let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
-    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
-    Table::new(cpus, region, memory).unwrap()
+    let [granted, gone] = [(); 2].map(|()| crate::sync::Mutex::ranked(Rank::Faults, vec![]));
+    Table::new(cpus, region, Noting { heap, granted, gone }).unwrap()
+}
+
+/// The rest of a room once went back, too.
+#[test]
+fn what_was_never_granted_does_not_go_back() {
+    let table = noting_in(1, 1 << 20);
+    let class = table.class(20_000).unwrap();
+    assert!(table.put(0, class, &rounds(1..9)));
+    let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
+    assert!(region.committed() < pages.end * PAGE, "the room ends behind what it needs");
+    assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+    assert_eq!(table.release_idle(), region.committed() - pages.start * PAGE);
+    assert!(region.backed().is_empty());
 }
 
 #[test]

@@ -64,6 +64,17 @@ fn two_observers() {
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
+/// The second one has the place of the first, whose last call may be leaving still.
+fn one_after_the_other() {
+    let here = All::default();
+    let there = here.clone();
+    let t = thread::spawn(move || call(&there));
+    for _ in 0..2 {
+        observe(&here).into_iter().for_each(|observer| end(&here, observer));
+    }
+    t.join().unwrap();
+}
+
 /// The place is free again when the last call is over, which waited for nobody.
 fn observer_drops_itself() {
     let here = All::default();
@@ -85,12 +96,16 @@ fn observer_drops_itself() {
 
 crate::scenarios! {
     an_observer_comes_and_goes_beside_a_call {
-        loom("observer comes and goes", Model::new(Bound::Preemptions(3), 8800), observer);
+        loom("observer comes and goes", Model::new(Bound::Preemptions(3), 7000), observer);
         bug("an observer is called that was closed meanwhile", "observers", "Causality violation");
         bug("who drops an observer does not wait", "observers", "Causality violation");
     }
     two_observers_of_one_place {
         loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
+    }
+    one_observer_after_the_other {
+        loom("two observers, one after the other, beside a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
+        bug("a place is free before its last call has left", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {
         loom("an observer drops itself beside a call", Model::new(Bound::Preemptions(3), 4300), observer_drops_itself);

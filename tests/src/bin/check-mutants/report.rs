@@ -235,7 +235,12 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
 }
 
 /// Keeps what it came to, for the table of claims.
+///
+/// A run in which something is wrong is none to keep.
 pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
+    if !report.wrong.is_empty() {
+        return Ok(report);
+    }
     let git =
         Command::new("git").args(["show", "-s", "--format=%h of %cs"]).current_dir(workspace()).output();
     let git = git.context("git")?;

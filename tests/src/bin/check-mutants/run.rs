@@ -60,7 +60,12 @@ pub(crate) fn check(
     let tests = tests(&programs, &mut wrong)?;
     eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
 
-    let kept = Kept::open(sources, if args.models { "models" } else { "all" })?;
+    // Models of some packages say less than those of all.
+    let by = match args.models {
+        true => tree.of.packages.iter().fold("models".to_owned(), |by, of| format!("{by}.{}", of.name)),
+        false => "all".to_owned(),
+    };
+    let kept = Kept::open(sources, &by)?;
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
