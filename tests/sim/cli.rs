@@ -545,6 +545,9 @@ fn a_programs_malloc_is_replayed_on_kmalloc() {
     assert_eq!(code, Some(0));
     assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
+    // More than there is on the machine of a design, which once said nothing of it.
+    let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
+    refused(&["replay", &large, "--design", "slub"], &["--design slub", "find no memory", "1024 MiB"]);
     // What is no operation is told, and a last line that is cut is left out.
     let wrong = folder.file("wrong.trace", "Alloc(8),\nRealloc(0, 16),\nFree(0),\nAlloc(1");
     let lines = first_lines(&[&wrong], "").join("\n");

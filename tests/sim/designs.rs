@@ -291,6 +291,9 @@ fn two_reports_are_compared_by_name() {
     let (_, other, _) = said(&uslab(&["diff", &a, &b]));
     assert!(other.contains("slub:min_partial=50") && other.contains(".slabs"), "{other}");
     refused(&["diff", &a, &file("nosuch.json")], &["nosuch.json"]);
+    for above in ["nan", "inf", "-1", "x"] {
+        refused(&["diff", &a, &b, &format!("--above={above}")], &["--above", above, "a number from 0"]);
+    }
     std::fs::write(file("text"), "no report").expect("a file");
     refused(&["diff", &a, &file("text")], &["text", "expected a report"]);
 }

@@ -36,9 +36,9 @@ fn highest(list: &[u8]) -> Option<u32> {
 /// their numbers are.
 fn configured() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
-    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).ok().and_then(|set| {
-        (0..nix::sched::CpuSet::count()).rfind(|cpu| set.is_set(*cpu).unwrap_or(false))
-    });
+    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
+        .ok()
+        .and_then(|set| (0..nix::sched::CpuSet::count()).rfind(|cpu| set.is_set(*cpu).unwrap_or(false)));
     let allowed = allowed.map_or(1, |highest| highest as u32 + 1);
     count.and_then(|n| u32::try_from(n).ok()).map_or(allowed, |count| count.max(allowed))
 }

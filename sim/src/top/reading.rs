@@ -211,9 +211,9 @@ impl Reading {
         let caches: Vec<_> = caches.into_iter().filter(|cache| cache.slabs_made > 0).collect();
         let sum_of = |of: fn(&Cache) -> u64| sum(caches.iter().map(of));
         let committed = pages.zones.iter().map(|zone| zone.managed.checked_sub(zone.uncommitted));
-        let committed = committed.collect::<Option<Vec<_>>>().ok_or_else(|| {
-            serde_json::Error::custom("a zone has more pages `uncommitted` than `managed`")
-        })?;
+        let committed = committed
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| serde_json::Error::custom("a zone has more pages `uncommitted` than `managed`"))?;
         let totals = Totals {
             objects: sum_of(|cache| cache.objects),
             used: sum_of(|cache| cache.used),

@@ -80,6 +80,26 @@ fn accounts_and_waits_stand_above_the_table() {
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
+/// They were memory that nobody has.
+#[test]
+fn a_zone_that_lacks_more_pages_than_it_has_is_refused_and_others_numbers_are_numbers() {
+    let of = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut dump = serde_json::from_str(&dump(1)).unwrap();
+        change(&mut dump);
+        Reading::new("a program".to_owned(), None, SystemTime::UNIX_EPOCH, dump.to_string().as_bytes())
+    };
+    let error = of(&|dump| dump["pages"]["zones"][0]["uncommitted"] = u64::MAX.into()).unwrap_err();
+    assert!(error.to_string().contains("more pages `uncommitted` than `managed`"), "{error}");
+    let large = of(&|dump| {
+        for (cache, field) in [(0, "pages"), (1, "pages"), (0, "used"), (1, "used")] {
+            dump["caches"][cache][field] = u64::MAX.into();
+        }
+        dump["caches"][0]["order"] = 255.into();
+    });
+    let text = large.unwrap().text(Sort::PagesPerSlab);
+    assert!(text.contains("18,446,744,073,709,551,615 of 352 objects in use"), "{text}");
+}
+
 #[test]
 fn rows_go_by_what_is_asked_for() {
     let now = reading(1, 1);

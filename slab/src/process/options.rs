@@ -252,7 +252,8 @@ fn bytes(text: &[u8]) -> Option<usize> {
 
 fn number(digits: &[u8]) -> Option<usize> {
     // Else a sign would be a part of it.
-    let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let text =
+        core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text?.parse().ok()
 }
 

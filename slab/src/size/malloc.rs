@@ -486,7 +486,8 @@ impl Malloc {
             // C++ libraries round the size of an aligned `new` up, and not that of its `delete`. A canary that is gone is for the free to
             // name.
             Some(cache) => {
-                let rounded = if layout.align() > MAX_ALIGN { size.next_multiple_of(layout.align()) } else { size };
+                let rounded =
+                    if layout.align() > MAX_ALIGN { size.next_multiple_of(layout.align()) } else { size };
                 [size, size.max(1), rounded].contains(&usable) || cache.is_overrun(memory)
             }
             None => same_class || size == usable || size == 0 || close(),

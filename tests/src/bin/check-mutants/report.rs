@@ -367,6 +367,16 @@ mod tests {
     }
 
     #[test]
+    fn a_run_in_which_something_is_wrong_is_not_recorded() {
+        let args = Args::parse_from(["check-mutants", "--record"]);
+        let recorded = || fs::read_to_string(workspace().join("tests/mutants_ran.json")).unwrap();
+        let before = recorded();
+        let wrong = Report { wrong: vec!["nothing was judged".to_owned()], ..Report::default() };
+        assert_eq!(record(&args, wrong).unwrap().wrong.len(), 1);
+        assert_eq!(recorded(), before);
+    }
+
+    #[test]
     fn a_sample_says_more_the_larger_it_is() {
         let rate = |of, all, sampled| Rate { of, all, sampled };
         // As tables of Wilson's interval have them.
