@@ -316,7 +316,7 @@ fn a_mapping_takes_what_other_cpus_keep_for_who_may_reclaim_and_for_nobody_else(
         let error = malloc.alloc(layout(24 * MIB, 16), gfp).unwrap_err();
         assert_eq!(error, AllocError::Refused { bytes: 24 * MIB });
     };
-    [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC].map(refused);
+    [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC].into_iter().for_each(refused);
     assert_eq!(kept(), before);
     refused(Gfp::KERNEL);
     assert_eq!(kept(), 0);
