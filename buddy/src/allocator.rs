@@ -14,8 +14,8 @@
 //!
 //! ## Locks
 //!
-//! A layer calls the zone with no lock of its own held, and nobody needs two zones: at most one lock is held at a time.
-//! Only a fork takes them all, in the order of ARCHITECTURE.md.
+//! A layer calls the zone with no lock of its own held: at most one lock is held at a time. Only a charge needs all zones, and a fork
+//! takes all there is: both zones in ascending order, as ARCHITECTURE.md says.
 
 use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};
@@ -585,27 +585,29 @@ impl PageAllocator {
     /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`release`](Self::release).
     /// Does nothing where nothing [is limited](PageConfig::limited).
     ///
-    /// Cost: each zone's lock until enough is charged, and what free memory goes back to the OS then.
+    /// Cost: all zones' locks, together, and each once more; and what free memory goes back to the OS then.
     pub fn charge(&self, pages: usize) -> bool {
         let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
         if !self.limited {
             return true;
         }
-        self.charge_zones(&self.cached_zones, wanted)
-    }
-    /// Charges pages to zones, the last one first: the others serve what has to lie low. All or none.
-    fn charge_zones(&self, zones: &[CachedZone], pages: u32) -> bool {
-        let Some((CachedZone { zone, .. }, others)) = zones.split_last() else { return pages == 0 };
-        let charged = zone.charge(&self.shared, pages, self.cached_zones.len() > 1);
-        let all = self.charge_zones(others, pages - charged);
-        if !all {
-            let elsewhere = charged - zone.uncharge(charged);
-            if elsewhere > 0 {
-                // Others took a part of it back here, which they had charged there.
-                self.uncharge(elsewhere as usize);
-            }
+        let charged = self.charge_zones(&self.cached_zones, wanted, 0).is_some();
+        if charged {
+            // A system call for each block, if need be: with no lock held but its own.
+            self.cached_zones.iter().for_each(|cached| cached.zone.trim_charged(&self.shared));
         }
-        all
+        charged
+    }
+    /// Of `wanted` pages, what `zones` and those before them leave to charge to the latter: 0 if all is charged. `None`, with nothing
+    /// charged, if there is no room for all; `room` is what those before have, whose locks are held. The last zone is charged first: the
+    /// others serve what has to lie low.
+    ///
+    /// All locks are held until it is known. Only a fork holds several as well, and takes them in this order.
+    fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
+        let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
+            return (wanted <= room).then_some(wanted);
+        };
+        zone.charge(|own| self.charge_zones(others, wanted, room + own))
     }
     /// Takes a charge back. It may be of several, or a part of one.
     pub fn uncharge(&self, pages: usize) {

@@ -66,7 +66,11 @@ uslab_magazine::sync::scenarios! {
         bug("free pages are discarded after their lock", "B7", "Concurrent write accesses");
     }
     b8 {
-        loom("B8 two charge beside an allocation", Model::new(Bound::None, 600), models::two_charge_beside_an_allocation);
+        loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charge_beside_an_allocation);
+        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
+    }
+    b8_zones {
+        loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charge_two_zones_beside_an_allocation);
         bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
     }
     p1 {

@@ -764,6 +764,18 @@ fn frames_of_memory_that_went_say_that_nothing_begins_there() {
     assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
 }
 
+/// Once the pages of the tail that had gone before were counted twice.
+#[test]
+fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
+    let pages = made(normal(6));
+    let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
+    drop(large);
+    assert_eq!(pages.release(), 4 * PAGE_SIZE);
+    drop(small);
+    assert_eq!(pages.release(), 2 * PAGE_SIZE);
+    assert_eq!(audited(&pages).uncommitted, 6);
+}
+
 #[test]
 fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
@@ -808,6 +820,19 @@ fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() 
     pages.uncharge(low as usize);
     assert_eq!(charged(), [0, high]);
     pages.uncharge(high as usize);
+    audited(&pages);
+}
+
+/// Once it took what the highest had, gave the memory of its free pages back to the system, and was refused by the next.
+#[test]
+fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
+    let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
+    let pages = made(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
+    drop(all(&pages, Order::ZERO, Gfp::KERNEL));
+    let full = pages.info().backed_bytes();
+    assert!(!pages.charge(3073) && pages.info().backed_bytes() == full);
+    assert!(pages.charge(3072) && pages.info().backed_bytes() == 0, "all are held back, none is backed");
+    pages.uncharge(3072);
     audited(&pages);
 }
 

@@ -44,12 +44,13 @@
 //! ## Charges
 //!
 //! What others map beside the pages can be *charged* to a zone: it holds as many free pages back, as a balloon does in a virtual
-//! machine. So a limit on the zones is one on both together.
+//! machine. So a limit on the zones is one on both together. Of several zones each is charged a part. Whether all have room for all of it
+//! is judged, and the parts are charged, while all are locked.
 //!
 //! ## Lock
 //!
-//! One lock a zone, a leaf: nothing else is locked and no foreign code runs under it, save what fills and empties a
-//! magazine for the layer that asked. It protects the free areas, the links and states of free frames, and the
+//! One lock a zone, a leaf: nothing else is locked, but by a charge the zones behind it, and no foreign code runs under it, save what
+//! fills and empties a magazine for the layer that asked. It protects the free areas, the links and states of free frames, and the
 //! commitment. Pageblock types are written under it; they are also read without it, as a hint, to choose a magazine.
 
 use crate::error::Limit;
@@ -471,7 +472,7 @@ impl Zone {
         if inner.events.system_calls() != calls {
             tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
-        self.trim_charged(shared, inner);
+        self.trim_above(shared, inner);
         (filled, limit)
     }
 
@@ -742,9 +743,11 @@ impl Zone {
         let mut inner = self.inner.lock();
         let (start, pages) = (self.tail_start(shared), self.tail_pages(shared));
         if inner.tail_committed && self.is_maximal(shared, start, pages) {
+            let discarded = inner.discarded;
             self.decommit(shared, &mut inner, start, pages);
             inner.tail_committed = false;
-            bytes += pages as usize * PAGE_SIZE;
+            // Without what had gone before.
+            bytes += (pages - (discarded - inner.discarded)) as usize * PAGE_SIZE;
         }
         drop(inner);
         bytes + self.trim(shared, 0)
@@ -866,19 +869,21 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Holds `pages` free pages back, above the lowest mark, or, `in_part`, as many as there are. Returns how many.
-    pub(crate) fn charge(&self, shared: &ZoneShared, pages: u32, in_part: bool) -> u32 {
-        let mut inner = self.inner.lock();
+    /// Holds free pages back, as many as there are above the lowest mark of those that are left when `others`, who hear how many that
+    /// are, have charged theirs. Returns how many are left then; `None`, with nothing charged, if `others` say so.
+    pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
+        // Nested: the zones before this one are held, ascending.
+        let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
-        let charged = if in_part || pages <= room { pages.min(room) } else { 0 };
+        let left = others(room)?;
         planted!("a charge is judged in one lock hold and made in the next" => {
             drop(inner);
-            inner = self.inner.lock();
+            inner = self.inner.lock_nested();
         });
+        let charged = left.min(room);
         inner.charged += charged;
         debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
-        self.trim_charged(shared, inner);
-        charged
+        Some(left - charged)
     }
     /// Holds up to `pages` pages back no more. Returns how many.
     pub(crate) fn uncharge(&self, pages: u32) -> u32 {
@@ -889,7 +894,11 @@ impl Zone {
     }
     /// Free pages stay backed only as far as none is held back: together with what they are held back for, the zone takes no more
     /// than its size. Without charges this is always so.
-    fn trim_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn trim_charged(&self, shared: &ZoneShared) {
+        self.trim_above(shared, self.inner.lock());
+    }
+    /// The same, for who has the lock.
+    fn trim_above(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
         drop(inner);

@@ -71,5 +71,6 @@ pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
         "{census:?}"
     );
     let pages = subsystem.pages().info();
-    assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes()), (0, 0));
+    let charged = pages.zones.iter().map(|zone| zone.charged).sum::<u32>();
+    assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes(), charged), (0, 0, 0));
 }

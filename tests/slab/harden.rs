@@ -235,6 +235,20 @@ fn memory_in_a_mapping_that_was_used_before_is_of_the_size_that_was_asked_for() 
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
+/// They were unmapped, and nobody counted it: a reaper saw nothing change.
+#[test]
+fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
+    let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let unmapped = || subsystem.info().huge.unmapped;
+    let piece = || drop(malloc.alloc_block(layout(5 << 20), Gfp::KERNEL).unwrap());
+    (0..64).for_each(|_| piece());
+    assert_eq!(unmapped(), 0, "so many rest");
+    piece();
+    assert_eq!((unmapped(), subsystem.info().huge.frees), (1, 65));
+    subsystem.check().unwrap();
+}
+
 #[test]
 fn a_write_behind_an_object_is_named_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });

@@ -1,11 +1,14 @@
 //! Malloc beyond its size classes: reallocation in place and elsewhere, and memory above the largest block.
 
 use crate::common::{assert_all_given_back, config, subsystem};
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+use crate::process::{is_alone, resident};
 use std::alloc::Layout;
 use std::ptr::NonNull;
-use uslab::{AllocError, Gfp, Malloc, Subsystem, ZERO_SIZE};
+use std::sync::Arc;
+use uslab::{AllocError, Gfp, KmemCache, Malloc, Shrinker, Subsystem, ZERO_SIZE};
 use uslab_magazine::on_cpu;
-use uslab_magazine::sync::Counter;
+use uslab_magazine::sync::{Counter, Mutex};
 
 const MIB: usize = 1 << 20;
 
@@ -245,6 +248,136 @@ fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
     }
     assert_eq!(charged(&subsystem), 0);
     assert_all_given_back(&subsystem);
+}
+
+/// It was called a violation.
+#[test]
+fn users_charge_what_they_map_themselves() {
+    let subsystem = limited(16);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
+    assert!(subsystem.pages().charge(3 * MIB / 4096));
+    assert_eq!(charged(&subsystem), 8);
+    drop(memory);
+    subsystem.pages().uncharge(3 * MIB / 4096);
+    assert_all_given_back(&subsystem);
+}
+
+/// Has nothing to drop, and notes what it was allowed.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<Gfp>>>);
+
+impl Shrinker for Asked {
+    fn count(&self) -> usize {
+        1
+    }
+    fn scan(&self, _: usize, gfp: Gfp) -> usize {
+        self.0.lock().push(gfp);
+        0
+    }
+}
+
+/// They heard `KERNEL`, and that of anybody.
+#[test]
+fn shrinkers_hear_what_who_grows_a_mapping_may_do_and_nothing_of_who_may_not_reclaim() {
+    let subsystem = limited(64);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let asked = Asked::default();
+    let _registered = subsystem.register_shrinker(asked.clone());
+    let [memory, other] = [24, 30].map(|mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL).unwrap());
+    for gfp in [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC, Gfp::NOFS, Gfp::NOIO, Gfp::KERNEL] {
+        // SAFETY: allocated with this layout, and not resized.
+        let grown = unsafe { malloc.realloc_sized(memory, layout(24 * MIB, 16), 40 * MIB, gfp) };
+        assert_eq!(grown, Err(AllocError::Refused { bytes: 40 * MIB }), "{gfp}");
+        let heard = std::mem::take(&mut *asked.0.lock());
+        let may = !gfp.intersects(Gfp::NOWAIT | Gfp::NORETRY | Gfp::MEMALLOC);
+        assert_eq!(!heard.is_empty(), may, "{gfp}: {heard:?}");
+        assert!(heard.iter().all(|heard| *heard == gfp), "{gfp}: {heard:?}");
+    }
+    // SAFETY: allocated above, freed once.
+    unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
+    assert_all_given_back(&subsystem);
+}
+
+/// They were taken from all, for anybody.
+#[test]
+fn a_mapping_takes_what_other_cpus_keep_for_who_may_reclaim_and_for_nobody_else() {
+    let subsystem = limited(64);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
+    on_cpu(1);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    on_cpu(0);
+    let kept = || cache.info().in_magazines;
+    let held = malloc.alloc_block(layout(48 * MIB, 16), Gfp::KERNEL).unwrap();
+    let before = kept();
+    assert!(before > 0);
+    let refused = |gfp| {
+        let error = malloc.alloc(layout(24 * MIB, 16), gfp).unwrap_err();
+        assert_eq!(error, AllocError::Refused { bytes: 24 * MIB });
+    };
+    [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC].into_iter().for_each(refused);
+    assert_eq!(kept(), before);
+    refused(Gfp::KERNEL);
+    assert_eq!(kept(), 0);
+    drop(held);
+    assert_all_given_back(&subsystem);
+}
+
+/// They were given up, for ever, before the limit refused it once more.
+#[test]
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
+    use nix::sys::resource::{Resource, setrlimit};
+    if !is_alone("malloc::addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else") {
+        return;
+    }
+    let subsystem = limited(64);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let alloc = |mib| malloc.alloc_block(layout(mib * MIB, 16), Gfp::KERNEL);
+    let held = alloc(40).unwrap();
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    setrlimit(Resource::RLIMIT_AS, taken + 10 * MIB as u64, 1 << 62).unwrap();
+    assert!(alloc(30).is_err() && !subsystem.pages().gave_up_addresses(), "30 MiB beside 40 of 64");
+    let more = alloc(15).unwrap();
+    assert!(subsystem.pages().gave_up_addresses(), "15 MiB, where there are addresses for 10");
+    drop((held, more));
+    subsystem.shrink();
+    assert_eq!(charged(&subsystem), 0);
+}
+
+/// It stayed, and nobody counted it.
+#[test]
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+fn what_cannot_be_unmapped_gives_its_memory_back() {
+    use nix::libc::{PROT_READ, mprotect};
+    use uslab_buddy::{Backend, Faults, region::Region};
+    if !is_alone("malloc::what_cannot_be_unmapped_gives_its_memory_back") {
+        return;
+    }
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let most = most.trim().parse::<usize>().unwrap();
+    if most > 1 << 20 {
+        println!("{most} mappings are too many to make");
+        return;
+    }
+    let committed = |bytes| Region::committed(bytes, 4096, Backend::Os, &Faults::default()).unwrap();
+    let mut first = committed(24 * MIB);
+    let mut middle = first.split_off(8 * MIB).unwrap();
+    let _last = middle.split_off(8 * MIB).unwrap();
+    bytes(middle.base(), 8 * MIB).fill(9);
+    // One page in two of another kind: each is a mapping. Until no one more is possible.
+    let crowd = committed(2 * most * 4096);
+    // SAFETY: pages of the test's own, which nobody touches.
+    let protect = |page| unsafe { mprotect(crowd.base().add(page * 4096).as_ptr().cast(), 4096, PROT_READ) };
+    let made = (0..most).take_while(|n| protect(2 * n + 1) == 0).count();
+    assert!(made < most, "the system has no such limit");
+    let before = resident();
+    drop(middle);
+    let gone = before.saturating_sub(resident());
+    drop(crowd);
+    assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
 }
 
 #[test]

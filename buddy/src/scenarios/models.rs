@@ -1,7 +1,7 @@
 //! What loom runs: two or three threads on ranges of two or four pages.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, two};
-use crate::{Gfp, Order, PageAllocator, Pfn};
+use super::world::{ONE, Owner, allocator_of, audit, free, two, zones_of};
+use crate::{Gfp, Order, PageAllocator, Pfn, ZoneKind};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Script, on_cpu};
@@ -170,7 +170,16 @@ pub(super) fn a_trim_beside_an_allocation() {
 
 /// B8: two charges of which one has room, beside an allocation: they are never more than the pages.
 pub(super) fn two_charge_beside_an_allocation() {
-    let pages = allocator(4, false);
+    two_charge(allocator(4, false));
+}
+
+/// B8: the same in two zones of which none has room for a charge.
+pub(super) fn two_charge_two_zones_beside_an_allocation() {
+    let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
+    two_charge(zones_of(&zones, two(), false, |corruption| panic!("{corruption}")));
+}
+
+fn two_charge(pages: Arc<PageAllocator>) {
     let other = pages.clone();
     let t = thread::spawn(move || other.charge(3));
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();

@@ -20,6 +20,16 @@ pub(crate) fn allocator_of(
     per_cpu_pages: bool,
     corruption: Handler,
 ) -> Arc<PageAllocator> {
+    zones_of(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
+}
+
+/// The same with these zones.
+pub(crate) fn zones_of(
+    zones: &[(ZoneKind, u32)],
+    order: Order,
+    per_cpu_pages: bool,
+    corruption: Handler,
+) -> Arc<PageAllocator> {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let config = PageConfig {
         backend: Backend::Heap,
@@ -28,7 +38,7 @@ pub(crate) fn allocator_of(
         pageblock_order: order,
         corruption,
         limited: true,
-        ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
+        ..PageConfig::with_nodes(cpus, vec![zones.to_vec()])
     };
     Arc::new(PageAllocator::new(config).unwrap())
 }

@@ -36,7 +36,8 @@
 //!
 //! Where the pages [are limited](uslab_buddy::PageConfig::limit) each mapping is [charged](uslab_buddy::PageAllocator::charge) to
 //! them before it is made and until it has gone, kept ones too: both together have no more than the limit. One that has no room is
-//! refused, once all that is not in use went back and shrinkers have dropped what they can.
+//! refused: for who [may reclaim](uslab_buddy::Gfp::may_reclaim) once all that is not in use went back and shrinkers have dropped what
+//! they can, for others once freed mappings did.
 //!
 //! # Invariants
 //!
@@ -412,7 +413,7 @@ impl Huge {
             // SAFETY: nobody uses it any more. What stays accessible is given back all the same.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
-            let gone = self.pieces.lock().resting.put(piece);
+            let gone = self.rest(piece);
             self.asked.add(1);
             drop(gone);
             return Ok(bytes);
@@ -433,6 +434,14 @@ impl Huge {
         }
         drop(back);
         Ok(bytes)
+    }
+
+    /// Nobody gets the addresses of a piece for a while. Returns one that had rested for long enough, which is unmapped where it is dropped.
+    fn rest(&self, piece: Region) -> Option<Region> {
+        let mut pieces = self.pieces.lock();
+        let gone = pieces.resting.put(piece);
+        pieces.unmapped += u64::from(gone.is_some());
+        gone
     }
 
     /// Unmaps what `pop` takes from the freed mappings, each without the lock. Returns bytes.

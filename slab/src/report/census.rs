@@ -113,7 +113,7 @@ pub enum Violation {
         /// Pages handed out.
         allocated: u64,
     },
-    /// The table of huge memory is not in order, or counts another number than was handed out.
+    /// The table of huge memory is not in order, counts another number than was handed out, or has more than pages are charged with.
     Huge,
     /// The page allocator's own check.
     Buddy(uslab_buddy::Violation),
@@ -129,9 +129,9 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => {
-                f.write_str("the table of huge memory is not in order, or not what pages are charged with")
-            }
+            Self::Huge => f.write_str(
+                "the table of huge memory is not in order, or is more than pages are charged with",
+            ),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -152,10 +152,10 @@ impl Census {
             census.add(core, &cache)?;
         }
         let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
-        // What another thread had in hand when the process was forked stays mapped, and charged.
+        // Users charge what they map themselves, and what another thread had in hand when the process was forked stays charged.
         let mapped = (core.huge.mapped_bytes() / PAGE_SIZE) as u64;
-        let charged = pages.charged == mapped || pages.charged > mapped && core.forks.get() > 0;
-        if !core.huge.agrees() || core.memory.pages.limit().is_some() && !charged {
+        let charged = core.memory.pages.limit().is_none() || pages.charged >= mapped;
+        if !core.huge.agrees() || !charged {
             return Err(Violation::Huge);
         }
         census.huge_pages = core.huge.info().pages;

@@ -125,6 +125,15 @@ struct World {
 }
 
 impl World {
+    /// All adds up, and nobody but mappings is charged.
+    fn census(&self) -> crate::Census {
+        let census = self.subsystem.check().unwrap();
+        let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
+        let charged: u64 = pages.zones.iter().map(|zone| u64::from(zone.charged)).sum();
+        assert_eq!(charged, huge.pages + huge.cached_pages, "pages that are charged, and those of mappings");
+        census
+    }
+
     fn new(backend: Backend, debug: SlabDebug) -> Self {
         let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
@@ -313,14 +322,14 @@ impl World {
                 }
             }
             Step::Shrink => {
-                let slabs = |world: &Self| world.subsystem.check().unwrap().slabs;
+                let slabs = |world: &Self| world.census().slabs;
                 let (before, gone) = (slabs(self), self.subsystem.shrink());
                 assert_eq!(before - slabs(self), gone as u64, "all slabs that went are told");
             }
             Step::Reap => _ = self.subsystem.reap(),
             Step::Interval => {
                 self.subsystem.end_interval();
-                self.subsystem.check().unwrap();
+                self.census();
             }
             Step::Drain { cpu } => {
                 let cpu = u32::from(cpu) % CPUS;
@@ -344,7 +353,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     for cache in world.malloc.caches() {
         assert_eq!(cache.validate().errors(), 0, "{}", cache.name());
     }
-    world.subsystem.check().unwrap();
+    world.census();
     world.refusals.end();
     while let Some((at, held)) = world.pick(0) {
         world.free(at, held, false);
@@ -352,7 +361,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     world.subsystem.shrink();
     assert_eq!(world.subsystem.info().huge.cached_pages, 0);
     world.subsystem.pages().release();
-    let census = world.subsystem.check().unwrap();
+    let census = world.census();
     assert_eq!((census.objects, census.slabs, census.large_pages, census.huge_pages), (0, 0, 0, 0));
     assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
 }

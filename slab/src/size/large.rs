@@ -88,17 +88,16 @@ impl Core {
             None => {}
         }
         let bytes = self.huge.bytes_for(layout);
-        let map = || {
-            let memory = self.memory.pages.charge(bytes / PAGE_SIZE).then(|| self.huge.map(layout))?;
-            self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
-            memory
-        };
+        let map = || self.map_charged(bytes, || self.huge.map(layout));
         let memory = self.press(gfp, bytes, map);
         #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
-            // Or it is addresses that are missing, of which pages have more than they use.
-            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
-            map()
+            self.map_charged(bytes, || {
+                // Or it is addresses that are missing, of which pages have more than they use. They do not come back: so not for
+                // what the limit refuses.
+                self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
+                self.huge.map(layout)
+            })
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
@@ -106,11 +105,21 @@ impl Core {
         Ok(memory)
     }
 
+    /// What `map` maps, once its `bytes` bytes are charged. `None`, with nothing charged, if the limit has no room for them, or `map` fails.
+    fn map_charged(&self, bytes: usize, map: impl FnOnce() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
+        let memory = self.memory.pages.charge(bytes / PAGE_SIZE).then(map)?;
+        self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
+        memory
+    }
+
     /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without. Not where
-    /// the limit leaves no hope for so many bytes.
+    /// the limit leaves no hope for so many bytes. What other CPUs keep, and what users have, is for who may reclaim.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
+        if !gfp.may_reclaim() {
+            return first;
+        }
         let again = || {
             self.shrink(&self.operation(What::Reclaim));
             self.memory.pages.release();
@@ -137,10 +146,11 @@ impl Core {
         })
     }
 
-    /// Makes the piece at `memory` `size` bytes long; it may move if an alignment to pages is enough. `None`, with nothing
+    /// Makes the piece at `memory` as long as `new`; it may move if an alignment to pages is enough. `None`, with nothing
     /// changed, if that cannot be done.
     #[cold]
-    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        let (size, align) = (new.size(), new.align());
         // Where it cannot be resized, its user moves it.
         if self.harden.guard_pages {
             return None;
@@ -148,7 +158,7 @@ impl Core {
         let (old, new) = (self.huge.bytes(memory).ok()?, size.max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
-        self.press(Gfp::KERNEL, new, charge)?;
+        self.press(gfp, new, charge)?;
         // Before: behind it the address may be another one's.
         self.note_free(memory);
         let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
@@ -206,9 +216,15 @@ impl Core {
     /// Makes memory that is no object's one for `new`, if it is a block that fits_in_place or a piece that the system resizes.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
-    pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+    pub(crate) fn resize_large(
+        &self,
+        memory: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(new)) {
-            (true, true) => self.resize_huge(memory, new.size(), new.align()),
+            (true, true) => self.resize_huge(memory, new, gfp),
             _ => self.size_of(memory).is_ok_and(|usable| fits_in_place(usable, new.size())).then_some(memory),
         }
     }
