@@ -296,11 +296,10 @@ impl Cache {
     /// Whether there is anything that nobody tells of: what shrinkers may drop, and what waits for readers.
     #[cfg(not(loom))]
     fn must_look(&self) -> bool {
-        let of_account = |account| self.core.of_account(account).any(|cache| cache.has_in_grace());
-        self.has_in_grace()
-            || self.config.account.as_ref().is_some_and(|account| of_account(account))
-            // A checker's clock stands still: there the reaper asks them.
-            || !cfg!(shuttle) && self.core.shrinkers.has_limits()
+        let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
+        // A checker's clock stands still: there the reaper asks shrinkers.
+        let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
+        asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
     /// Threads that wait here, or for the account, look again.
     pub(super) fn wake_threads(&self) {
