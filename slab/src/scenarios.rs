@@ -91,6 +91,10 @@ uslab_magazine::sync::scenarios! {
         bug("a free does not look for who waits", "L2", "deadlock");
         bug("magazines stay open while somebody waits", "L2", "deadlock");
     }
+    l2_readers {
+        shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::who_waits_is_woken_by_what_waits_for_readers);
+        bug("what begins to wait for readers wakes no thread", "L2", "deadlock");
+    }
     l3 {
         loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), waiting::the_first_is_served_first);
         shuttle("L3: two wait, one frees", RUNS, waiting::the_first_is_served_first);

@@ -1231,3 +1231,178 @@ fn who_waits_gets_what_waits_for_readers_that_are_gone() {
     // SAFETY: as above.
     unsafe { cache.free(object) };
 }
+
+/// Somebody waits there, and sleeps by now or will do so.
+fn asleep(cache: &KmemCache) {
+    until(|| cache.info().waiting == 1);
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Once such a thread slept until its time was over: it had looked once, when nothing waited for readers.
+#[test]
+fn a_thread_that_sleeps_gets_what_begins_to_wait_for_readers_meanwhile() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let (cache, objects) = at_the_limit(&subsystem);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
+        asleep(&cache);
+        // SAFETY: allocated above, freed once, and nobody reads it.
+        unsafe { cache.free_deferred(objects[0]) };
+        assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
+    });
+    // SAFETY: as above; what the waiter got is the first one again.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+/// Once only the waiter's own cache was looked at.
+#[test]
+fn who_waits_for_an_account_gets_what_waits_for_readers_in_its_other_caches() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    for (type_stable, before) in [(true, true), (true, false), (false, true), (false, false)] {
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let build = |name| KmemCache::builder(name, 1000).account(&account);
+        let other = if type_stable { build("other").type_stable() } else { build("other") };
+        let [other, cache] = [other, build("waits")].map(|builder| builder.build_in(&subsystem).unwrap());
+        account.set_limit(other.geometry().order().bytes());
+        let object = other.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once, and nobody reads it.
+        let give_up = || unsafe {
+            if type_stable {
+                other.free(object);
+                assert!(other.shrink() == 1 || !before);
+            } else {
+                other.free_deferred(object);
+            }
+        };
+        std::thread::scope(|scope| {
+            let wait = || cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr());
+            let waiter = if before {
+                give_up();
+                scope.spawn(wait)
+            } else {
+                let waiter = scope.spawn(wait);
+                asleep(&cache);
+                give_up();
+                waiter
+            };
+            let got = waiter.join().unwrap();
+            assert!(got.is_ok(), "type stable: {type_stable}, before: {before}: {got:?}");
+        });
+    }
+}
+
+/// Once it was asked by allocations only.
+#[test]
+fn a_shrinker_that_is_registered_while_somebody_sleeps_is_asked() {
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
+    let cache = cache.build_in(&subsystem).unwrap();
+    let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
+        until(|| cache.info().waiting == 1);
+        std::thread::sleep(Duration::from_millis(20));
+        let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    });
+    idle.lock().clear();
+}
+
+/// A waker that panics when it is woken.
+struct Panics;
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics on purpose");
+    }
+}
+
+fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Output> {
+    match Pin::new(future).poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Once what it had in hand was lost.
+#[test]
+fn who_is_served_beside_one_whose_waker_panics_keeps_its_object() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
+    let bytes = cache.geometry().order().bytes();
+    account.set_limit(bytes);
+    let (held, _) = all_of(&cache);
+    let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
+    assert_eq!(poll(&mut first), None);
+    assert_eq!(poll_with(&mut second, &Waker::from(Arc::new(Panics))), None);
+    account.set_limit(2 * bytes);
+    let objects = [first, second].map(|mut future| poll(&mut future).unwrap().unwrap());
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    drop(held);
+    assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
+}
+
+/// Once who came behind the first that panicked was not told.
+#[test]
+fn a_waker_that_panics_keeps_no_wake_up_from_others() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (full, caches) = (build("full"), [build("first"), build("second")]);
+    let bytes = full.geometry().order().bytes();
+    account.set_limit(bytes);
+    let (held, _) = all_of(&full);
+    let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+    let futures = [0, 1].map(|i| {
+        let [mut panics, mut counts] = [(); 2].map(|()| caches[i].acquire(Gfp::KERNEL));
+        assert_eq!(poll_with(&mut panics, &Waker::from(Arc::new(Panics))), None);
+        assert_eq!(poll_with(&mut counts, &Waker::from(wakers[i].clone())), None);
+        (panics, counts)
+    });
+    // All are told, whoever panics: of a limit, then of a place that is given up.
+    account.set_limit(3 * bytes);
+    for (i, (panics, mut counts)) in futures.into_iter().enumerate() {
+        drop(panics);
+        assert_eq!(wakers[i].0.get(), 1);
+        let object = poll(&mut counts).unwrap().unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { caches[i].free(object) };
+    }
+    drop(held);
+}
+
+/// Once its place stayed in the queue.
+#[test]
+fn a_waker_that_panics_as_it_is_dropped_leaves_nobody_in_the_queue_and_loses_no_object() {
+    use std::task::{RawWaker, RawWakerVTable};
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |_| RawWaker::new(std::ptr::null(), &VTABLE),
+        |_| (),
+        |_| (),
+        |_| panic!("a waker panics on purpose"),
+    );
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (cache, mut objects) = at_the_limit(&subsystem);
+    // SAFETY: there is nothing behind the pointer.
+    let waker = std::mem::ManuallyDrop::new(unsafe { Waker::new(std::ptr::null(), &VTABLE) });
+    let [mut first, mut second, mut third] = [(); 3].map(|()| cache.acquire(Gfp::KERNEL));
+    for future in [&mut first, &mut second, &mut third] {
+        assert_eq!((poll_with(future, &waker), poll_with(future, &waker)), (None, None));
+    }
+    drop(second);
+    // SAFETY: allocated above, freed once.
+    unsafe { cache.free(objects.pop().unwrap()) };
+    objects.push(poll_with(&mut first, &waker).unwrap().unwrap());
+    assert_eq!(cache.info().waiting, 1);
+    // SAFETY: as above.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    drop(third);
+    assert_eq!((cache.info().used, cache.info().waiting, cache.destroy()), (0, 0, Ok(())));
+}

@@ -339,6 +339,11 @@ impl Default for AtomicU32 {
         Self::new(0)
     }
 }
+impl Default for AtomicU64 {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
 
 macro_rules! fetches {
     ($($operation:ident $after:expr;)*) => { fetches! { [$(($operation $after))*] AtomicU8 u8, AtomicU16 u16, AtomicU32 u32,

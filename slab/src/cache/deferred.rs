@@ -8,13 +8,26 @@ use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Ordering::Relaxed, catch_panic, planted};
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
+use uslab_magazine::sync::{AtomicU64, catch_panic, planted};
+
+impl Cache {
+    /// One more of `count`, objects or slabs that wait for readers, before it does. Threads that sleep until they are woken have seen none.
+    pub(super) fn begin_grace(&self, count: &AtomicU64) {
+        // Acquire: pairs with the Release of `has_in_grace`.
+        let is_first = count.fetch_add(1, Acquire) == 0;
+        planted!("what begins to wait for readers wakes no thread" => let is_first = false);
+        if is_first {
+            self.wake_threads();
+        }
+    }
+}
 
 impl Core {
     /// Takes `object` back after a grace period.
     pub(crate) fn defer(self: &Arc<Self>, object: NonNull<u8>) {
         if let Some(cache) = self.cache_at(object) {
-            cache.deferred().add(1);
+            cache.begin_grace(cache.deferred());
         }
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
@@ -52,7 +65,8 @@ impl Core {
                 }));
                 // Last: who waits for it to become 0 finds all the rest done.
                 if let Some(cache) = cache {
-                    cache.deferred().sub(1);
+                    // Relaxed: a number.
+                    cache.deferred().fetch_sub(1, Relaxed);
                 }
             }
         };

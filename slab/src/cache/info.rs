@@ -2,6 +2,7 @@
 
 use super::Cache;
 use uslab_magazine::Paths;
+use uslab_magazine::sync::Ordering::Relaxed;
 
 /// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
 /// that move meanwhile may be counted twice or not at all.
@@ -171,8 +172,9 @@ impl Cache {
             full: count.full,
             partial: count.partial,
             empty: count.empty,
-            grace: counts.grace.get(),
-            deferred: counts.deferred.get(),
+            // Relaxed: numbers.
+            grace: counts.grace.load(Relaxed),
+            deferred: counts.deferred.load(Relaxed),
             slabs_peak: counts.peak.get(),
             slabs_made: counts.made.get(),
             slabs_released: counts.released.get(),

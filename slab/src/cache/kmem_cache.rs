@@ -510,7 +510,7 @@ impl KmemCache {
     /// wait where not even one slab is allowed.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// As [`alloc`](Self::alloc). What a waker panics with is forgotten: it runs in the midst of somebody else's call.
     pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }

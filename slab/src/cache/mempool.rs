@@ -12,6 +12,9 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 /// before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
 /// allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
 ///
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. In the child, a thread that used the reserve
+/// then is using it for ever: a pool that other threads used belongs to the parent.
+///
 /// Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: [`KmemCache::acquire`] waits.
 ///
 /// ```

@@ -89,7 +89,7 @@ use refs::CacheRefs;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, unique};
+use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use wait_queue::Waiters;
@@ -203,7 +203,8 @@ struct Counts {
     released: Counter,
     /// Pages of all slabs, those that wait for a grace period included.
     pages: Counter,
-    grace: Counter,
+    /// Slabs that wait for readers, raised by `begin_grace`.
+    grace: AtomicU64,
     grace_pages: Counter,
     order_fallbacks: Counter,
     /// Objects that went past the magazines.
@@ -214,8 +215,9 @@ struct Counts {
     other_node_allocs: Counter,
     /// Of those that went past the magazines.
     other_node_frees: Counter,
+    /// Objects that wait for readers, as `grace`.
     #[cfg_attr(all(loom, not(crossbeam_loom)), allow(dead_code, reason = "no grace periods in models"))]
-    deferred: Counter,
+    deferred: AtomicU64,
     constructed: Counter,
     destructed: Counter,
     /// Waits that ended, and nanoseconds of them.
@@ -406,7 +408,7 @@ impl Cache {
     }
     /// Objects that wait for a grace period to be free.
     #[cfg(any(not(loom), crossbeam_loom))]
-    pub(crate) fn deferred(&self) -> &Counter {
+    pub(crate) fn deferred(&self) -> &AtomicU64 {
         &self.counts.deferred
     }
     /// Pages of slabs that wait for a grace period.

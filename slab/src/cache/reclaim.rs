@@ -96,7 +96,10 @@ impl Core {
 
     /// `cache` is whose limit it is for; without one it is for all memory.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
-        self.shrinkers.add(shrinker, number(cache))
+        let registration = self.shrinkers.add(shrinker, number(cache));
+        // Threads that sleep until they are woken have seen none.
+        cache.into_iter().for_each(Cache::wake_threads);
+        registration
     }
     /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
     pub(crate) fn shrink_until<T, E>(

@@ -297,7 +297,7 @@ impl Cache {
     }
     /// A slab of this order is no more.
     fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. First, because those who are told may panic.
+        // Acquire: pairs with the Release of `touch_charge`. First: those who are told look at it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
         planted!("a charge comes back unnoticed" => return);
@@ -334,7 +334,7 @@ impl Cache {
                 return;
             });
             let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
-            self.counts.grace.add(1);
+            self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
                 // Before they are free: the child of a fork in between would count them in two places.
@@ -342,7 +342,8 @@ impl Cache {
                 // Nobody's operation any more.
                 core::mem::forget(catch_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab)));
                 // Last: who waits for it to become 0 finds all the rest done.
-                cache.counts.grace.sub(1);
+                // Relaxed: a number.
+                cache.counts.grace.fetch_sub(1, Relaxed);
             });
             return;
         }

@@ -1,6 +1,7 @@
 //! Who waits for an object of a cache, in their order. What is done with them stands in [`waiters`](super::waiters).
 
 use super::object::Object;
+use core::ops::Range;
 use core::task::Waker;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -40,14 +41,17 @@ pub(super) struct Waiter {
     pub(super) ticket: u64,
     /// Since when; `None` where there is no clock.
     since: Option<Instant>,
+    /// Whether it is a thread, which may sleep long and looks for itself; for futures the reaper does.
+    is_thread: bool,
     /// `None` once it was woken.
     pub(super) waker: Option<Waker>,
     pub(super) object: Option<Object>,
 }
 
 impl Waiter {
-    pub(super) fn new(ticket: u64, waker: Option<Waker>) -> Self {
-        Self { ticket, since: (!cfg!(target_family = "wasm")).then(Instant::now), waker, object: None }
+    pub(super) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
+        let since = (!cfg!(target_family = "wasm")).then(Instant::now);
+        Self { ticket, since, is_thread, waker, object: None }
     }
     /// Nanoseconds that it has waited.
     pub(super) fn waited(&self) -> u64 {
@@ -61,6 +65,15 @@ impl Queue {
     }
     pub(super) fn is_waiting(&self) -> bool {
         self.entries.len() > self.given
+    }
+    /// Of the threads that wait with one of `tickets`, and have not been woken, the first one's waker; the others stay in `tickets`.
+    pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
+        let waits = |waiter: &&mut Waiter| {
+            waiter.is_thread && waiter.waker.is_some() && tickets.contains(&waiter.ticket)
+        };
+        let next = self.entries.iter_mut().skip(self.given).find(waits)?;
+        tickets.start = next.ticket + 1;
+        next.waker.take()
     }
 }
 

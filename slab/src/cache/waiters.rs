@@ -26,11 +26,18 @@
 //!   its own from then on, whenever it runs.
 //! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
 //!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
-//!   is lost with it. Until then nobody behind it makes a slab, nor while the first one is not polled.
+//!   is lost with it until the cache goes. Until then nobody behind it makes a slab, nor while the first one is not polled.
 //! * **Shrinkers** are asked by the allocation that waits in the end. One that gave up then, because its lock was taken, may have something
 //!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does: the
 //!   first who waits wakes it, and it does not sleep before nobody waits any more.
-//! * **The lock** is never held while wakers run: they are user code. It is taken before `Drains`, `Depot` and `Node`.
+//! * **Readers** who have gone tell nobody, either. So a thread helps the collector on, as often, as long as anything of its cache, or of its
+//!   account's caches, waits for readers; for futures the reaper does. A thread that finds nothing sleeps until it is woken: it
+//!   reads the counts by changing them by nothing, and who raises one from 0 by that sees that it waits, and wakes it. Whichever
+//!   is second in the order of that word sees the other. Who registers a shrinker of a limit wakes threads, too: whichever of the
+//!   two has the lock of their list second sees the other.
+//! * **Wakers** are user code: the lock is never held while they run or are dropped, and what they panic with is forgotten, because who
+//!   runs them has objects in hand and others to wake.
+//! * **The lock** is taken before `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
 //! CPUs. It is at its limit then, where each allocation that fails pays for one, too.
@@ -43,28 +50,31 @@ use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
+#[cfg(not(loom))]
+use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
     MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, catch_panic, planted,
 };
 use uslab_magazine::tracepoints::What;
 
-/// How long a thread sleeps before it asks the shrinkers again, if there are any.
-#[cfg(not(any(loom, shuttle)))]
+/// How long a thread sleeps before it asks the shrinkers again, if there are any, and helps the collector on.
+#[cfg(not(loom))]
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Of what shrinkers have they are asked for one part in so many.
 #[cfg(not(loom))]
 const ASKED: usize = 8;
 
-fn wake(wakers: impl IntoIterator<Item = Waker>) {
+/// What wakers do, user code. One that panics has been reported where it did so, and keeps nobody from the rest.
+fn quietly(run: impl FnOnce()) {
     assert_unlocked();
-    // All of them, whichever panics.
-    let each = wakers.into_iter().map(|waker| catch_panic(|| waker.wake()));
-    each.fold(Ok(()), Result::and).unwrap_or_else(|panic| resume_unwind(panic));
+    core::mem::forget(catch_panic(run));
+}
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
 }
 
 impl Cache {
@@ -167,8 +177,8 @@ impl Cache {
         begins
     }
 
-    /// A place at the end of the queue.
-    fn join(&self, waker: &Waker) -> Result<u64, AllocError> {
+    /// A place at the end of the queue, which is kept in `place` before anything else is done.
+    fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();
         loop {
@@ -191,17 +201,17 @@ impl Cache {
             );
             let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
             queue.next_ticket += 1;
-            queue.entries.push_back(Waiter::new(ticket, waker.take()));
+            queue.entries.push_back(Waiter::new(ticket, waker.take(), is_thread));
+            *place = Some(ticket);
             queue.grow |= is_first;
             // This one is not asleep.
             let own = self.settle(&mut queue);
             drop(queue);
-            // User code: outside of the lock.
-            drop(own);
+            quietly(|| drop(own));
             if is_first {
                 self.call_in();
             }
-            return Ok(ticket);
+            return Ok(());
         }
     }
     /// What is free somewhere comes to the slabs, and so to who waits.
@@ -277,11 +287,38 @@ impl Cache {
             None => ask(self),
         }
     }
+    /// Whether anything waits for readers. What begins to do so behind that wakes the threads that wait by then.
+    #[cfg(not(loom))]
+    fn has_in_grace(&self) -> bool {
+        // Release: pairs with the Acquire of `begin_grace`.
+        [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
+    }
+    /// Whether there is anything that nobody tells of: what shrinkers may drop, and what waits for readers.
+    #[cfg(not(loom))]
+    fn must_look(&self) -> bool {
+        let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
+        // A checker's clock stands still: there the reaper asks shrinkers.
+        let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
+        asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
+    }
+    /// Threads that wait here, or for the account, look again.
+    pub(super) fn wake_threads(&self) {
+        match self.config.account.as_ref().filter(|account| account.is_waited_for()) {
+            Some(account) => self.core.of_account(account).for_each(|cache| cache.wake_own_threads()),
+            None => self.wake_own_threads(),
+        }
+    }
+    fn wake_own_threads(&self) {
+        // Relaxed: see "Readers" above.
+        if self.has_waiters() {
+            let mut tickets = 0..self.queue().next_ticket;
+            wake(core::iter::from_fn(|| self.queue().next_thread(&mut tickets)));
+        }
+    }
     /// Sleeps until it is woken, or `deadline` is over: whether it was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
-        // A checker's clock stands still.
-        #[cfg(not(any(loom, shuttle)))]
-        while self.core.shrinkers.has_limits() || self.counts.deferred.get() + self.counts.grace.get() > 0 {
+        #[cfg(not(loom))]
+        while self.must_look() {
             let soon = Instant::now() + ASK_AGAIN;
             if deadline.is_some_and(|deadline| deadline <= soon) {
                 break;
@@ -301,10 +338,21 @@ impl Cache {
             self.config.per_cpu.reopen();
         }
     }
-    /// Closes the magazines for good.
+    /// Nobody owns the cache any more: closes the magazines for good. Who is in the queue was forgotten, as futures borrow the cache.
     pub(super) fn close_for_good(&self) {
-        self.queue().is_left = true;
+        let mut queue = self.queue();
+        queue.is_left = true;
+        let forgotten = core::mem::take(&mut queue.entries);
+        queue.given = 0;
+        if !forgotten.is_empty() {
+            _ = self.settle(&mut queue);
+        }
+        drop(queue);
         self.config.per_cpu.close();
+        for Waiter { waker, object, .. } in forgotten {
+            quietly(|| drop(waker));
+            object.into_iter().for_each(|Object(object)| self.unreserve(object));
+        }
     }
 
     /// An object for the first who waits, of a slab or of a new one.
@@ -340,6 +388,7 @@ impl Cache {
         &self,
         gfp: Gfp,
         place: &mut Option<u64>,
+        is_thread: bool,
         waker: &Waker,
     ) -> Poll<Result<NonNull<u8>, AllocError>> {
         loop {
@@ -348,7 +397,7 @@ impl Cache {
                     return Poll::Ready(done);
                 }
                 self.admits(1)?;
-                *place = Some(self.join(waker).inspect_err(|_| self.counts.failures.add(1))?);
+                self.join(waker, is_thread, place).inspect_err(|_| self.counts.failures.add(1))?;
                 continue;
             };
             // User code: outside of the lock.
@@ -363,16 +412,19 @@ impl Cache {
                 let left = queue.entries.remove(at);
                 queue.given -= 1;
                 drop(queue);
+                *place = None;
                 left.iter().for_each(|left| self.has_waited(left));
-                (*place, _) = (None, left);
+                quietly(|| drop((mine, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
             if at > queue.given || !core::mem::take(&mut queue.grow) {
                 core::mem::swap(&mut queue.entries[at].waker, &mut mine);
                 drop(queue);
+                quietly(|| drop(mine));
                 return Poll::Pending;
             }
             drop(queue);
+            quietly(|| drop(mine));
             let result = self.alloc_at_limit(gfp);
             if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
                 self.let_grow();
@@ -402,6 +454,7 @@ impl Cache {
         planted!("who leaves the first place tells nobody" => let waker = None);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
+        quietly(|| drop(left));
         planted!("a waiter that goes keeps what it was given" => return);
         if let Some(Object(object)) = object {
             self.unreserve(object);
@@ -410,7 +463,7 @@ impl Cache {
 
     /// See [`KmemCache::acquire`](crate::KmemCache::acquire).
     pub(crate) fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
-        Acquiring { cache: self, gfp, place: None }
+        Acquiring { cache: self, gfp, is_thread: false, place: None }
     }
     /// See [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
@@ -420,6 +473,7 @@ impl Cache {
         // What is beyond the clock is for ever.
         let deadline = Instant::now().checked_add(timeout);
         let (parker, mut acquire) = (Arc::new(Parker::new()), self.acquire(gfp));
+        acquire.is_thread = true;
         let (waker, mut woken) = (Waker::from(parker.clone()), true);
         loop {
             match Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)) {
@@ -458,6 +512,8 @@ impl Cache {
 pub struct Acquiring<'c> {
     cache: &'c Cache,
     gfp: Gfp,
+    /// Whether it is a thread's that waits by it, and not polled as a future.
+    is_thread: bool,
     /// The ticket, once it waits.
     place: Option<u64>,
 }
@@ -466,8 +522,8 @@ impl Future for Acquiring<'_> {
     type Output = Result<NonNull<u8>, AllocError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { cache, gfp, place } = &mut *self;
-        cache.poll_acquire(*gfp, place, context.waker())
+        let Self { cache, gfp, is_thread, place } = &mut *self;
+        cache.poll_acquire(*gfp, place, *is_thread, context.waker())
     }
 }
 
@@ -663,5 +719,52 @@ mod tests {
         assert_eq!(asks(&other, Gfp::NOWAIT), [0, 0]);
         assert_eq!(asks(&other, Gfp::KERNEL), [1, 1]);
         drop((first, second, held));
+    }
+
+    fn forget(cache: &KmemCache) {
+        let mut acquire = core::mem::ManuallyDrop::new(cache.acquire(Gfp::KERNEL));
+        assert!(Pin::new(&mut *acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    /// Once all caches of the account worked without magazines for ever, and the reaper never slept.
+    #[test]
+    fn nobody_waits_for_an_account_in_a_cache_that_is_gone() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+        let (full, cache) = (build("full"), build("forgets"));
+        account.set_limit(full.geometry().order().bytes());
+        let mut held = full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap();
+        forget(&cache);
+        let waited_for = || (subsystem.core().waited_for.load(Relaxed), account.charges.is_waited_for());
+        assert_eq!(waited_for(), (1, true));
+        drop(cache);
+        assert_eq!(waited_for(), (0, false));
+        held.truncate(held.len() - 2);
+        assert!(full.info().in_magazines > 0, "its magazines are open again");
+    }
+
+    #[test]
+    fn a_cache_that_is_left_ends_although_futures_of_it_were_forgotten() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let mut held: Vec<_> =
+            (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        (0..3).for_each(|_| forget(&cache));
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(held.pop().unwrap()) };
+        let core = subsystem.core();
+        assert_eq!((core.waited_for.load(Relaxed), cache.info().waiting), (1, 2));
+        drop(cache);
+        let is_listed = || core.caches.iter().any(|cache| cache.name() == "full");
+        assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "objects are in use");
+        for object in held {
+            // SAFETY: as above.
+            assert!(unsafe { core.free_object(object) });
+        }
+        assert!(!is_listed());
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 }

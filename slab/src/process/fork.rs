@@ -1,7 +1,9 @@
 //! Forking while other threads use a subsystem.
 //!
-//! Every lock is held meanwhile: see [`Fork`]. What the other threads had in hand at that moment is lost to the child: an
-//! object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
+//! Every lock of the subsystem and its caches is held meanwhile: see [`Fork`]. Not held are those of the reserve of a
+//! [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), which say what follows. What
+//! the other threads had in hand at that moment is lost to the child: an object or a batch between magazine and slab, a slab
+//! between its list and the page allocator, a page. The
 //! [`Census`](crate::Census) of such a child counts it, where that of any other process would be a violation.
 //!
 //! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the one of

@@ -161,7 +161,7 @@ impl Shrinkers {
     }
 
     /// Whether there are any of caches' limits.
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(loom))]
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }

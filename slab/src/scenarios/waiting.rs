@@ -71,6 +71,20 @@ pub(super) fn who_waits_is_woken(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
+/// L2: a thread sleeps until another one defers a free, and nobody looks whether readers have gone but who waits. Lost, a wake-up is a
+/// deadlock.
+#[cfg(shuttle)]
+pub(super) fn who_waits_is_woken_by_what_waits_for_readers() {
+    let (world, [a, b]) = at_the_limit();
+    // SAFETY: allocated above, freed once.
+    let t = beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
+    let mine = wait(&world).unwrap();
+    t.join().unwrap();
+    world.free(mine);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
 /// L3: of two who wait, the first gets what is freed; an allocation gets nothing.
 pub(super) fn the_first_is_served_first() {
     let (world, [a, b]) = at_the_limit();

@@ -1,6 +1,7 @@
 //! What holds while all threads rest, and in the end.
 
 use super::*;
+use uslab_magazine::sync::Ordering::Relaxed;
 
 impl World {
     /// All threads rest: who waits and was told takes what there is for him; who was not has nothing to take.
@@ -32,7 +33,7 @@ impl World {
         self.subsystem.pages().tables().assert_at_rest();
         self.shadow.verify();
         self.within_limits();
-        let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().get()).sum();
+        let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().load(Relaxed)).sum();
         let reserve = self.parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
         let hives: usize =
             self.sides.iter().map(|side| side.borrow().hive.as_ref().map_or(0, |hive| hive.0.len())).sum();
