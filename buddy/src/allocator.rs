@@ -591,12 +591,10 @@ impl PageAllocator {
         if !self.limited {
             return true;
         }
-        let charged = self.charge_zones(&self.cached_zones, wanted, 0).is_some();
-        if charged {
-            // A system call for each block, if need be: with no lock held but its own.
-            self.cached_zones.iter().for_each(|cached| cached.zone.trim_charged(&self.shared));
-        }
-        charged
+        // What is held back goes back to the system: a call for each block, with no lock held but its own.
+        let trim = |CachedZone { zone, .. }: &CachedZone| zone.trim_charged(&self.shared, zone.lock());
+        let left = self.charge_zones(&self.cached_zones, wanted, 0);
+        left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
     /// Of `wanted` pages, what `zones` and those before them leave to charge to the latter: 0 if all is charged. `None`, with nothing
     /// charged, if there is no room for all; `room` is what those before have, whose locks are held. The last zone is charged first: the

@@ -472,7 +472,7 @@ impl Zone {
         if inner.events.system_calls() != calls {
             tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
-        self.trim_above(shared, inner);
+        self.trim_charged(shared, inner);
         (filled, limit)
     }
 
@@ -894,11 +894,7 @@ impl Zone {
     }
     /// Free pages stay backed only as far as none is held back: together with what they are held back for, the zone takes no more
     /// than its size. Without charges this is always so.
-    pub(crate) fn trim_charged(&self, shared: &ZoneShared) {
-        self.trim_above(shared, self.inner.lock());
-    }
-    /// The same, for who has the lock.
-    fn trim_above(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn trim_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
         drop(inner);

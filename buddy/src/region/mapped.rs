@@ -145,14 +145,10 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: our own mapping, by contract.
-        let gone = unsafe { munmap(at.cast(), bytes) }.is_ok();
-        if !gone {
-            // It would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`). Its addresses are lost. Its
-            // memory is not: nobody counts it any more.
-            // SAFETY: as above, and nobody uses it.
-            unsafe { self.discard(at, bytes) };
-        }
+        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`). Its addresses are
+        // lost then. Its memory is not: nobody counts it any more.
+        // SAFETY: our own mapping, by contract, and nobody uses it.
+        let _ = unsafe { munmap(at.cast(), bytes).is_ok() || self.discard(at, bytes) };
     }
 }
 

@@ -413,9 +413,12 @@ impl Huge {
             // SAFETY: nobody uses it any more. What stays accessible is given back all the same.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
-            let gone = self.rest(piece);
+            pieces = self.pieces.lock();
+            // Unmapped without the lock.
+            let gone = pieces.resting.put(piece);
+            pieces.unmapped += u64::from(gone.is_some());
+            drop(pieces);
             self.asked.add(1);
-            drop(gone);
             return Ok(bytes);
         }
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
@@ -434,14 +437,6 @@ impl Huge {
         }
         drop(back);
         Ok(bytes)
-    }
-
-    /// Nobody gets the addresses of a piece for a while. Returns one that had rested for long enough, which is unmapped where it is dropped.
-    fn rest(&self, piece: Region) -> Option<Region> {
-        let mut pieces = self.pieces.lock();
-        let gone = pieces.resting.put(piece);
-        pieces.unmapped += u64::from(gone.is_some());
-        gone
     }
 
     /// Unmaps what `pop` takes from the freed mappings, each without the lock. Returns bytes.

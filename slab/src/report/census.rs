@@ -129,9 +129,7 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str(
-                "the table of huge memory is not in order, or is more than pages are charged with",
-            ),
+            Self::Huge => f.write_str("the table of huge memory is not in order, or is more than is charged"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }

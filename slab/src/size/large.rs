@@ -87,17 +87,12 @@ impl Core {
             Some(Err(bytes)) => _ = self.uncharge_huge(bytes),
             None => {}
         }
-        let bytes = self.huge.bytes_for(layout);
-        let map = || self.map_charged(bytes, || self.huge.map(layout));
-        let memory = self.press(gfp, bytes, map);
+        let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
-            self.map_charged(bytes, || {
-                // Or it is addresses that are missing, of which pages have more than they use. They do not come back: so not for
-                // what the limit refuses.
-                self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
-                self.huge.map(layout)
-            })
+            // Or it is addresses that are missing, of which pages have more than they use.
+            let wanted = layout.size().saturating_add(layout.align());
+            self.map_charged(layout, || self.give_up_addresses(Some(wanted)))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
@@ -105,9 +100,11 @@ impl Core {
         Ok(memory)
     }
 
-    /// What `map` maps, once its `bytes` bytes are charged. `None`, with nothing charged, if the limit has no room for them, or `map` fails.
-    fn map_charged(&self, bytes: usize, map: impl FnOnce() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
-        let memory = self.memory.pages.charge(bytes / PAGE_SIZE).then(map)?;
+    /// A new mapping that is charged, or nothing is. Once the limit has room for it, room is made: what that costs does not come back.
+    fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
+        let bytes = self.huge.bytes_for(layout);
+        self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
+        let memory = self.huge.map(layout);
         self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
         memory
     }
@@ -117,15 +114,13 @@ impl Core {
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
-        if !gfp.may_reclaim() {
-            return first;
-        }
         let again = || {
             self.shrink(&self.operation(What::Reclaim));
             self.memory.pages.release();
             attempt().ok_or(())
         };
-        self.shrink_until(gfp, None, again, first.ok_or(()).or_else(|()| again())).ok()
+        let first = first.ok_or(()).or_else(|()| if gfp.may_reclaim() { again() } else { Err(()) });
+        self.shrink_until(gfp, None, again, first).ok()
     }
 
     /// Flags of memory that nobody may find used.
@@ -146,22 +141,22 @@ impl Core {
         })
     }
 
-    /// Makes the piece at `memory` as long as `new`; it may move if an alignment to pages is enough. `None`, with nothing
+    /// Makes the piece at `memory` as long as `to`; it may move if an alignment to pages is enough. `None`, with nothing
     /// changed, if that cannot be done.
     #[cold]
-    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        let (size, align) = (new.size(), new.align());
+    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         // Where it cannot be resized, its user moves it.
         if self.harden.guard_pages {
             return None;
         }
-        let (old, new) = (self.huge.bytes(memory).ok()?, size.max(1).checked_next_multiple_of(PAGE_SIZE)?);
+        let (old, new) =
+            (self.huge.bytes(memory).ok()?, to.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
         // Before: behind it the address may be another one's.
         self.note_free(memory);
-        let resized = self.huge.resize(memory, size, align <= PAGE_SIZE);
+        let resized = self.huge.resize(memory, to.size(), to.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
         let (at, bytes) = resized.map_or((memory, old), |resized| (resized, new));
         self.note_large(at, bytes, "huge");
@@ -213,19 +208,13 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Makes memory that is no object's one for `new`, if it is a block that fits_in_place or a piece that the system resizes.
+    /// Makes memory that is no object's one for `to`, if it is a block that fits_in_place or a piece that the system resizes.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
-    pub(crate) fn resize_large(
-        &self,
-        memory: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        gfp: Gfp,
-    ) -> Option<NonNull<u8>> {
-        match (is_huge(old), is_huge(new)) {
-            (true, true) => self.resize_huge(memory, new, gfp),
-            _ => self.size_of(memory).is_ok_and(|usable| fits_in_place(usable, new.size())).then_some(memory),
+    pub(crate) fn resized(&self, at: NonNull<u8>, old: Layout, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        match (is_huge(old), is_huge(to)) {
+            (true, true) => self.resize_huge(at, to, gfp),
+            _ => self.size_of(at).is_ok_and(|usable| fits_in_place(usable, to.size())).then_some(at),
         }
     }
 

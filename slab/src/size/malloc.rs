@@ -341,7 +341,7 @@ impl Malloc {
                 return Ok(zero(memory, layout.size()));
             }
             (None, None) => {
-                if let Some(resized) = self.core.resize_large(memory, layout, new, gfp) {
+                if let Some(resized) = self.core.resized(memory, layout, new, gfp) {
                     return Ok(zero(resized, layout.size()));
                 }
             }
@@ -386,7 +386,7 @@ impl Malloc {
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
         let new = Layout::from_size_align(size, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
-        if let Some(resized) = self.core.resize_large(memory, layout, new, Gfp::KERNEL) {
+        if let Some(resized) = self.core.resized(memory, layout, new, Gfp::KERNEL) {
             return Ok(resized);
         }
         let moved = self.alloc(new, Gfp::KERNEL)?;
