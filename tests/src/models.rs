@@ -34,7 +34,7 @@ pub const MODELLED: [Modelled; 5] = [
 ];
 
 /// Planted bugs of what loom does not compile, or cannot run: schedules must catch them.
-pub const NOT_FOR_LOOM: [&str; 9] = [
+pub const NOT_FOR_LOOM: [&str; 10] = [
     "a pool does not miss what it takes from its reserve",
     "a purge leaves what lies in the depots",
     "a sample is forgotten when its object has been taken back",
@@ -43,6 +43,7 @@ pub const NOT_FOR_LOOM: [&str; 9] = [
     "a tag is looked at and then cleared",
     "shrinkers run under the lock of their list",
     "the reaper falls asleep without another look",
+    "what begins to wait for readers wakes no thread",
     "who waits at a limit wakes no reaper",
 ];
 

@@ -116,6 +116,7 @@ pub struct KmemCacheBuilder {
     zero_on_free: bool,
     harden: Option<Harden>,
     no_access: bool,
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "nothing is sampled there"))]
     unsampled: bool,
 }
 

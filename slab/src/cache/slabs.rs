@@ -15,7 +15,9 @@ use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{assert_unlocked, catch_panic, planted, tell};
+#[cfg(any(not(loom), crossbeam_loom))]
+use uslab_magazine::sync::catch_panic;
+use uslab_magazine::sync::{assert_unlocked, planted, tell};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
