@@ -369,6 +369,15 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             if violated.is_some() {
                 break;
             }
+            if engine.failed() > 0 {
+                let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
+                let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
+                return Err(format!(
+                    "{} of the first {operation} operations find no memory, or no block so large; its machine has {} MiB",
+                    engine.failed(),
+                    bytes >> 20
+                ));
+            }
             let Some(moment) = moment else { continue };
             let counts = |cache| engine.design().counts(cache);
             let counts: Vec<_> = (0..engine.caches() as u32).map(counts).collect();
@@ -382,14 +391,6 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
         }
         let paths = engine.design().paths();
         let before = before.unwrap_or_default();
-        if engine.failed() > 0 && violated.is_none() {
-            let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
-            let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
-            let (failed, mib) = (engine.failed(), bytes >> 20);
-            return Err(format!(
-                "{failed} allocations of the trace find no memory: its machine has {mib} MiB; expected a trace that needs less"
-            ));
-        }
         Ok(DesignRun { design: self.design, violated, paths, moments, before })
     }
 }

@@ -614,7 +614,7 @@ impl KmemCache {
     /// [`destroy`](Self::destroy) of any cache, too. Until it is taken back an object counts as used.
     ///
     /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
-    /// allocator.
+    /// allocator. While somebody waits at a limit: all CPUs' batches, and those who sleep are woken.
     ///
     /// # Safety
     /// As [`free`](Self::free); but whoever was pinned before the object was unpublished may still read it.

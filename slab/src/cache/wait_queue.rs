@@ -68,10 +68,9 @@ impl Queue {
     }
     /// Of the threads that wait with one of `tickets`, and have not been woken, the first one's waker; the others stay in `tickets`.
     pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
-        let waits = |waiter: &&mut Waiter| {
-            waiter.is_thread && waiter.waker.is_some() && tickets.contains(&waiter.ticket)
-        };
-        let next = self.entries.iter_mut().skip(self.given).find(waits)?;
+        let from = self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.given);
+        let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
+        let next = rest.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;
         next.waker.take()
     }

@@ -172,6 +172,8 @@ impl Cache {
             }
         });
         if begins {
+            // From now on they look at the account's other caches.
+            self.wake_own_threads();
             self.core.close_account(&self.operation(What::Reclaim), account);
         }
         begins
@@ -666,6 +668,26 @@ mod tests {
         drop(held.pop());
         assert!(cache.info().in_magazines > 0);
         drop((acquire, held));
+    }
+
+    /// Whatever had come to wait for readers in the account's other caches by then had woken nobody here.
+    #[test]
+    fn threads_that_sleep_look_again_when_the_first_begins_to_wait_for_the_account() {
+        on_cpu(0);
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let account = Account::new_in(&subsystem, usize::MAX);
+        let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
+        let woken = [(); 3].map(|()| Arc::new(Woken(Counter::new(0))));
+        // A future, and two threads behind it.
+        let tickets = [0, 1, 2].map(|i| {
+            let mut place = None;
+            cache.cache().join(&Waker::from(woken[i].clone()), i > 0, &mut place).unwrap();
+            place.unwrap()
+        });
+        assert!(cache.cache().wait_for_account());
+        assert_eq!(woken.map(|woken| woken.0.get()), [0, 1, 1]);
+        tickets.into_iter().for_each(|ticket| cache.cache().leave(ticket, false));
+        assert_eq!(cache.info().waiting, 0);
     }
 
     #[test]

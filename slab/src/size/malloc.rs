@@ -486,8 +486,11 @@ impl Malloc {
             // C++ libraries round the size of an aligned `new` up, and not that of its `delete`. A canary that is gone is for the free to
             // name.
             Some(cache) => {
-                let rounded =
-                    if layout.align() > MAX_ALIGN { size.next_multiple_of(layout.align()) } else { size };
+                let rounded = if layout.align() > MAX_ALIGN {
+                    size.max(1).next_multiple_of(layout.align())
+                } else {
+                    size
+                };
                 [size, size.max(1), rounded].contains(&usable) || cache.is_overrun(memory)
             }
             None => same_class || size == usable || size == 0 || close(),
@@ -523,7 +526,7 @@ mod tests {
         let malloc = Malloc::new(&subsystem).unwrap();
         let of = |size, align| Layout::from_size_align(size, align).unwrap();
         let memory = malloc.alloc(of(64, 64), Gfp::KERNEL).unwrap();
-        assert!(malloc.has_size(memory, of(40, 64)));
+        assert!(malloc.has_size(memory, of(40, 64)) && malloc.has_size(memory, of(0, 64)));
         // SAFETY: allocated above.
         unsafe { malloc.free(memory) };
     }
