@@ -15,7 +15,7 @@
 //! ## Locks
 //!
 //! A layer calls the zone with no lock of its own held: at most one lock is held at a time. Only a charge needs all zones, and a fork
-//! takes all there is: both zones in ascending order, as ARCHITECTURE.md says.
+//! takes all locks there are. Each of the two takes zones in ascending order, as ARCHITECTURE.md says.
 
 use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};

@@ -33,7 +33,8 @@ bitflags::bitflags! {
         const DMA = 1 << 10;
         /// From zone DMA32, or below.
         const DMA32 = 1 << 11;
-        /// No watermark holds for this one: it frees memory by allocating a little.
+        /// No watermark holds for this one: it frees memory by allocating a little. For a block of pages all CPUs' pages are called in.
+        /// Caches and shrinkers are not asked; nor is anybody for memory above 4 MiB.
         const MEMALLOC = 1 << 12;
 
         /// Cannot wait, high priority.

@@ -776,6 +776,23 @@ fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
     assert_eq!(audited(&pages).uncommitted, 6);
 }
 
+/// Nor what had gone elsewhere in the zone.
+#[test]
+fn a_release_of_the_tail_counts_nothing_of_other_blocks() {
+    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    assert_eq!(blocks.len(), 70);
+    let goes_first = |block: &PageBlock<'_>| block.pfn().get() < 5 || (64..68).contains(&block.pfn().get());
+    let (first, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(goes_first);
+    drop(first);
+    assert_eq!(pages.release(), 9 * PAGE_SIZE);
+    let (body, tail): (Vec<_>, Vec<_>) = rest.into_iter().partition(|block| block.pfn().get() < 64);
+    drop(tail);
+    assert_eq!(pages.release(), 2 * PAGE_SIZE);
+    assert_eq!((audited(&pages).uncommitted, pages.info().zones[0].discarded), (6, 5));
+    drop(body);
+}
+
 #[test]
 fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));

@@ -869,8 +869,9 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Holds free pages back, as many as there are above the lowest mark of those that are left when `others`, who hear how many that
-    /// are, have charged theirs. Returns how many are left then; `None`, with nothing charged, if `others` say so.
+    /// Holds free pages back, down to the lowest mark. `others` are the zones behind this one: they hear how many pages this one could
+    /// hold back, charge what they can, and return how many are left for it. It holds back as many of these as it has, and returns the rest.
+    /// `None` of `others` is a refusal, and charges nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         // Nested: the zones before this one are held, ascending.
         let mut inner = self.inner.lock_nested();

@@ -205,6 +205,8 @@ impl Cache {
     pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
         let Some((checked, debugged)) = self.debugged() else { return };
         self.inspect_padding(debugged, slab, order);
+        // Who looks at an object of it has seen enough, or sees that it is no longer the cache's.
+        drop(self.nodes[self.core.memory.pages.node_of(slab) as usize].lists().lock());
         if debugged.has_records() {
             // SAFETY: covered when it was made, and nobody has an object of it.
             unsafe { checked.tags.tracks.uncover(slab) };
@@ -237,25 +239,19 @@ impl Cache {
         let slab = self.core.memory.pages.address(place.slab);
         let address = if padding { slab } else { self.object(place).0 }.addr().get();
         self.counts.corruptions.add(1);
-        self.with_report(place, Some(damage), |report| {
-            self.core.corrupt(&Corruption {
-                kind,
-                address,
-                cache: self.name(),
-                owner: None,
-                index: (!padding).then_some(place.index),
-                report,
-            });
+        let seen = self.look(place, Some(damage));
+        self.core.corrupt(&Corruption {
+            kind,
+            address,
+            cache: self.name(),
+            owner: None,
+            index: (!padding).then_some(place.index),
+            report: seen.as_ref().map(with_bytes).as_ref(),
         });
     }
-    /// What is known of the object at `place`, if more is than its address.
-    pub(super) fn with_report<R>(
-        &self,
-        place: ObjectIndex,
-        damage: Option<Damage>,
-        show: impl FnOnce(Option<&ObjectReport<'_>>) -> R,
-    ) -> R {
-        let Some((checked, debugged)) = self.debugged() else { return show(None) };
+    /// What is known of the object at `place`, if more is than its address: its bytes, and all else. The slab does not end meanwhile.
+    fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
+        let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
         let order = memory.frames().frame(place.slab).state().order();
         let record = self.record(checked, debugged, place);
@@ -267,20 +263,30 @@ impl Cache {
             // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
             false => unsafe { Bytes::of(object, left, size, right) },
         };
-        show(Some(&ObjectReport {
+        let report = ObjectReport {
             damage,
             slab: memory.pages.address(place.slab).addr().get(),
             slab_bytes: order.bytes(),
             objects: self.geometry().objects_at(order),
             object: if padding { 0 } else { object.addr().get() },
             size,
-            left: bytes.left(),
-            bytes: bytes.object(),
-            right: bytes.right(),
+            left: &[],
+            bytes: &[],
+            right: &[],
             allocated: if padding { None } else { track(Deed::Alloc) },
             freed: if padding { None } else { track(Deed::Free) },
-            noticed: CallStack::save(),
-        }))
+            noticed: CallStack::NONE,
+        };
+        Some((bytes, report))
+    }
+    /// What is known of the object that a stranger's `address` lies in.
+    pub(super) fn look_around(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
+        let pages = &self.core.memory.pages;
+        let pfn = pages.pfn_of(address.as_ptr())?;
+        // Whose pages they are is taken off before `uncover_slab` has this lock.
+        let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
+        let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
+        is_ours.then(|| self.place_around(address)).flatten().and_then(|place| self.look(place, None))
     }
 
     /// What `each` slab of all lists has to say, of which there are so `many`. Said under the lock of its node, so that no slab goes meanwhile.
@@ -369,6 +375,12 @@ impl Cache {
     }
 }
 
+/// A report, with the bytes that were seen.
+pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
+    let noticed = CallStack::save();
+    ObjectReport { left: bytes.left(), bytes: bytes.object(), right: bytes.right(), noticed, ..*report }
+}
+
 /// An object in use.
 pub(crate) struct InUse {
     pub(crate) object: NonNull<u8>,
@@ -426,6 +438,8 @@ mod tests {
     use super::*;
     use crate::{Config, Gfp, Subsystem};
     use core::cell::Cell;
+    use core::num::NonZero;
+    use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
     fn what_there_is_no_room_for_is_looked_at_once_more_and_gets_no_memory_under_the_lock() {
@@ -444,5 +458,36 @@ mod tests {
         let found = cache.cache().of_slabs(many, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(ASKED.get(), 2);
+    }
+
+    /// It found no records, or read them while they went.
+    #[test]
+    fn an_object_is_looked_at_while_its_slab_ends() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("ends", 64).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        let (address, inner) = (object.addr(), cache.cache());
+        assert_eq!(inner.look_around(object).unwrap().1.object, address.get());
+        // SAFETY: allocated above.
+        unsafe { cache.free(object) };
+        subsystem.shrink();
+        assert!(inner.look_around(object).is_none());
+        let (at, done) = (AtomicUsize::new(address.get()), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let range = subsystem.core().memory.pages.address(Pfn::new(0));
+                while !done.load(Relaxed) {
+                    _ = inner.look_around(range.with_addr(NonZero::new(at.load(Relaxed)).unwrap()));
+                }
+            });
+            for _ in 0..2_000 {
+                let object = cache.alloc(Gfp::KERNEL).unwrap();
+                at.store(object.addr().get(), Relaxed);
+                // SAFETY: allocated above.
+                unsafe { cache.free(object) };
+                subsystem.shrink();
+            }
+            done.store(true, Relaxed);
+        });
     }
 }

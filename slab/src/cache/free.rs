@@ -4,6 +4,8 @@ use super::alloc::DrainOnly;
 #[cfg(not(loom))]
 use super::checked::Checked;
 use super::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use super::debugged::with_bytes;
 use super::node::ObjectIndex;
 use super::owner::CacheRef;
 use super::{Cache, Object};
@@ -344,7 +346,7 @@ impl Cache {
     }
     /// In which object an address of a slab of the cache lies.
     #[cfg(not(any(loom, shuttle)))]
-    fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
+    pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
         let geometry = self.geometry();
@@ -367,22 +369,19 @@ impl Core {
         owner: Option<&str>,
         index: Option<usize>,
     ) {
-        let corruption = Corruption {
+        #[cfg(not(any(loom, shuttle)))]
+        let seen = self.cache_at(address).and_then(|of| of.look_around(address));
+        #[cfg(not(any(loom, shuttle)))]
+        let report = seen.as_ref().map(with_bytes);
+        self.corrupt(&Corruption {
             kind,
             address: address.addr().get(),
             cache,
             owner,
             index,
             #[cfg(not(any(loom, shuttle)))]
-            report: None,
-        };
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(of) = self.cache_at(address)
-            && let Some(place) = of.place_around(address)
-        {
-            return of.with_report(place, None, |report| self.corrupt(&Corruption { report, ..corruption }));
-        }
-        self.corrupt(&corruption);
+            report: report.as_ref(),
+        });
     }
     /// Takes back an object of whatever cache; `false` if no object begins there.
     ///

@@ -782,6 +782,7 @@ mod tests {
         drop(cache);
         let is_listed = || core.caches.iter().any(|cache| cache.name() == "full");
         assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "objects are in use");
+        assert!(subsystem.info().caches.iter().all(|cache| cache.waiting == 0));
         for object in held {
             // SAFETY: as above.
             assert!(unsafe { core.free_object(object) });

@@ -435,6 +435,14 @@ impl Job {
 mod tests {
     use super::*;
 
+    /// A program that does not say what its tests are was one without tests.
+    #[test]
+    fn a_program_without_a_list_of_tests_is_an_error() {
+        let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
+        let error = program.tests().unwrap_err().to_string();
+        assert_eq!(error, "c: exit status: 1 in place of a list of tests");
+    }
+
     /// What a tool that failed had reached was kept, and the next run passed.
     #[test]
     fn of_a_tool_that_failed_nothing_is_kept() {

@@ -239,6 +239,20 @@ fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     assert_eq!(table.class(8), Some(class));
 }
 
+/// Of a sweep that nobody has collected, too.
+#[test]
+fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..1, Which::All, |_| true);
+    table.retire(class);
+    assert_eq!(table.class(8), Some(class));
+    assert_eq!(table.limits_of(class), (8, 8, 0, false));
+    assert!(table.put(0, class, &rounds(1..4)));
+}
+
 /// What a region notes of one class lies nowhere near what it notes of another one.
 #[test]
 fn what_is_noted_of_a_class_is_noted_of_no_other() {

@@ -60,12 +60,8 @@ pub(crate) fn check(
     let tests = tests(&programs, &mut wrong)?;
     eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
 
-    // Models of some packages say less than those of all.
-    let by = match args.models {
-        true => tree.of.packages.iter().fold("models".to_owned(), |by, of| format!("{by}.{}", of.name)),
-        false => "all".to_owned(),
-    };
-    let kept = Kept::open(sources, &by)?;
+    let packages = tree.of.packages.iter().map(|package| &*package.name);
+    let kept = Kept::open(sources, &judges(args.models.then_some(packages)))?;
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
@@ -220,6 +216,11 @@ pub(crate) struct Kept {
     pub(crate) file: fs::File,
 }
 
+/// Whose verdicts they are: those of the models of some packages say less than those of all.
+fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
+    models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
+}
+
 /// The verdicts of a file that was kept; its last line may have been cut off.
 pub(crate) fn known(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
@@ -250,6 +251,16 @@ impl Kept {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    /// What the models of one package do not notice those of another one may.
+    #[test]
+    fn verdicts_of_some_models_are_not_those_of_others() {
+        let packages: [&[&str]; 3] =
+            [&["uslab-buddy"], &["uslab-magazine"], &["uslab-buddy", "uslab-magazine"]];
+        let mut by = packages.map(|packages| judges(Some(packages.iter().copied()))).to_vec();
+        by.push(judges(None::<std::iter::Empty<&str>>));
+        assert_eq!(by.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{by:?}");
+    }
 
     /// The first time that was too long was the verdict, also where another test would have failed.
     #[test]
