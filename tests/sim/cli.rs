@@ -373,6 +373,32 @@ fn lost_events_are_reported() {
     assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
 }
 
+/// The verb was the name of a file, and another verb ran.
+#[test]
+fn json_takes_no_verb_for_a_file() {
+    let is_a_verb = |arguments: &[&str], verb: &str| {
+        refused(
+            arguments,
+            &[&format!("--json {verb}: expected a file, and {verb} is a verb"), &format!("./{verb}")],
+        );
+    };
+    is_a_verb(&["--json", "geometry"], "geometry");
+    is_a_verb(&["sweep", "--json", "status", "depot.toml"], "status");
+    is_a_verb(&["course", "--json", "answers"], "answers");
+}
+
+#[test]
+fn a_verb_that_is_no_text_is_an_error() {
+    use std::os::unix::ffi::OsStrExt;
+    for arguments in [&[&b"trace-\xe9.txt"[..]][..], &[b"--json", b"\xff.json", b"nosuch"]] {
+        let arguments = arguments.iter().map(|argument| std::ffi::OsStr::from_bytes(argument));
+        let output = Command::new(uslab_tests::uslab()).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{said}");
+        assert!(said.contains("expected one of replay, watch"), "{said}");
+    }
+}
+
 #[test]
 fn what_is_no_trace_is_refused_by_name() {
     let folder = Folder::new();

@@ -2,6 +2,7 @@
 //! any operation shows what a run up to it shows.
 
 use crate::all_traces::traces_in;
+use crate::cli::refused;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use uslab_engine::designs::{NoPolicy, Spec, Visitor, all};
@@ -280,6 +281,12 @@ fn a_converted_trace_has_the_moments_of_its_designs() {
     std::fs::write(&file, stream.write()).unwrap();
     let file = file.to_str().unwrap();
     assert_eq!(json(&[file, "--at", "5000"])["moments"], json(&["--at", "5000"])["moments"]);
+    let page = folder.path().join("page.html");
+    for option in ["--strict", "--all", "--callers", "--snapshot-every=9", "--page-size=4k"] {
+        let arguments = ["replay", file, "--html", page.to_str().unwrap(), option];
+        refused(&arguments, &[option.split('=').next().unwrap(), file, "is a converted trace"]);
+    }
+    assert!(!page.exists());
 }
 
 #[test]

@@ -40,7 +40,8 @@ fn told<C: Parser>(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::InvalidSubcommand {
         let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
         let mut command = &C::command();
-        for argument in std::env::args().skip(1).take_while(|argument| Some(argument) != unknown.as_ref()) {
+        let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+        for argument in arguments.take_while(|argument| Some(argument) != unknown.as_ref()) {
             command = command.find_subcommand(argument).unwrap_or(command);
         }
         let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);

@@ -20,8 +20,9 @@ use crate::sweep::{self, SweepArgs, TuneArgs};
 use crate::top::{self, TopArgs};
 use crate::watch::{self, WatchArgs};
 use crate::{course, pages};
-use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use anyhow::bail;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uslab_engine::Policy;
 use uslab_engine::designs::NoPolicy;
@@ -73,7 +74,18 @@ pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }
 
+/// Whether a verb, or one of a verb, has this name.
+fn is_verb(command: &clap::Command, name: &Path) -> bool {
+    command.get_subcommands().any(|verb| name == Path::new(verb.get_name()) || is_verb(verb, name))
+}
+
 fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
+    if let Some(name) = cli.json.as_deref().filter(|name| is_verb(&Cli::command(), name)) {
+        let name = name.display();
+        bail!(
+            "--json {name}: expected a file, and {name} is a verb: `--json` goes behind it, or ./{name} is the file"
+        );
+    }
     let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();
     match &cli.verb {
         None => replay::run::<P>(&replay::Args::bundled(), json()?),

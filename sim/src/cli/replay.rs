@@ -220,6 +220,19 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     // A converted trace has no events to report on.
     let only_page = |path: &&Path| html.is_some() && json.is_none() && replay::is_converted(path);
     if let Some(path) = args.trace.as_deref().filter(only_page) {
+        let given = [
+            ("--snapshot-every", args.snapshot_every.is_some()),
+            ("--strict", args.strict),
+            ("--callers", args.callers.is_some()),
+            ("--all", args.all),
+            ("--page-size", args.page_size.is_some()),
+        ];
+        if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+            bail!(
+                "{option}: {} is a converted trace, without the events of its kernel: expected the trace itself",
+                path.display()
+            );
+        }
         let stream = replay::page_stream(Some(path), &options, &progress)?;
         let page = replay::page(&stream, &args.command())?;
         drop(progress);

@@ -115,7 +115,7 @@ pub(super) fn program() -> String {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
         return "cargo uslab-sweep".to_owned();
     }
-    std::env::args().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name))
+    std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
 }
 
 /// How often a run says how far it is.

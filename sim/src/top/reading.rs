@@ -3,6 +3,7 @@
 use crate::output::{grouped, size, table, text};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::SystemTime;
 use uslab_buddy::PAGE_SIZE;
@@ -11,6 +12,9 @@ use uslab_buddy::PAGE_SIZE;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
+    /// Of those with this name, in the file's order.
+    #[serde(skip)]
+    nth: usize,
     /// Bytes of an object, as asked for.
     pub(super) object_size: u64,
     /// Bytes from one object to the next.
@@ -208,7 +212,14 @@ impl Reading {
     /// It is another file's, or a zone lacks more pages than it has.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
-        let caches: Vec<_> = caches.into_iter().filter(|cache| cache.slabs_made > 0).collect();
+        let mut caches = caches;
+        let mut seen = BTreeMap::new();
+        for cache in &mut caches {
+            let before = seen.entry(cache.name.clone()).or_default();
+            cache.nth = *before;
+            *before += 1;
+        }
+        caches.retain(|cache| cache.slabs_made > 0);
         let sum_of = |of: fn(&Cache) -> u64| sum(caches.iter().map(of));
         let committed = pages.zones.iter().map(|zone| zone.managed.checked_sub(zone.uncommitted));
         let committed = committed
@@ -233,7 +244,8 @@ impl Reading {
     /// Of a cache, from this reading to how it is at a later moment.
     pub(super) fn rates(&self, later: &Cache, at: SystemTime) -> Rates {
         let none = Cache::default();
-        let before = self.caches.iter().find(|cache| cache.name == later.name).unwrap_or(&none);
+        let is_same = |cache: &&Cache| (&cache.name, cache.nth) == (&later.name, later.nth);
+        let before = self.caches.iter().find(is_same).unwrap_or(&none);
         let seconds = at.duration_since(self.at).unwrap_or_default().as_secs_f64();
         let rate = |of: fn(&Cache) -> u64| {
             if seconds > 0.0 { of(later).saturating_sub(of(before)) as f64 / seconds } else { 0.0 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 /// How often somebody looks for a reading that was asked for.
 const LOOK: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// What is shown.
 #[derive(Debug)]
@@ -138,7 +139,8 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
     loop {
         screen.draw(&|frame| top.draw(frame))?;
         let left = top.every.saturating_sub(asked.elapsed());
-        if let Some(key) = screen.key(Some(if waiting { LOOK } else { left }))?
+        // The age is on the screen.
+        if let Some(key) = screen.key(Some(if waiting { LOOK } else { left.min(SECOND) }))?
             && !top.on(key)
         {
             return Ok(false);

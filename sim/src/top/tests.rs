@@ -57,6 +57,27 @@ fn sums_and_rates_are_those_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
+/// Both were compared with what the larger one had been.
+#[test]
+fn of_two_caches_with_one_name_each_has_its_own_rates() {
+    let reading = |times: [u64; 2], seconds: u64| {
+        let mut dump: serde_json::Value = serde_json::from_str(&dump(1)).unwrap();
+        let of = |n: usize| {
+            let mut cache = dump["caches"][n].clone();
+            (cache["name"], cache["allocs"]) = ("twice".into(), times[n].into());
+            cache
+        };
+        dump["caches"] = serde_json::json!([of(0), of(1)]);
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        Reading::new("a program".to_owned(), None, at, dump.to_string().as_bytes()).unwrap()
+    };
+    let now = reading([1000, 90_000], 10);
+    let rates = |cache| reading([0, 50_000], 0).rates(cache, now.at).allocs;
+    let mut rates: Vec<_> = now.caches.iter().map(rates).collect();
+    rates.sort_by(f64::total_cmp);
+    assert_eq!(rates, [100.0, 4000.0]);
+}
+
 /// Files of earlier versions say nothing of them.
 #[test]
 fn accounts_and_waits_stand_above_the_table() {

@@ -122,6 +122,13 @@ struct Page {
 const NO_BLOCK: u16 = u16::MAX;
 const NO_ORDER: u8 = u8::MAX;
 
+/// A block of pages that is allocated.
+struct Block {
+    order: u8,
+    cpu: u16,
+    usage: PageUse,
+}
+
 impl Default for Page {
     fn default() -> Self {
         Self {
@@ -532,22 +539,27 @@ impl Resolver {
         let usage = PageUse::from_u8(record.usage);
         bump(&mut self.tally.page_allocs, usize::from(order));
         bump(&mut self.tally.by_migratetype, usize::from(record.migratetype));
-        if let Some(page) = self.pages.get(pfn)
-            && page.order != NO_ORDER
-        {
-            let (order, usage, alloc_cpu) = (page.order, page.usage, page.cpu);
+        let over_live = frames(pfn, order)
+            .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
+        self.tally.page_alloc_over_live += u64::from(over_live);
+        // The one before has ended unseen, but for parts of it that are blocks of their own by now.
+        if let Some(Block { order, cpu: alloc_cpu, usage }) = self.block_at(pfn) {
+            for (from_head, frame) in (0..).zip(frames(pfn, order)) {
+                if self.pages.get(frame).is_some_and(|page| page.from_owner == from_head) {
+                    self.forget_page(record, frame);
+                }
+            }
+            // What is out goes by events: `pages_out` stays.
+            self.block_ends(pfn);
             self.push(
                 record,
                 OpKind::PageFree { pfn, order, origin: PageFreeOrigin::Hidden { alloc_cpu }, usage },
             );
         }
-        let mut over_live = false;
         for (from_head, frame) in (0..).zip(frames(pfn, order)) {
             let page = self.pages.entry(frame);
-            over_live |= page.from_owner != NO_BLOCK;
             (page.known, page.from_head, page.from_owner) = (true, from_head, from_head);
         }
-        self.tally.page_alloc_over_live += u64::from(over_live);
         let head = self.pages.entry(pfn);
         (head.slab_of, head.cpu, head.order, head.usage) = (None, record.cpu, order, usage);
         self.pages_out += 1 << order;
@@ -562,28 +574,12 @@ impl Resolver {
         self.tally.pages_net -= 1 << order;
         let mut origin = PageFreeOrigin::Unseen;
         let mut usage = PageUse::Other;
-        if let Some(page) = self.pages.get(pfn)
-            && page.order != NO_ORDER
-        {
-            let (alloc_cpu, allocated, slab_of) = (page.cpu, page.order, page.slab_of.take());
-            usage = page.usage;
-            page.order = NO_ORDER;
-            origin = PageFreeOrigin::Matched { alloc_cpu, order: allocated };
+        if let Some(ended) = self.block_ends(pfn) {
+            usage = ended.usage;
+            origin = PageFreeOrigin::Matched { alloc_cpu: ended.cpu, order: ended.order };
             self.tally.page_free_matched += 1;
-            self.tally.page_free_remote += u64::from(alloc_cpu != record.cpu);
-            self.pages_out = self.pages_out.saturating_sub(1 << allocated);
-            for (from_head, frame) in (0..).zip(frames(pfn, allocated)) {
-                if let Some(page) = self.pages.get(frame)
-                    && page.from_owner == from_head
-                {
-                    page.from_owner = NO_BLOCK;
-                }
-            }
-            if let Some(cache) = slab_of {
-                let tally = self.tally_of(cache);
-                tally.slabs_gone += 1;
-                tally.slabs -= 1;
-            }
+            self.tally.page_free_remote += u64::from(ended.cpu != record.cpu);
+            self.pages_out = self.pages_out.saturating_sub(1 << ended.order);
         } else {
             self.tally.page_free_unseen += 1;
         }
@@ -591,6 +587,32 @@ impl Resolver {
             self.forget_page(record, frame);
         }
         self.push(record, OpKind::PageFree { pfn, order, origin, usage });
+    }
+
+    /// The block that was allocated at `pfn`, if that was seen.
+    fn block_at(&mut self, pfn: Pfn) -> Option<Block> {
+        let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
+        Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
+    }
+    /// It ends.
+    fn block_ends(&mut self, pfn: Pfn) -> Option<Block> {
+        let block = self.block_at(pfn)?;
+        let page = self.pages.entry(pfn);
+        let slab_of = page.slab_of.take();
+        page.order = NO_ORDER;
+        for (from_head, frame) in (0..).zip(frames(pfn, block.order)) {
+            if let Some(page) = self.pages.get(frame)
+                && page.from_owner == from_head
+            {
+                page.from_owner = NO_BLOCK;
+            }
+        }
+        if let Some(cache) = slab_of {
+            let tally = self.tally_of(cache);
+            tally.slabs_gone += 1;
+            tally.slabs -= 1;
+        }
+        Some(block)
     }
 
     /// Frees the live objects of a page that was given back, and forgets all that was known of it.

@@ -456,6 +456,29 @@ fn q11_blocks_freed_in_pieces_and_handed_out_again() {
     }));
 }
 
+/// The old slab stayed one of its cache, and its objects in use.
+#[test]
+fn q11_a_slab_whose_page_is_handed_out_again_has_ended() {
+    let text = trace(&[
+        ("0 1.0", page_alloc(0x10)),
+        ("0 1.1", cache_alloc(on_page(0x10, 0))),
+        ("0 1.2", cache_alloc(on_page(0x10, 1))),
+        ("0 1.3", cache_free(on_page(0x10, 1))),
+        ("1 1.4", page_alloc(0x10)),
+        ("1 1.5", cache_alloc(on_page(0x10, 0))),
+        ("1 1.6", cache_free(on_page(0x10, 0))),
+    ]);
+    let (kinds, resolver) = operations(&text);
+    let gone = kinds.iter().filter(|kind| {
+        matches!(kind, OpKind::HiddenFree { ptr, sign: HiddenFreeSign::PageFreed, .. } if ptr.0 == on_page(0x10, 0))
+    });
+    assert_eq!(gone.count(), 1, "{kinds:?}");
+    let facts = resolver.facts(&Tables::default());
+    assert_eq!(facts.pages.peak, 2, "by events");
+    let tally = &facts.caches.iter().find(|cache| cache.name == "dentry").unwrap().tally;
+    assert_eq!((tally.slabs, tally.slabs_gone, tally.slabs_peak, tally.live), (1, 1, 1, 0));
+}
+
 #[test]
 fn q11_events_that_nothing_replays() {
     let page = |order| format!("page=ffffea000020cac0 pfn=0x832b order={order} migratetype=2");

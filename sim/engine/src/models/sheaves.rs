@@ -15,7 +15,7 @@
 //!   spare sheaf is emptied to the slabs instead.
 //! - **Shrink**: all sheaves are emptied to the slabs, and slabs go as SLUB's do.
 //!
-//! Objects in sheaves count as active. In 6.18 two caches have sheaves, `maple_node` of 32 and `vm_area_struct` of 60 objects;
+//! Objects in sheaves count as active. In 6.18 two caches have sheaves, `maple_node` and `vm_area_struct`, of 32 objects each;
 //! all others are plain SLUB. With `sheaf_capacity=N` all have them, of at least so many objects.
 //!
 //! Source: `Documentation/ABI` and the patch series "SLUB percpu sheaves", in our own words. A stream does not tell
@@ -79,7 +79,7 @@ impl Policy for Sheaves {
     const KNOBS: &'static [Knob] = &[
         Knob {
             name: "sheaf_capacity",
-            means: "objects of a sheaf; not set, only maple_node (32) and vm_area_struct (60) have sheaves",
+            means: "objects of a sheaf; not set, only maple_node and vm_area_struct have sheaves, of 32",
             range: 1..=u32::MAX as u64,
             default: |_, _| 0,
         },
@@ -94,8 +94,7 @@ impl Policy for Sheaves {
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         let capacity = match (&*info.name, knobs.sheaf_capacity) {
             (_, Some(capacity)) => capacity,
-            ("maple_node", None) => 32,
-            ("vm_area_struct", None) => 60,
+            ("maple_node" | "vm_area_struct", None) => 32,
             _ => 0,
         };
         Self {

@@ -208,13 +208,16 @@ impl Policy for Slub {
             self.leave_all(op, partial);
         }
         let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
-        let (empty, mut rest): (Vec<_>, Vec<_>) =
-            slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
+        let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
         empty.into_iter().for_each(|slab| op.release(slab));
         // Up to so many free objects: beyond it is not worth the sorting.
         const SORTED: u16 = 32;
-        rest.sort_by_key(|slab| op.slabs.free(*slab).min(SORTED + 1));
-        rest.into_iter().for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
+        let (mut sorted, rest): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
+        // Each goes to the front of those that are as full.
+        sorted.reverse();
+        sorted.sort_by_key(|slab| op.slabs.free(*slab));
+        sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
         0
     }
 

@@ -64,6 +64,9 @@ pub(super) struct Stock<T> {
     pub(super) contended_before: u64,
 }
 
+/// What magazines grow to, as in illumos. With the link that each has there, up to 31 they fill a power of two of words.
+const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];
+
 impl<T> Stock<T> {
     pub(super) fn put(&mut self, magazine: Magazine<T>) {
         debug_assert!(
@@ -88,8 +91,8 @@ impl<T> Stock<T> {
         if contended <= sizes.contention || self.size >= sizes.largest {
             return Vec::new();
         }
-        // 1, 3, 7, 15 ...: with the link that a kernel's magazine has, it fills a power of two of words.
-        self.size = (2 * self.size + 1).min(sizes.largest);
+        let next = STEPS.into_iter().find(|step| *step > self.size);
+        self.size = next.unwrap_or(2 * self.size + 1).min(sizes.largest);
         core::mem::take(&mut self.empty).magazines
     }
 }

@@ -85,7 +85,7 @@ fn most_caches_have_no_sheaves() {
         let geometry = Sheaves::geometry(256, CPUS, &Knobs::default()).unwrap();
         Sheaves::new(&info, Cpus::simulated(CPUS, 1).unwrap(), &geometry, &Knobs::default()).capacity
     };
-    assert_eq!(["maple_node", "vm_area_struct", "dentry"].map(capacity), [32, 60, 0]);
+    assert_eq!(["maple_node", "vm_area_struct", "dentry"].map(capacity), [32, 32, 0]);
 }
 
 #[test]

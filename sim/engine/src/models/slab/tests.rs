@@ -90,6 +90,17 @@ fn free_slabs_that_nobody_needed_for_four_seconds_go() {
     });
 }
 
+/// One damaged time kept it busy for hours.
+#[test]
+fn of_a_clock_that_jumps_the_last_intervals_are_played() {
+    play(|script| {
+        script.alloc(0, 12);
+        script.free(0, 0..12);
+        script.wait(18_000_000_000);
+        assert_eq!(script.counts(), (0, 0));
+    });
+}
+
 #[test]
 fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
     play(|script| {

@@ -228,6 +228,7 @@ impl Shadow for Rules {
         let (gone, mut rest): (Vec<_>, Vec<_>) =
             self.node.drain(..).partition(|slab| self.free.is_empty(*slab));
         gone.iter().for_each(|slab| _ = self.free.slabs.remove(slab));
+        rest.reverse();
         rest.sort_by_key(|slab| self.free.of(*slab));
         self.node = rest;
     }

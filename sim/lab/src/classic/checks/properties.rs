@@ -166,7 +166,8 @@ impl Shadow {
         self.before = self.least;
         self.least = [self.full.len(), self.empty.len()];
         if std::mem::take(&mut self.contended) > self.sizes.contention && self.size < self.sizes.largest {
-            self.size = (2 * self.size + 1).min(self.sizes.largest);
+            let larger = [1, 3, 7, 15, 31, 47, 63, 95, 143].into_iter().find(|size| *size > self.size);
+            self.size = larger.unwrap_or(2 * self.size + 1).min(self.sizes.largest);
             self.empty.clear();
             (self.least[1], self.before[1]) = (0, 0);
         }
@@ -508,4 +509,19 @@ fn the_layer_is_at_most_400_lines() {
     let code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
     let lines: usize = files.iter().map(|file| file.lines().filter(code).count()).sum();
     assert!((200..=400).contains(&lines), "{lines}");
+}
+
+/// From 31 on there were sizes between that illumos does not have.
+#[test]
+fn magazines_grow_to_the_sizes_of_illumos() {
+    let depot = super::super::depot::Depot::<usize>::new(15);
+    let mut stock = depot.lock();
+    let sizes: Vec<_> = (0..6)
+        .map(|_| {
+            stock.contended += 4;
+            stock.resize(&Sizes::default());
+            stock.size
+        })
+        .collect();
+    assert_eq!(sizes, [31, 47, 63, 95, 143, 143]);
 }
