@@ -76,6 +76,15 @@ await drive('front', async (openFile) => {
   await page.fill('textarea', 'cpus 2\ncache leaf 64\n1 alloc 3\n0 free 4');
   await page.click('text=run the script');
   await page.waitForFunction(() => document.querySelector('.problem').textContent.includes('only 3 objects of leaf are in use'));
+  // Each moment is kept: a script that would be too many is refused, in a link, too.
+  const long = ['cpus 1', 'cache leaf 64', '0 alloc 5001'];
+  await page.fill('textarea', long.join('\n'));
+  await page.click('text=run the script');
+  await page.waitForFunction(() => document.querySelector('.problem').textContent.includes('5,001 operations'));
+  const refused = await open(`#machine&${new URLSearchParams({ name: 'slab', do: long.join(';') })}`);
+  await refused.waitForFunction(() => window.uslab.view()?.view);
+  assert.match(await refused.textContent('.problem'), /5,001 operations: expected at most 5,000/);
+  await refused.context().close();
   await page.fill('textarea', 'cpus 2\ncache leaf 64\n1 alloc 3');
   await page.click('text=run the script');
   await page.keyboard.press('Escape');
@@ -175,6 +184,15 @@ await drive('front', async (openFile) => {
   await page.keyboard.press('Enter');
   assert.equal((await view(page)).at, 0);
   assert.notDeepEqual((await view(page)).race.commands, race.commands);
+  assert.match(await page.textContent('.copy code'), /--seed 10$/);
+  const ten = await view(page);
+  for (const seed of ['abc', '-1', '7.9', '4294967303']) {
+    await page.fill('input[aria-label="Seed"]', seed);
+    await page.keyboard.press('Enter');
+    assert.match(await page.textContent('.problem'), new RegExp(`The seed ${seed}: expected`));
+    assert.equal(await page.inputValue('input[aria-label="Seed"]'), '10');
+    assert.deepEqual(await view(page), ten);
+  }
 
   // --- the course, and the pages beside it ---
   const taken = await course(open, file, folder);

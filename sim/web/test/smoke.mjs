@@ -31,6 +31,11 @@ assert(bytes <= 1_500_000, `${bytes} bytes`);
 
 const at = (page) => page.evaluate(async () => (await window.uslab.view()).operation);
 const seek = (page, n) => page.evaluate((n) => window.uslab.seek(n), n);
+/** Until it shows one of these operations. A promise that `waitForFunction` is given counts as a yes: this is none. */
+const shows = (page, from, to = Infinity) => page.waitForFunction(([from, to]) => {
+  const n = Number(document.getElementById('operation').value.replace(/\D/g, ''));
+  return n >= from && n <= to;
+}, [from, to]);
 const text = (page, id) => page.textContent(`#${id}`);
 
 await drive('replay', async (openFile) => {
@@ -103,9 +108,12 @@ await drive('replay', async (openFile) => {
     await page.selectOption('#speed', '100000');
     await page.locator('h1').click();
     await toggle();
-    await page.waitForFunction(async () => (await window.uslab.view()).operation > 15000);
+    await shows(page, 15001);
     assert.equal(await page.getAttribute('#play', 'aria-label'), 'Pause');
+    await page.keyboard.press('l');
     await toggle();
+    const copied = new URL(await page.evaluate(() => window.copied.pop())).hash;
+    assert(Number(new URLSearchParams(copied.slice(1)).get('at')) > 15000, `while it plays the link is ${copied}`);
     assert.equal(await page.getAttribute('#play', 'aria-label'), 'Play');
     const stopped = await at(page);
     await page.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));
@@ -117,7 +125,7 @@ await drive('replay', async (openFile) => {
     await seek(page, 300000);
     await page.locator('h1').click();
     await go();
-    await page.waitForFunction(async () => (await window.uslab.view()).operation > 300000);
+    await shows(page, 300001);
     const to = await at(page);
     assert(!found || to === found);
     found = to;
@@ -165,6 +173,9 @@ await drive('replay', async (openFile) => {
   await page.keyboard.press('u');
   await settled();
   assert.match(await text(page, 'problem'), /does not happen again/);
+  await page.keyboard.press('n');
+  await settled();
+  assert.match(await text(page, 'problem'), /No slow path is left/);
   await seek(page, 0);
   await page.selectOption('#condition', 'object');
   await page.locator('h1').click();
@@ -234,6 +245,10 @@ await drive('replay', async (openFile) => {
   // --- what if ---
   const high = () => page.locator('#line canvas').evaluate((canvas) => canvas.clientHeight);
   const alone = await high();
+  // What is asked for last is shown, whatever is indexed meanwhile.
+  await page.evaluate(() => Promise.all([window.uslab.run('slub'), window.uslab.run('slob'), window.uslab.run('')]));
+  assert.equal(await page.locator('.side').count(), 1);
+  assert.equal(await text(page, 'problem'), '');
   await page.fill('#beside', 'slub:cpu_partial=0');
   await page.keyboard.press('Enter');
   await page.locator('.side').nth(1).waitFor();
@@ -303,11 +318,25 @@ await drive('replay', async (openFile) => {
   assert.deepEqual(command.split('\n'), ['uslab replay --at 423456 --json', 'uslab replay --at 423456 --design slub:cpu_partial=0 --json']);
   assert.equal(moments([423456])[0].operation, 423456);
   await restored.evaluate(() => { location.hash = '#at=77'; });
-  await restored.waitForFunction(async () => (await window.uslab.view()).operation === 77 && !(await window.uslab.view(1)));
+  await shows(restored, 77, 77);
+  assert.equal(await restored.locator('.side').count(), 1);
+  // What is wrong with a link stays said.
+  await restored.evaluate(() => { location.hash = '#at=78&beside=slob'; });
+  await shows(restored, 78, 78);
+  assert.match(await text(restored, 'problem'), /no design `slob`/);
   await restored.context().close();
   const odd = await open('#at=99999999&design=slob&range=9-3&object=x');
   assert.equal(await at(odd), operations);
   assert.match(await text(odd, 'problem'), /no design `slob`/);
+  // The cache of an object that is followed stays chosen.
+  await seek(odd, stops.miss);
+  await odd.locator('h1').click();
+  for (const key of ['f', 'Escape', 'n', 'n', 'n']) {
+    await odd.keyboard.press(key);
+    await odd.locator('#stop').waitFor({ state: 'hidden' });
+    assert.equal(await odd.locator('.lane[aria-pressed=true]').getAttribute('data-cache'), String(cache));
+  }
+  assert(await at(odd) > stops.miss);
   await odd.context().close();
 
   // --- for everybody ---
@@ -348,6 +377,7 @@ await drive('replay', async (openFile) => {
     await seek(long, 7);
     assert.equal(await at(long), 7);
     await seek(long, all - 1);
+    await long.locator('.lane[aria-pressed=true]').click();
     await long.evaluate(() => window.uslab.ready);
     const indexed = await long.evaluate(() => performance.now());
     assert.equal(await at(long), all - 1);

@@ -14,6 +14,12 @@ export function whole(text: string): number | null {
   return Number.isSafeInteger(n) ? n : null;
 }
 
+/** A seed, or what is wrong with it. */
+export function seedOf(text: string): number | string {
+  const seed = whole(text);
+  return seed !== null && seed <= LAST_SEED ? seed : `The seed ${text}: expected a whole number from 0 to ${LAST_SEED}.`;
+}
+
 export class Kept {
   name = '';
   seed = 1;
@@ -53,8 +59,8 @@ export class Kept {
   }
   /** What is wrong with that seed; empty, and it is taken, if nothing is. */
   take(text: string): string {
-    const seed = whole(text);
-    if (seed === null || seed > LAST_SEED) return `The seed ${text}: expected a whole number from 0 to ${LAST_SEED}.`;
+    const seed = seedOf(text);
+    if (typeof seed === 'string') return seed;
     this.keep(() => (this.seed = seed));
     return '';
   }

@@ -145,7 +145,12 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
   made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
     made('details', {}, made('summary', {}, 'The script'), text, rerun)));
   await attempt(() => run(script, design));
-  if (!views.length) await run(script = [...own.script], design = own.design);
+  if (!views.length) {
+    // What is wrong with the link stays said.
+    const wrong = problem.textContent;
+    await run(own.script, own.design);
+    problem.textContent = wrong;
+  }
   drawControls();
   requestAnimationFrame(() => stepper.set(views.length - 1, Number(values.get('at') ?? begin()) || 0));
   const resized = () => draw();

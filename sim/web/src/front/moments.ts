@@ -1,6 +1,6 @@
 // A script's run: its moments, told and drawn.
 
-import { made } from '../draw.ts';
+import { grouped, made } from '../draw.ts';
 import { Engine, type Wasm } from '../engine.ts';
 import { Machine, type Place } from '../machine.ts';
 import { ordersTable, pagesTable } from '../twin.ts';
@@ -12,10 +12,14 @@ export interface Moments {
   views: View[];
 }
 
-/** Runs it once. Throws if it cannot run. */
+/** Operations of a script: each moment is kept. */
+const MOST = 5000;
+
+/** Runs it once. Throws if it cannot run, or is too long. */
 export async function moments(wasm: Wasm, script: string, design: string): Promise<Moments> {
   const engine = await Engine.open(wasm, script, 0, design);
   const { about } = engine;
+  if (about.operations > MOST) throw new Error(`The script has ${grouped(about.operations)} operations: expected at most ${grouped(MOST)}.`);
   const caches = about.caches.map((_, cache) => cache);
   const views = Array.from({ length: about.operations + 1 }, (_, n) => JSON.parse(engine.view(n, caches)) as View);
   engine.check();

@@ -4,6 +4,7 @@ import { colours, grouped, made, sheet } from '../draw.ts';
 import type { Lab } from '../engine.ts';
 import type { Scene } from '../scenes.ts';
 import type { Shown } from './demo.ts';
+import { seedOf } from './kept.ts';
 import { legend, memory } from './memory.ts';
 import { link, type Route } from './route.ts';
 import { Stepper } from './stepper.ts';
@@ -15,12 +16,22 @@ const CURVES = ['curve-1', 'curve-2', 'curve-3', 'curve-4'] as const;
 const scattered = ({ holes: { total, largest } }: Scene): number => (total ? 100 * (1 - largest / total) : 0);
 
 export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown {
-  const seed = made('input', { inputMode: 'numeric', size: 6, value: values.get('seed') ?? '7', ariaLabel: 'Seed' });
-  let race = lab.race(Number(seed.value) || 0, REQUESTS);
+  let seed = 7, race = lab.race(seed, REQUESTS);
+  const field = made('input', { inputMode: 'numeric', size: 11, value: String(seed), ariaLabel: 'Seed' });
+  const problem = made('p', { className: 'problem', role: 'alert' }), line = made('code');
   const said = made('p', { className: 'said' });
   const lanes = made('div'), chart = made('canvas', { role: 'img' });
   const table = made('table');
   const stepper = new Stepper('Requests', REQUESTS, () => draw(), 120);
+
+  /** Whether it is a seed; if not, it says so, and nothing changes. */
+  function take(text: string): boolean {
+    const wanted = seedOf(text), fine = typeof wanted === 'number';
+    problem.textContent = fine ? '' : wanted;
+    if (fine) [seed, race] = [wanted, lab.race(wanted, REQUESTS)];
+    field.value = String(seed);
+    return fine;
+  }
 
   function draw(): void {
     const { at } = stepper;
@@ -41,7 +52,8 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
         made('td', {}, share === least ? made('b', {}, `${share} %`) : `${share} %`));
     }));
     drawChart();
-    history.replaceState(null, '', link('race', { seed: seed.value, at: String(at) }));
+    line.textContent = `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed}`;
+    history.replaceState(null, '', link('race', { seed: String(seed), at: String(at) }));
   }
 
   function drawChart(): void {
@@ -74,14 +86,15 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
     chart.setAttribute('aria-label', `Scattered free memory after ${stepper.at} requests: ${race.scenes.map(([name, scenes]) => `${name} ${Math.round(scattered(scenes[stepper.at]!))} %`).join(', ')}`);
   }
   chart.onclick = ({ offsetX }) => stepper.go(Math.round((offsetX - 40) / (chart.clientWidth - (chart.clientWidth < 500 ? 40 : 130)) * REQUESTS));
-  seed.onchange = () => {
-    race = lab.race(Number(seed.value) || 0, REQUESTS);
-    stepper.go(0);
+  field.onchange = () => {
+    if (take(field.value)) stepper.go(0);
   };
+  const given = values.get('seed');
+  if (given !== null) take(given);
   root.replaceChildren(made('section', {}, made('h2', {}, 'Fragmentation race'),
     made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Who keeps the free memory in few pieces, and who has to refuse a block? A refused block is not freed later either, so the loads differ.'),
-    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', seed), made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'one of them in a terminal: '), made('code', {}, `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed.value}`))),
-    said, lanes, made('h3', {}, 'Scattered: free memory outside the largest free piece'), chart, made('div', { className: 'scroll' }, table)));
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', field), made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'one of them in a terminal: '), line)),
+    problem, said, lanes, made('h3', {}, 'Scattered: free memory outside the largest free piece'), chart, made('div', { className: 'scroll' }, table)));
   requestAnimationFrame(() => stepper.go(Number(values.get('at') ?? 0) || 0));
   return { view: () => ({ at: stepper.at, race }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
 }

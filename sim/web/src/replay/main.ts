@@ -39,6 +39,8 @@ class Page {
   private wish: number | null = null;
   private life: Life | null = null;
   private playing = false;
+  /** Counts what was asked to run: only the last is shown. */
+  private turn = 0;
   private search = new AbortController();
   private readonly line: TimeLine;
   private readonly controls: Controls;
@@ -63,9 +65,12 @@ class Page {
       zoom: (factor) => (factor ? this.line.zoom(factor, this.at) : this.line.zoomTo([0, about.operations])),
       follow: () => this.followTouched(),
       designs: (design, beside, cpus) => void this.compare(design, beside, cpus).catch(problem),
-      copy: (what) => void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).then(
-        () => this.copied(`the ${what} is copied`), () => this.copied('the browser does not let this page copy'),
-      ),
+      copy: (what) => {
+        if (what === 'link') this.linkNow();
+        void navigator.clipboard.writeText(what === 'link' ? location.href : this.commands.join('\n')).then(
+          () => this.copied(`the ${what} is copied`), () => this.copied('the browser does not let this page copy'),
+        );
+      },
     });
     this.virtual = new Virtual(engine.profiles());
     new ResizeObserver(() => this.draw()).observe($('main'));
@@ -73,7 +78,7 @@ class Page {
       readColours();
       this.draw();
     });
-    addEventListener('hashchange', () => void this.open(read(location.hash)).catch(problem));
+    addEventListener('hashchange', ({ newURL }) => void this.open(read(new URL(newURL).hash)).catch(problem));
     $('twin').addEventListener('toggle', () => this.draw());
     // In a narrow window the picture comes first.
     const narrow = matchMedia('(max-width: 700px)'), tools = $<HTMLDetailsElement>('tools');
@@ -172,39 +177,58 @@ class Page {
 
   /** What a link asks for. */
   private async open({ at, cache, design, beside, cpus, range, object }: Partial<Look>): Promise<void> {
-    await this.compare(design ?? 'uslab', beside ?? '', cpus ?? 0).catch(problem);
+    let wrong: unknown;
+    const last = await this.compare(design ?? 'uslab', beside ?? '', cpus ?? 0).catch((error: unknown) => {
+      wrong = error;
+      return true;
+    });
+    if (!last) return;
     const chosen = this.first.run.about.caches.indexOf(cache ?? '');
     if (chosen >= 0) [this.chosen, this.wanted] = [chosen, true];
     this.controls.choose(this.first.run.about.caches[this.chosen]!);
     this.go(at ?? this.at);
     this.line.zoomTo(range ?? [0, this.first.run.about.operations]);
     this.follow(object ? { cache: this.chosen, ...object } : null);
+    if (wrong) problem(wrong);
   }
 
   // --- designs ---
 
-  /** Runs the stream on a design; and beside it on another one, or on another number of CPUs, unless that is '' and 0. What runs already is kept. */
-  async compare(design: string, beside: string, cpus: number): Promise<void> {
+  /**
+   * Runs the stream on a design; and beside it on another one, or on another number of CPUs, unless that is '' and 0. What runs already is kept.
+   * False, and nothing is changed, if something else was asked for meanwhile.
+   */
+  async compare(design: string, beside: string, cpus: number): Promise<boolean> {
+    const turn = ++this.turn;
     const own = cpus === this.first.run.about.cpus ? 0 : cpus;
     const wanted: Choice[] = [{ design, cpus: 0 }, ...(beside || own ? [{ design: beside || design, cpus: own }] : [])];
-    if (wanted.length === this.sides.length && wanted.every((choice, i) => same(choice, this.sides[i]!.run.choice))) return;
-    this.pause();
     problem('');
+    if (wanted.length === this.sides.length && wanted.every((choice, i) => same(choice, this.sides[i]!.run.choice))) {
+      this.draw();
+      return true;
+    }
+    this.pause();
+    const told = (run: Run) => {
+      if (turn === this.turn) progress(run);
+    };
     const runs: Run[] = [];
     try {
       for (const own of wanted) {
-        const run = this.sides.find(({ run }) => same(run.choice, own) && !runs.includes(run))?.run ?? await Run.open(this.wasm, this.stream, own, progress);
+        const run = this.sides.find(({ run }) => same(run.choice, own) && !runs.includes(run))?.run ?? await Run.open(this.wasm, this.stream, own, told);
         await run.indexed;
+        if (turn !== this.turn) return false;
         runs.push(run);
       }
-    } finally {
-      if (runs.length === wanted.length) {
-        const { at } = this;
-        this.follow(null);
-        this.take(runs);
-        this.go(at);
-      } else this.draw();
+    } catch (error) {
+      if (turn !== this.turn) return false;
+      this.draw();
+      throw error;
     }
+    const { at } = this;
+    this.follow(null);
+    this.take(runs);
+    this.go(at);
+    return true;
   }
 
   private take(runs: readonly Run[]): void {
@@ -281,15 +305,21 @@ class Page {
   private linking = 0;
   /** The address follows, but not each picture: browsers allow a few changes a second. */
   private link(): void {
+    if (this.playing && this.linking) return;
     clearTimeout(this.linking);
-    this.linking = setTimeout(() => history.replaceState(null, '', written(this.look)), this.playing ? 1000 : 100);
+    this.linking = setTimeout(() => this.linkNow(), this.playing ? 1000 : 100);
+  }
+  private linkNow(): void {
+    clearTimeout(this.linking);
+    this.linking = 0;
+    history.replaceState(null, '', written(this.look));
   }
 
   private choose(cache: number): void {
     [this.chosen, this.wanted] = [cache, true];
     this.controls.choose(this.first.run.about.caches[cache]!);
     if (this.life && this.life.place.cache !== cache) this.follow(null);
-    this.show(this.at);
+    this.show(this.wish ?? this.at);
   }
 
   // --- moving ---
@@ -347,6 +377,7 @@ class Page {
 
   /** To the next operation that leaves what its CPU holds, of any cache or of pages. */
   private async nextSlow(): Promise<void> {
+    problem('');
     const signal = this.begin();
     const { run } = this.first;
     const breathe = breather();
@@ -354,15 +385,18 @@ class Page {
       if (n > run.reach) await run.indexed;
       const { steps, caches } = run.view(n, []);
       const slow = steps.find(({ path }) => path && path !== 'cpu');
-      if (slow || n === run.about.operations) {
+      if (slow) {
         // What somebody chose stays chosen.
-        if (!this.wanted && slow?.cache != null && caches[slow.cache]?.size) this.chosen = slow.cache;
+        if (!this.wanted && slow.cache != null && caches[slow.cache]?.size) this.chosen = slow.cache;
         this.controls.choose(run.about.caches[this.chosen]!);
         this.go(n);
         return;
       }
       await breathe();
     }
+    if (signal.aborted) return;
+    this.go(run.about.operations);
+    problem('No slow path is left before the end.');
   }
 
   private async runUntil(condition: Condition): Promise<void> {
@@ -395,13 +429,15 @@ class Page {
     }
     this.chosen = step.cache;
     this.controls.choose(this.first.run.about.caches[this.chosen]!);
-    this.show(this.at);
+    this.show(this.wish ?? this.at);
     this.follow({ cache: step.cache, page: step.object[0], index: step.object[1] });
   }
 
   private follow(place: Place | null, run = this.first.run): void {
     this.life?.stop();
     this.life = place && new Life(run, place);
+    // Its cache stays chosen.
+    if (place) this.wanted = true;
     $('life').hidden = !place;
     const { life } = this;
     void life?.search(() => {
