@@ -73,6 +73,14 @@ export async function drive(name, test) {
 
 export const view = (page) => page.evaluate(() => window.uslab.view());
 
+/** Until the view is so. A promise that `waitForFunction` is given counts as a yes: it cannot ask for one. */
+export async function until(page, holds) {
+  for (const end = Date.now() + 30_000; !holds(await view(page));) {
+    assert.ok(Date.now() < end, `until ${holds}: ${JSON.stringify(await view(page))}`);
+    await page.waitForTimeout(20);
+  }
+}
+
 /** Pictures at three widths, light and dark; nothing scrolls sideways, and everything that can be pressed has a name. */
 export async function look(page, folder, name) {
   const unnamed = await page.$$eval('button, input, select, [role=slider]', (all) => all.filter((element) => {

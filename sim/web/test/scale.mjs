@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { drive, look, view } from './browser.mjs';
+import { drive, look, until, view } from './browser.mjs';
 
 const [uslab, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
@@ -128,7 +128,7 @@ await drive('scale', async (open) => {
   const restored = await open(plain, new URL(link).hash);
   assert.deepEqual(await view(restored), await view(page));
   await restored.evaluate(() => { location.hash = '#measure=slabs&cpus=3'; });
-  await restored.waitForFunction(async () => (await window.uslab.view()).measure === 'slabs');
+  await until(restored, (view) => view.measure === 'slabs');
   const odd = await open(plain, '#measure=x&workload=y&cpus=z&off=nobody');
   assert.deepEqual(await view(odd), first);
   await odd.context().close();
@@ -145,6 +145,6 @@ await drive('scale', async (open) => {
   assert.match(await held.textContent('#values'), /1 CPU held against measurements/);
   await look(held, folder, 'scale-validated');
   await page.evaluate(() => { location.hash = '#measure=speed&workload=pairs&cpus=32'; });
-  await page.waitForFunction(async () => (await window.uslab.view()).cpus === 32);
+  await until(page, (view) => view.cpus === 32);
   await look(page, folder, 'scale');
 });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { drive, look, view } from './browser.mjs';
+import { drive, look, until, view } from './browser.mjs';
 
 const [uslab, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
@@ -75,7 +75,7 @@ await drive('story', async (open) => {
   await page.selectOption('#speed', '2');
   await page.locator('h1').click();
   await page.keyboard.press(' ');
-  await page.waitForFunction(async (n) => (await window.uslab.view()).step === n && !(await window.uslab.view()).playing, fails);
+  await until(page, (view) => view.step === fails && !view.playing);
 
   // --- steps that are left out are passed over ---
   const numbers = (which) => [...story.steps.flatMap((step, i) => (which(step) ? [i + 1] : [])), fails];
@@ -104,7 +104,7 @@ await drive('story', async (open) => {
   const restored = await open(example, new URL(link).hash);
   assert.deepEqual(await view(restored), await view(page));
   await restored.evaluate(() => { location.hash = '#step=2'; });
-  await restored.waitForFunction(async () => (await window.uslab.view()).step === 2 && (await window.uslab.view()).filter === 'all');
+  await until(restored, (view) => view.step === 2 && view.filter === 'all');
   for (const [hash, to] of [['#step=99', fails], ['#step=x&show=actor:9', 1], ['#step=-3', 1]]) {
     const odd = await open(example, hash);
     assert.deepEqual([(await view(odd)).step, (await view(odd)).filter], [to, 'all'], hash);
@@ -169,7 +169,7 @@ await drive('story', async (open) => {
     await odd.locator('h1').click();
     await toggle();
     assert.equal(await odd.getAttribute('#play', 'aria-label'), 'Pause');
-    await odd.waitForFunction(async () => (await window.uslab.view()).step > 4);
+    await until(odd, (view) => view.step > 4);
     await toggle();
     const { step, playing } = await view(odd);
     assert.deepEqual([playing, await odd.getAttribute('#play', 'aria-label')], [false, 'Play']);

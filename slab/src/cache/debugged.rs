@@ -240,24 +240,18 @@ impl Cache {
         let address = if padding { slab } else { self.object(place).0 }.addr().get();
         self.counts.corruptions.add(1);
         let seen = self.look(place, Some(damage));
-        self.core.corrupt(&Corruption {
-            kind,
-            address,
-            cache: self.name(),
-            owner: None,
-            index: (!padding).then_some(place.index),
-            report: seen.as_ref().map(with_bytes).as_ref(),
-        });
+        let report = &seen.as_ref().map(with_bytes);
+        let (index, report) = ((!padding).then_some(place.index), report.as_ref());
+        self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
     /// What is known of the object at `place`, if more is than its address: its bytes, and all else. The slab does not end meanwhile.
     fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
         let order = memory.frames().frame(place.slab).state().order();
-        let record = self.record(checked, debugged, place);
-        let track = |deed| record.and_then(|record| record.track(deed));
         let Watch { size, left, right, .. } = debugged.watch;
         let padding = damage.is_some_and(|damage| damage.part == Part::Padding);
+        let record = self.record(checked, debugged, place).filter(|_| !padding);
         let bytes = match self.config.no_access {
             true => Bytes::NONE,
             // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
@@ -273,8 +267,8 @@ impl Cache {
             left: &[],
             bytes: &[],
             right: &[],
-            allocated: if padding { None } else { track(Deed::Alloc) },
-            freed: if padding { None } else { track(Deed::Free) },
+            allocated: record.and_then(|record| record.track(Deed::Alloc)),
+            freed: record.and_then(|record| record.track(Deed::Free)),
             noticed: CallStack::NONE,
         };
         Some((bytes, report))
@@ -286,7 +280,7 @@ impl Cache {
         // Whose pages they are is taken off before `uncover_slab` has this lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
-        is_ours.then(|| self.place_around(address)).flatten().and_then(|place| self.look(place, None))
+        self.look(is_ours.then(|| self.place_around(address))??, None)
     }
 
     /// What `each` slab of all lists has to say, of which there are so `many`. Said under the lock of its node, so that no slab goes meanwhile.
@@ -377,8 +371,8 @@ impl Cache {
 
 /// A report, with the bytes that were seen.
 pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
-    let noticed = CallStack::save();
-    ObjectReport { left: bytes.left(), bytes: bytes.object(), right: bytes.right(), noticed, ..*report }
+    let (left, right, noticed) = (bytes.left(), bytes.right(), CallStack::save());
+    ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }
 }
 
 /// An object in use.
