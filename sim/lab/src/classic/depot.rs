@@ -64,9 +64,6 @@ pub(super) struct Stock<T> {
     pub(super) contended_before: u64,
 }
 
-/// What magazines grow to, as in illumos. With the link that each has there, up to 31 they fill a power of two of words.
-const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];
-
 impl<T> Stock<T> {
     pub(super) fn put(&mut self, magazine: Magazine<T>) {
         debug_assert!(
@@ -133,3 +130,6 @@ impl<T: Round> Depot<T> {
         Ok(())
     }
 }
+
+/// What magazines grow to, as in illumos. With the link that each has there, up to 31 they fill a power of two of words.
+const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];
