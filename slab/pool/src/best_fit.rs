@@ -256,6 +256,9 @@ impl<M: Words> Blocks<M> {
             self.set_tags(at, gap, false);
             self.memory.tell(Event::Split);
         }
+        // Behind an exact fit the next search begins at what follows in the list.
+        let is_exact = self.fit == Fit::Next && size == need;
+        let follows = if is_exact { self.memory.load(at + TAG) } else { NONE };
         match (gap > 0, left > 0) {
             (false, false) => self.unlink(at),
             (false, true) => self.replace(at, behind),
@@ -269,8 +272,7 @@ impl<M: Words> Blocks<M> {
             self.rover = match (left > 0, gap > 0) {
                 (true, _) => behind as u32,
                 (false, true) => self.memory.load(at + TAG),
-                // `unlink` moved it on, if it was here.
-                (false, false) => self.rover,
+                (false, false) => follows,
             };
         }
         self.set_tags(used, need, true);

@@ -332,7 +332,7 @@ impl Cache {
         {
             assert_unlocked();
             planted!("a slab that readers may look at goes at once" => {
-                self.end_slab(op, slab);
+                self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
                 return;
             });
             let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
@@ -342,14 +342,19 @@ impl Cache {
                 // Before they are free: the child of a fork in between would count them in two places.
                 cache.counts.grace_pages.sub(pages);
                 // Nobody's operation any more.
-                core::mem::forget(catch_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab)));
-                // Last: who waits for it to become 0 finds all the rest done.
+                let ended = catch_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
+                // Who waits for it to become 0 finds all done but for the charge, which says so by itself. In the child of a fork in
+                // between a slab may be charged that is lost, and not wait that is none.
                 // Relaxed: a number.
                 cache.counts.grace.fetch_sub(1, Relaxed);
+                match ended {
+                    Ok(charge) => charge.into_iter().for_each(|order| cache.uncharge(order)),
+                    Err(panic) => core::mem::forget(panic),
+                }
             });
             return;
         }
-        self.end_slab(op, slab);
+        self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
     /// Makes a slab inaccessible whose objects are addresses only, `false` if the system refuses; of others the guard, if it can be had.
@@ -408,8 +413,8 @@ impl Cache {
             && page_owners::set(first, pages, self.owner().cast(), self.core.backend)
     }
 
-    /// The end of a slab: nobody knows it any more.
-    fn end_slab(&self, op: &Operation, slab: Pfn) {
+    /// The end of a slab: nobody knows it any more. What it was charged with is the caller's to give back.
+    fn end_slab(&self, op: &Operation, slab: Pfn) -> Option<Order> {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
@@ -420,14 +425,14 @@ impl Cache {
         self.uncover(true, slab, order);
         if !self.show(slab, order) {
             // Nobody could use the pages.
-            return;
+            return None;
         }
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        planted!("a released slab stays charged" => return);
-        self.uncharge(order);
+        planted!("a released slab stays charged" => return None);
+        Some(order)
     }
 }

@@ -61,7 +61,6 @@ impl Headerless {
         let at = self.search(need)?;
         let hole = &mut self.free[at];
         let used = hole.start..hole.start + need;
-        let at_rover = self.rover == Some(hole.start);
         if hole.len() > need {
             hole.start = used.end;
             self.splits += 1;
@@ -70,7 +69,7 @@ impl Headerless {
             }
         } else {
             self.free.remove(at);
-            if at_rover {
+            if self.fit == Fit::Next {
                 self.rover = self.free.get(at).map(|next| next.start);
             }
         }

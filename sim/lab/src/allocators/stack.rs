@@ -246,15 +246,27 @@ impl Allocator for Stack {
         self.work.served(block)
     }
     fn free(&mut self, block: StackBlock) {
+        /// Pops what a panic left.
+        struct Freed<'s>(&'s mut Stack);
+        impl Freed<'_> {
+            fn pop(&mut self) {
+                while self.0.frames.last().is_some_and(|frame| frame.freed) {
+                    self.0.pop_one();
+                }
+            }
+        }
+        impl Drop for Freed<'_> {
+            fn drop(&mut self) {
+                self.pop();
+            }
+        }
         self.memory.own(&block.piece);
         self.work.frees += 1;
         // What was popped is free already.
         if let Some(frame) = self.frame(&block) {
             frame.freed = true;
         }
-        while self.frames.last().is_some_and(|frame| frame.freed) {
-            self.pop_one();
-        }
+        Freed(self).pop();
     }
     fn range(&self, block: &StackBlock) -> Range<usize> {
         block.piece.at()..block.piece.at() + block.piece.bytes()
@@ -411,6 +423,12 @@ mod tests {
         assert_eq!((heard.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
         assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
         assert!(catch_unwind(AssertUnwindSafe(|| stack.free(kept))).is_err());
+        assert_eq!((stack.used(), stack.check()), (0, Ok(())));
+        // What waited for it goes with it.
+        let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
+        assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
+        stack.free(waits);
+        assert!(catch_unwind(AssertUnwindSafe(|| stack.free(panics))).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
     }
 

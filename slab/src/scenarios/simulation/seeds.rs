@@ -141,6 +141,7 @@ fn kept_scripts_run() {
     let scripts = [
         include_str!("kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
+        include_str!("kept/a_slab_that_waited_and_ends_at_a_fork.txt"),
         include_str!("kept/a_wait_that_ends_without_memory.txt"),
     ];
     for script in scripts {

@@ -38,6 +38,19 @@ fn each_policy_takes_the_block_that_its_name_says() {
     assert_eq!(next, [208, 240, 272], "from where the last search ended");
 }
 
+/// It went back to where it had begun.
+#[test]
+fn next_fit_goes_on_behind_an_exact_fit() {
+    let mut heap = heap(Fit::Next, Order::Address);
+    let [small, _a, hit, _b, next, _c] = [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
+    let _rest = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();
+    assert_eq!(heap.holes().count, 0);
+    let (hit_at, next_at) = (hit.at(), next.at());
+    [small, hit, next].into_iter().for_each(|block| heap.free(block));
+    assert_eq!([24, 8].map(|size| heap.alloc(layout(size)).unwrap().at()), [hit_at, next_at]);
+    assert_eq!(heap.check(), Ok(()));
+}
+
 #[test]
 fn search_lengths_are_counted() {
     let steps = |fit, size| {
