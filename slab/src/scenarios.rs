@@ -101,6 +101,11 @@ uslab_magazine::sync::scenarios! {
         bug("the last to come is served first", "L3", "the second has passed the first");
         bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
     }
+    l3_joins {
+        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), waiting::who_joins_is_not_passed);
+        shuttle("L3: one joins while the first calls in", RUNS, waiting::who_joins_is_not_passed);
+        bug("who joins does not wait for what is called in", "L3", "an allocation has passed who joined");
+    }
     l4 {
         loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), waiting::who_goes_gives_its_place_on);
         shuttle("L4: the first goes beside a free", RUNS, waiting::who_goes_gives_its_place_on);

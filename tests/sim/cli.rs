@@ -379,7 +379,10 @@ fn json_takes_no_verb_for_a_file() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
-            &[&format!("--json {verb}: expected a file, and {verb} is a verb"), &format!("./{verb}")],
+            &[
+                &format!("--json {verb}: expected a file, and this is a verb"),
+                &format!("./{verb} for a file"),
+            ],
         );
     };
     is_a_verb(&["--json", "geometry"], "geometry");

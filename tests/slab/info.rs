@@ -403,3 +403,30 @@ fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
         "# 4 allocations and frees: cpu 25.00 %, depot 0.00 %, slab 0.00 %, pages 25.00 %, commit 50.00 %\n";
     assert!(text.ends_with(end), "{text}");
 }
+
+/// Once its row was taken for a comment.
+#[test]
+fn a_cache_whose_name_begins_like_a_comment_is_read_back() {
+    let subsystem = subsystem(1);
+    let caches = ["#queue", "#"].map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
+    on_cpu(0);
+    let _held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
+    let table = subsystem.info().slabinfo();
+    assert_eq!(table.rows.len(), 2);
+    assert_eq!(table.to_string().parse::<SlabInfo>(), Ok(table));
+}
+
+/// Once one that found no memory counted, too.
+#[test]
+fn the_most_slabs_at_a_time_are_those_that_there_were() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    let cache = KmemCache::builder("peak", 1000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    let held: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    let most = cache.info().slabs;
+    assert_eq!((most > 0, cache.info().slabs_peak), (true, most));
+    drop(held);
+    cache.shrink();
+    let _one = cache.alloc_block(Gfp::KERNEL).unwrap();
+    assert_eq!((cache.info().slabs, cache.info().slabs_peak), (1, most));
+}

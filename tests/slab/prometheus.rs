@@ -189,3 +189,15 @@ fn the_reader_is_strict() {
         read(&good.replace(from, to)).expect_err(&format!("{from:?} -> {to:?}"));
     }
 }
+
+/// Once their limits were added with an overflow: a panic, or a tenant without a limit that seemed far beyond it.
+#[test]
+fn accounts_of_one_name_are_one_series_and_no_limit_stays_none() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let accounts = [usize::MAX, 64 << 10].map(|limit| Account::new_in(&subsystem, limit));
+    let build = |account| KmemCache::builder("request", 4096).account(account).build_in(&subsystem).unwrap();
+    let _caches = accounts.each_ref().map(build);
+    let series = read(&subsystem.info().prometheus().to_string()).unwrap();
+    let limit = value(&series, "uslab_account_limit_bytes", &[("account", "account")]);
+    assert_eq!(limit, u64::MAX as f64);
+}

@@ -488,6 +488,31 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert_all_given_back(&subsystem);
 }
 
+/// Once what helped against the account's limit was the end of it, and other caches kept their empty slabs.
+#[test]
+fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep() {
+    let mut config = config(1, 1, 4 << 20);
+    config.pages.per_cpu_pages = false;
+    let subsystem = Subsystem::new(config).unwrap();
+    let account = Account::new_in(&subsystem, usize::MAX);
+    on_cpu(0);
+    let build = |name, size| KmemCache::builder(name, size).magazines(Magazines::Off);
+    let small = build("small", 64).account(&account).build_in(&subsystem).unwrap();
+    let big = build("big", 32 << 10).account(&account).build_in(&subsystem).unwrap();
+    let out = build("out", 32 << 10).build_in(&subsystem).unwrap();
+    let idle = small.alloc_blocks(Gfp::KERNEL, 4 * small.geometry().objects()).unwrap();
+    let (mut held, _) = all_of(&out);
+    let page = || subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).ok();
+    let _pages: Vec<_> = std::iter::from_fn(page).collect();
+    // Both keep slabs without objects in use.
+    drop(idle);
+    held.truncate(held.len() - 2 * out.geometry().objects());
+    assert_eq!((small.info().empty, out.info().empty), (4, 2));
+    account.set_limit(account.charged() + big.geometry().order().bytes() - 1);
+    assert!(big.alloc_block(Gfp::KERNEL).is_ok());
+    assert_eq!((small.info().empty, out.info().empty), (0, 0));
+}
+
 #[test]
 fn a_limit_that_is_set_anew_lets_who_waits_go_on_or_takes_what_is_idle() {
     let subsystem = subsystem(1);

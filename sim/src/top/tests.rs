@@ -240,4 +240,29 @@ mod screens {
         assert!(follow(&mut top, &mut source, &mut Gone(file, 0)).unwrap());
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
+
+    /// How long it would wait for a key that comes at once.
+    struct Quits(Option<Duration>);
+
+    impl Screen for Quits {
+        fn draw(&mut self, _: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()> {
+            Ok(())
+        }
+        fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>> {
+            self.0 = within;
+            Ok(Some(KeyCode::Char('q').into()))
+        }
+    }
+
+    #[test]
+    fn the_age_of_a_reading_goes_on_however_rare_readings_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("app.json");
+        std::fs::write(&file, dump(1)).unwrap();
+        let mut source = Source::open(file.to_str().unwrap()).unwrap();
+        let mut top = Top::new("a file".to_owned(), source.one().unwrap(), Duration::from_secs(3600));
+        let mut screen = Quits(None);
+        assert!(!follow(&mut top, &mut source, &mut screen).unwrap());
+        assert_eq!(screen.0, Some(Duration::from_secs(1)), "it is drawn anew then");
+    }
 }

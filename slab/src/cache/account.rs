@@ -104,11 +104,11 @@ impl Account {
         planted!("a limit is raised and nobody is told" => return);
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
-    /// Bytes of all their slabs now.
+    /// Bytes of all their slabs now, those included that are about to get their memory.
     pub fn charged(&self) -> usize {
         self.charges.bytes.load(Relaxed)
     }
-    /// The most that there were at a time.
+    /// The most that were charged at a time. What found no memory then counts, too.
     pub fn peak(&self) -> usize {
         self.charges.peak.get() as usize
     }
@@ -139,9 +139,9 @@ pub struct AccountInfo {
     pub name: String,
     /// The most bytes that its caches may have together.
     pub limit: u64,
-    /// Bytes of all their slabs.
+    /// As [`Account::charged`].
     pub charged: u64,
-    /// The most that there were at a time.
+    /// As [`Account::peak`].
     pub peak: u64,
     /// Slabs that there was no room for. An allocation may try to make one several times, and succeed in the end.
     pub refusals: u64,

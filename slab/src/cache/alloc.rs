@@ -328,10 +328,6 @@ impl Cache {
             self.purge(op);
             result = again();
         }
-        // What other caches keep without using it.
-        if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
-            result = again();
-        }
         // What the other caches of the account keep without using it, and what their users can do without.
         if let Some(account) = &self.config.account
             && matches!(result, Err(AllocError::AccountLimit { .. }))
@@ -340,9 +336,13 @@ impl Cache {
                 self.core.shrink_account(op, account);
                 again()
             };
-            return self.core.of_account(account).fold(again(), |result, cache| {
+            result = self.core.of_account(account).fold(again(), |result, cache| {
                 self.core.shrink_until(source.gfp, Some(&cache), again, result)
             });
+        }
+        // What other caches keep without using it.
+        if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
+            result = again();
         }
         self.run_shrinkers(op, source.gfp, result, again)
     }

@@ -182,6 +182,8 @@ impl Cache {
         unsafe { memory.slab(slab).alloc_bits(max.min(BULK), draws.as_mut(), take) };
         let node = &self.nodes[memory.pages.node_of(slab) as usize];
         self.counts.made.add(1);
+        // Not the charge, which is there before the memory.
+        self.counts.peak.max(self.counts.made.get().saturating_sub(self.counts.released.get()));
         self.counts.pages.add(u64::from(order.pages()));
         self.core.grown();
         // SAFETY: set up above, and nobody else knows it.
@@ -289,10 +291,7 @@ impl Cache {
                 return Ok(());
             });
             match self.counts.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
-                Ok(_) => {
-                    self.counts.peak.max(u64::from(charged) + 1);
-                    return Ok(());
-                }
+                Ok(_) => return Ok(()),
                 Err(now) => charged = now,
             }
         }

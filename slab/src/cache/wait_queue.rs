@@ -25,6 +25,9 @@ pub(crate) struct Queue {
     pub(super) entries: VecDeque<Waiter>,
     pub(super) given: usize,
     pub(super) next_ticket: u64,
+    /// How often somebody began to wait where nobody did, and how often by then what CPUs held had been called in.
+    pub(super) closings: u64,
+    pub(super) called_in: u64,
     /// Whether the first who waits should try to make a slab.
     pub(super) grow: bool,
     /// Whether they wait for the account, too.

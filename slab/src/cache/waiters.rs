@@ -22,8 +22,8 @@
 //! * **An account** at its limit is waited for in the queues of its caches. The first waiter closes the magazines of all of them, and each
 //!   gives its empty slabs back as they come. A cache finds behind its own frees that nobody waits any more, and opens its magazines.
 //! * **Fair.** Objects are given in the order of tickets, to the first who has none. Others do not pass: slabs refuse to serve
-//!   allocations while somebody waits ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. What a waiter has been given is
-//!   its own from then on, whenever it runs.
+//!   allocations while somebody waits ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. Nobody's first poll returns
+//!   before the CPUs have been drained. What a waiter has been given is its own from then on, whenever it runs.
 //! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
 //!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
 //!   is lost with it until the cache goes. Until then nobody behind it makes a slab, nor while the first one is not polled.
@@ -154,11 +154,9 @@ impl Cache {
         wake(waker);
     }
 
-    /// Opens or closes the magazines as the account has it.
+    /// Opens or closes the magazines as the account has it, if there is one.
     pub(super) fn follow_account(&self) {
-        if self.config.account.is_some() {
-            self.resettle(|_| ());
-        }
+        self.resettle(|_| ());
     }
     /// The first who waits does so for the account, from now on; `false` if it did before.
     fn wait_for_account(&self) -> bool {
@@ -197,32 +195,33 @@ impl Cache {
                 larger.append(&mut queue.entries);
                 core::mem::swap(&mut queue.entries, &mut larger);
             }
-            debug_assert!(
-                queue.entries.len() < queue.entries.capacity(),
-                "nothing is allocated under the lock"
-            );
+            debug_assert!(len < queue.entries.capacity(), "nothing is allocated under the lock");
             let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
             queue.next_ticket += 1;
             queue.entries.push_back(Waiter::new(ticket, waker.take(), is_thread));
             *place = Some(ticket);
             queue.grow |= is_first;
+            queue.closings += u64::from(is_first);
             // This one is not asleep.
             let own = self.settle(&mut queue);
             drop(queue);
             quietly(|| drop(own));
-            if is_first {
-                self.call_in();
-            }
             return Ok(());
         }
     }
-    /// What is free somewhere comes to the slabs, and so to who waits.
+    /// What is free somewhere comes to the slabs, and so to who waits. The first one does it, and so does who joins before that is done:
+    /// until then a CPU may hold objects, which whoever comes later would get.
     fn call_in(&self) {
-        self.touch_charge();
-        self.flush_deferred();
-        self.purge(&self.operation(What::Reclaim));
-        #[cfg(not(loom))]
-        self.core.background.start_or_wake();
+        let Queue { closings, called_in, .. } = *self.queue();
+        planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
+        if called_in < closings {
+            self.touch_charge();
+            self.flush_deferred();
+            self.purge(&self.operation(What::Reclaim));
+            #[cfg(not(loom))]
+            self.core.background.start_or_wake();
+            self.resettle(|queue| queue.called_in = queue.called_in.max(closings));
+        }
     }
 
     /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.
@@ -400,6 +399,7 @@ impl Cache {
                 }
                 self.admits(1)?;
                 self.join(waker, is_thread, place).inspect_err(|_| self.counts.failures.add(1))?;
+                self.call_in();
                 continue;
             };
             // User code: outside of the lock.
@@ -589,6 +589,36 @@ mod tests {
         }
         // SAFETY: as above.
         unsafe { cache.free(second) };
+    }
+
+    /// Once it got its place and returned, while CPUs still held objects.
+    #[test]
+    fn who_joins_while_the_first_calls_in_is_not_passed() {
+        let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+        let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        on_cpu(1);
+        let mut held = cache.alloc_blocks(Gfp::KERNEL, cache.geometry().objects()).unwrap();
+        drop(held.pop());
+        on_cpu(0);
+        assert_eq!(cache.info().in_magazines, 1, "of the other CPU");
+        // It goes on from here only then.
+        let mut place = None;
+        cache.cache().join(Waker::noop(), false, &mut place).unwrap();
+        let mut second = cache.acquire(Gfp::KERNEL);
+        assert!(Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        on_cpu(1);
+        assert!(cache.alloc(Gfp::KERNEL).is_err(), "it came last");
+        let first = cache.cache().queue().entries[0].object;
+        assert!(first.is_some());
+        cache.cache().leave(place.unwrap(), false);
+        let Poll::Ready(Ok(object)) = Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop()))
+        else {
+            panic!("it is the next one")
+        };
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(object) };
+        drop((second, held));
     }
 
     #[test]

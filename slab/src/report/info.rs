@@ -408,7 +408,9 @@ impl FromStr for SlabInfo {
             Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
-        let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
+        // What a name begins with may be `#`; behind one that is nothing else are more blanks.
+        let is_comment = |line: &str| line.starts_with("# ") && !line.starts_with("#  ");
+        let rows = lines.filter(|(_, line)| !is_comment(line) && !line.trim().is_empty());
         let parsed =
             rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
         Ok(Self { rows: parsed.collect::<Result<_, _>>()? })

@@ -8,7 +8,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bytes are bytes, and what ends in `_total` only grows. A cache has series from its first slab on, unless
+//! Bytes are bytes, and what ends in `_total` grows. One that is read while operations are under way may be ahead by these, and less
+//! when it is read next; and it is less when one of several caches of its name is gone. A cache has series from its first slab on, unless
 //! [all](Exposition::all) are asked for. Caches of one name, and accounts, are one series, their sum: two series of the
 //! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
 
@@ -355,7 +356,8 @@ fn visit<T: 'static>(
         let samples = measured.iter().flat_map(|(labels, things)| {
             series.iter().map(move |(place, value)| {
                 let own = (!label.is_empty()).then_some((*label, *place));
-                (labels.iter().copied().chain(own).collect(), things.iter().map(|thing| value(thing)).sum())
+                let sum = things.iter().map(|thing| value(thing)).fold(0, u64::saturating_add);
+                (labels.iter().copied().chain(own).collect(), sum)
             })
         });
         visitor(name, help, &samples.collect::<Vec<_>>())

@@ -55,8 +55,8 @@ use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Of an execution: one of some hundred operations has ten thousand.
-const STEPS: usize = 300_000;
+/// Of an execution: one of some hundred operations has ten thousand; the longest of some hundred thousand had more than 300,000.
+const STEPS: usize = 3_000_000;
 /// What a constructor writes to an object.
 const MADE: u64 = 0x6d61_6465_6d61_6465;
 

@@ -101,6 +101,31 @@ pub(super) fn the_first_is_served_first() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
+/// L3: one joins while the first one has not drained the CPUs yet: an allocation behind that gets nothing, on the CPU that has an object,
+/// either.
+pub(super) fn who_joins_is_not_passed() {
+    let (world, [a, b]) = at_the_limit();
+    let t = beside(&world, [], |world, []| {
+        let mut first = world.cache().acquire(Gfp::KERNEL);
+        if let Some(object) = poll(&mut first) {
+            world.free(object.unwrap());
+        }
+    });
+    world.free(a);
+    let mut second = world.cache().acquire(Gfp::KERNEL);
+    let mut got = poll(&mut second);
+    if got.is_none() {
+        assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who joined");
+    }
+    t.join().unwrap();
+    got = got.or_else(|| poll(&mut second));
+    drop(second);
+    let Some(Ok(object)) = got else { panic!("nobody else waits") };
+    world.free(object);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
 /// L4: the first of two who wait goes while an object is freed.
 pub(super) fn who_goes_gives_its_place_on() {
     let (world, [a, b]) = at_the_limit();

@@ -103,28 +103,31 @@ impl Stack {
     /// # Errors
     /// The marker is stale: the block below it was popped since it was saved.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
-        /// Pops what a panic left.
-        struct Rest<'s>(&'s mut Stack, Marker);
-        impl Rest<'_> {
-            fn pop(&mut self) {
-                while self.0.frames.len() > self.1.frames {
-                    self.0.pop_one();
-                }
-            }
-        }
-        impl Drop for Rest<'_> {
-            fn drop(&mut self) {
-                self.pop();
-            }
-        }
         let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
         if below.map(|frame| frame.birth) != marker.below {
             return Err(StaleMark { mark: marker.head, head: self.head });
         }
-        Rest(self, marker).pop();
+        self.pop_while(|stack| stack.frames.len() > marker.frames);
         Ok(())
     }
 
+    /// Pops what a destructor that panics leaves, too.
+    fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
+        struct Rest<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
+        impl<F: Fn(&Stack) -> bool> Rest<'_, F> {
+            fn pop(&mut self) {
+                while (self.1)(self.0) {
+                    self.0.pop_one();
+                }
+            }
+        }
+        impl<F: Fn(&Stack) -> bool> Drop for Rest<'_, F> {
+            fn drop(&mut self) {
+                self.pop();
+            }
+        }
+        Rest(self, more).pop();
+    }
     fn pop_one(&mut self) {
         /// Moves the head back, also when a destructor panics.
         struct Popped<'s>(&'s mut Stack, usize);
@@ -246,27 +249,13 @@ impl Allocator for Stack {
         self.work.served(block)
     }
     fn free(&mut self, block: StackBlock) {
-        /// Pops what a panic left.
-        struct Freed<'s>(&'s mut Stack);
-        impl Freed<'_> {
-            fn pop(&mut self) {
-                while self.0.frames.last().is_some_and(|frame| frame.freed) {
-                    self.0.pop_one();
-                }
-            }
-        }
-        impl Drop for Freed<'_> {
-            fn drop(&mut self) {
-                self.pop();
-            }
-        }
         self.memory.own(&block.piece);
         self.work.frees += 1;
         // What was popped is free already.
         if let Some(frame) = self.frame(&block) {
             frame.freed = true;
         }
-        Freed(self).pop();
+        self.pop_while(|stack| stack.frames.last().is_some_and(|frame| frame.freed));
     }
     fn range(&self, block: &StackBlock) -> Range<usize> {
         block.piece.at()..block.piece.at() + block.piece.bytes()

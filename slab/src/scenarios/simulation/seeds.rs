@@ -143,6 +143,7 @@ fn kept_scripts_run() {
         include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
         include_str!("kept/a_slab_that_waited_and_ends_at_a_fork.txt"),
         include_str!("kept/a_wait_that_ends_without_memory.txt"),
+        include_str!("kept/an_allocation_while_the_first_calls_in.txt"),
     ];
     for script in scripts {
         outcome(&Script::read(script).unwrap()).unwrap();
