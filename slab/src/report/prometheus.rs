@@ -227,7 +227,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     single("uslab_cache_waits_total", "Waits at the limit that are over.", &[("", |c| c.waits)]),
     single("uslab_cache_waited_seconds_total", "Seconds that these took.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
-    single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
+    single("uslab_cache_corruptions_total", "Frees refused, damage found.", &[("", |c| c.corruptions)]),
 ];
 
 const ACCOUNTS: &[Metric<AccountInfo>] = &[
