@@ -34,7 +34,7 @@ bitflags::bitflags! {
         /// From zone DMA32, or below.
         const DMA32 = 1 << 11;
         /// No watermark holds for this one: it frees memory by allocating a little. For a block of pages all CPUs' pages are called in.
-        /// Caches and shrinkers are not asked; nor is anybody for memory above 4 MiB.
+        /// Shrinkers are not asked, and caches for what nobody uses only; for memory above 4 MiB nobody is, but for freed mappings.
         const MEMALLOC = 1 << 12;
 
         /// Cannot wait, high priority.

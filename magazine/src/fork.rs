@@ -10,6 +10,7 @@
 
 use crate::sync::Rank;
 use crate::sync::fork::ForkLock;
+use crate::sync::rank::held_for_a_fork;
 
 /// What a process may use while it forks, and go on using in the child.
 ///
@@ -58,13 +59,14 @@ pub trait Fork {
     /// these calls it neither uses nor moves nor drops this.
     ///
     /// # Panics
-    /// In debug builds, when the thread holds a lock of it already.
+    /// In debug builds, when the thread holds a lock of it already. Several may be held, one behind the other.
     unsafe fn before_fork(&self) {
         for rank in Rank::ALL {
             // SAFETY: the locks of all ranks before are held; each is released by one of the other two calls. Several of one
             // rank are held by nobody else, or in the order of `locks`.
             unsafe { self.locks(*rank, &mut |lock| lock.hold()) };
         }
+        held_for_a_fork();
     }
 
     /// Gives the locks back in the process that forked, also when the fork failed.

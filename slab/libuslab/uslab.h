@@ -5,9 +5,10 @@
  *   libuslab         the same, and the program's malloc, C++'s new and delete included           pkg-config uslab
  *
  * Sizes are in bytes, times in milliseconds. What may fail returns an `enum uslab_error`, or null and the error by a pointer, which may
- * be null; `errno` says something only where that is written. `uslab_error_text` has a sentence for each. Nothing prints, and nothing ends the
- * program but the free of what is no object in use: it says so on standard error, and aborts. (At the very end of memory two calls may
- * do so: a cache that is made while other threads take what is left, and a report, which is a text.)
+ * be null; `errno` says something only where that is written. `uslab_error_text` has a sentence for each. Unless flags or USLAB_OPTIONS
+ * ask for more, nothing prints, and nothing ends the program but the free of what is no object in use: it says so on standard error,
+ * and aborts. (At the very end of memory two calls may do so: a cache that is made while other threads take what is left, and a
+ * report, which is a text.)
  *
  * Threads: caches may be used by all threads at once, and an object be freed by another thread than it was allocated by. Not
  * `uslab_cache_destroy`: see there. Signal handlers should not allocate.
@@ -63,7 +64,7 @@ enum {
        and who freed it, and ends the program. Under libuslab USLAB_OPTIONS=slab_debug=FZPU does it for all caches. */
     USLAB_RED_ZONE = 128, /* Z: the bytes around each object are watched */
     USLAB_POISON = 256,   /* P: free objects are overwritten, and watched; not with a constructor or a destructor */
-    USLAB_USERS = 512,    /* U: who allocated an object, and who freed it: a microsecond each */
+    USLAB_USERS = 512,    /* U: who allocated an object, and who freed it: some microseconds each */
     USLAB_TRACE = 1024    /* T: each allocation and free is told on standard error */
 };
 

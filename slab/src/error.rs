@@ -217,7 +217,7 @@ pub enum StartError {
     Pages(PageError),
     /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
     SideTable,
-    /// No memory for the magazines of kmalloc's caches.
+    /// No address space for the checked frees of kmalloc's caches, or of a malloc's.
     Kmalloc,
     /// The global subsystem is being started by this very thread.
     Starting,
@@ -230,7 +230,7 @@ impl fmt::Display for StartError {
         match self {
             Self::Pages(error) => error.fmt(f),
             Self::SideTable => f.write_str("no address space for the side tables"),
-            Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
+            Self::Kmalloc => f.write_str("no address space for the checked frees of the size classes"),
             Self::Started => f.write_str("the global subsystem has been started before"),
             Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
         }

@@ -213,7 +213,7 @@ impl Subsystem {
 
     /// Begins a [heap profile](crate::profile) with a sample every `rate` bytes on average, [`DEFAULT_RATE`] for instance.
     ///
-    /// Cost: one fence; until it ends, each operation takes the path behind a miss.
+    /// Cost: one fence; until it ends, allocations take the path behind a miss, and frees as [its page](crate::profile) says.
     ///
     /// # Errors
     /// One runs; there is no memory; or the kernel refuses the fence.
@@ -313,7 +313,7 @@ impl Malloc {
     /// Size classes in `subsystem`, without a slab yet. They keep it alive.
     ///
     /// # Errors
-    /// No memory for the magazines.
+    /// No address space for [checked frees](crate::Config::check_frees).
     pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
         Self::on(subsystem.core())
     }

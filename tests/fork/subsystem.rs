@@ -127,3 +127,22 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
         assert_eq!((census.used, census.huge_pages, lost), (0, 0, (0, 0, 0)));
     }
 }
+
+/// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
+#[test]
+fn two_subsystems_are_held_for_one_fork() {
+    let _alone = crate::ALONE.lock();
+    let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
+    let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
+    let caches =
+        both.each_ref().map(|subsystem| KmemCache::builder("object", 200).build_in(subsystem).unwrap());
+    // SAFETY: the thread decides not to fork.
+    unsafe {
+        both.iter().for_each(|subsystem| subsystem.before_fork());
+        both.iter().for_each(|subsystem| subsystem.after_fork_in_parent());
+    }
+    for (subsystem, cache) in both.iter().zip(&caches) {
+        drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
+        subsystem.check().unwrap();
+    }
+}

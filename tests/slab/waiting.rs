@@ -1,6 +1,7 @@
 //! Waiting at a limit, on threads and in futures.
 
 use crate::common::{READERS, assert_all_given_back, config, subsystem};
+use crate::process::is_alone;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -1195,6 +1196,71 @@ fn in_the_child_of_a_fork_nobody_waits_for_an_account() {
     assert_all_given_back(&subsystem);
 }
 
+/// Once who waited for the account went on waiting, and an allocation was told of the account.
+#[test]
+fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
+    let (full, gone) = (build("full"), build("gone"));
+    account.set_limit(full.geometry().order().bytes());
+    let (mut held, _) = all_of(&full);
+    let woken = Arc::new(Woken::default());
+    let mut waiting = gone.acquire(Gfp::KERNEL);
+    let waker = Waker::from(woken.clone());
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    gone.destroy().unwrap();
+    assert_eq!(woken.0.get(), 1);
+    assert_eq!(poll(&mut waiting), Some(Err(AllocError::Destroyed)));
+    assert_eq!(gone.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+    held.truncate(held.len() - 2);
+    assert!(full.info().in_magazines > 0, "nobody waits for the account");
+}
+
+/// Once an allocation ended with its panic, and the reaper asked nobody behind it.
+#[test]
+fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
+    struct Panics;
+    impl uslab::Shrinker for Panics {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            panic!("on purpose")
+        }
+    }
+    struct Has(Mutex<Vec<std::ptr::NonNull<u8>>>, Arc<KmemCache>);
+    // SAFETY: objects of a cache, which any thread may free.
+    unsafe impl Send for Has {}
+    // SAFETY: as above, under a lock.
+    unsafe impl Sync for Has {}
+    impl uslab::Shrinker for Has {
+        fn count(&self) -> usize {
+            self.0.lock().len()
+        }
+        fn scan(&self, objects: usize, _: Gfp) -> usize {
+            let mut idle = self.0.lock();
+            let objects = objects.min(idle.len());
+            // SAFETY: allocated below, freed once.
+            idle.drain(..objects).for_each(|object| unsafe { self.1.free(object) });
+            objects
+        }
+    }
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let (cache, objects) = at_the_limit(&subsystem);
+    let cache = Arc::new(cache);
+    let has = Arc::new(Has(Mutex::new(objects), cache.clone()));
+    let _registered = [cache.register_shrinker(Panics), cache.register_shrinker(has.clone())];
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let left = std::mem::take(&mut *has.0.lock());
+    for object in left.into_iter().chain([object]) {
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(object) };
+    }
+}
+
 /// Once the process was aborted.
 #[test]
 fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
@@ -1220,6 +1286,33 @@ fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(acquire);
+    // SAFETY: allocated above, freed once.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+/// Once the subsystem had to grow to 16 MiB for the next try.
+#[test]
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
+    use nix::sys::resource::{Resource, setrlimit};
+    if !is_alone("waiting::who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before") {
+        return;
+    }
+    let reap_every = Some(Duration::from_millis(1));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 4 << 20) }).unwrap();
+    let (cache, objects) = at_the_limit(&subsystem);
+    let reaper = || subsystem.info().reaper;
+    let wait = || assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), None);
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    // Too little for a thread's stack.
+    setrlimit(Resource::RLIMIT_AS, taken + (1 << 20), 1 << 62).unwrap();
+    wait();
+    assert_eq!((reaper().refused, reaper().thread), (1, ReaperThread::Wanted));
+    setrlimit(Resource::RLIMIT_AS, 1 << 62, 1 << 62).unwrap();
+    wait();
+    assert_eq!(reaper().refused, 1);
+    assert_ne!(reaper().thread, ReaperThread::Wanted);
     // SAFETY: allocated above, freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }

@@ -97,7 +97,7 @@ impl List {
     #[track_caller]
     pub fn assert_unlocked(&'static self) {
         #[cfg(any(loom, shuttle, debug_assertions))]
-        if let Some(held) = HELD.with(|table| table.innermost(Some(self)))
+        if let Some(held) = HELD.with(|table| table.innermost(Some(self), Nesting::None))
             && !abandoned()
         {
             panic!("user code would run while a lock is held: {held}");
@@ -140,6 +140,8 @@ struct Entry {
     list: &'static List,
     place: u8,
     count: u32,
+    /// Of something that is about to be forked: another one that is forked meanwhile has an order of its own.
+    forks: bool,
 }
 
 /// The locks that a thread holds, in no order.
@@ -158,9 +160,10 @@ impl Table {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
     }
     /// Of that list, or of any.
-    fn innermost(&self, list: Option<&'static List>) -> Option<Rank> {
+    fn innermost(&self, list: Option<&'static List>, nesting: Nesting) -> Option<Rank> {
         let of_it = |entry: &Entry| list.is_none_or(|list| core::ptr::eq(entry.list, list));
-        let entries = self.entries().map(|(_, entry)| entry).filter(of_it);
+        let counts = |entry: &Entry| of_it(entry) && !(entry.forks && nesting == Nesting::Same);
+        let entries = self.entries().map(|(_, entry)| entry).filter(counts);
         entries.max_by_key(|entry| entry.place).map(|entry| entry.list.rank(entry.place))
     }
     fn find(&self, rank: Rank) -> Option<(&Cell<Option<Entry>>, Entry)> {
@@ -172,7 +175,7 @@ impl Table {
         }
         let len = self.len.get();
         assert!(len < MOST, "lock order: {rank} is asked for while locks of {MOST} other ranks are held");
-        self.entries[len].set(Some(Entry { list: rank.list, place: rank.place, count: 1 }));
+        self.entries[len].set(Some(Entry { list: rank.list, place: rank.place, count: 1, forks: false }));
         self.len.set(len + 1);
     }
     fn remove(&self, rank: Rank) {
@@ -189,6 +192,15 @@ impl Table {
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
     static HELD: Table = Table::new();
+}
+
+/// What this thread holds it holds for a fork, from now on.
+#[doc(hidden)]
+pub fn held_for_a_fork() {
+    #[cfg(any(loom, shuttle, debug_assertions))]
+    HELD.with(|table| {
+        table.entries().for_each(|(cell, entry)| cell.set(Some(Entry { forks: true, ..entry })));
+    });
 }
 
 /// Whether locks of the rank that is asked for may be held already.
@@ -236,7 +248,7 @@ impl LockRank {
     fn check(self, nesting: Nesting) {
         // A checker may let other threads go on while one that failed is unwound. They give nothing back to the table
         // then (see `Held`), and what they would say hides why it failed.
-        let innermost = |list| HELD.with(|table| table.innermost(list)).filter(|_| !abandoned());
+        let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
                 panic!("lock order: a lock without a rank is asked for while {held} is held");
@@ -306,7 +318,7 @@ impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
 
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod tests {
-    use super::HELD;
+    use super::{HELD, Nesting};
     use crate::fork::{ForkLock, ForkMutex};
     use crate::{Mutex, MutexGuard};
 
@@ -339,7 +351,7 @@ mod tests {
         Mutex::ranked(rank, ())
     }
     fn innermost() -> Option<String> {
-        HELD.with(|table| table.innermost(None)).map(|rank| rank.to_string())
+        HELD.with(|table| table.innermost(None, Nesting::None)).map(|rank| rank.to_string())
     }
 
     #[test]
@@ -402,6 +414,24 @@ mod tests {
             lock.release();
         }
         assert!(lock.try_lock().is_some());
+    }
+
+    /// Once a program whose malloc is one of them aborted: what it forked took the locks of the other one.
+    #[test]
+    fn locks_that_are_held_for_a_fork_are_in_no_order_with_those_of_another_fork() {
+        let zone = ForkMutex::new(Rank::Zone, ());
+        let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
+        // SAFETY: released below, on this thread; no other one is here.
+        unsafe {
+            zone.hold();
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| depot.hold())).is_err());
+            super::held_for_a_fork();
+            depot.hold();
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(node.lock()))).is_err());
+            [&depot, &zone].into_iter().for_each(|lock| lock.release());
+        }
+        assert_eq!(innermost(), None);
+        drop(node.lock());
     }
 
     #[test]

@@ -70,7 +70,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual slabs and magazines on these pages, the order rule with all of its CPUs present.
+    /// The usual slabs and magazines on these pages, the order rule with all of its CPUs present. What stays of free memory is what
+    /// [`PageConfig::keep_free`] says: by default all.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),

@@ -217,7 +217,7 @@ impl KmemCacheBuilder {
         self
     }
     /// What is done about its objects to find mistakes, beside what the subsystem [says](crate::Config::slab_debug) of its name: see
-    /// [`flags`](crate::debug::flags). It does not [share](Self::merge) slabs then.
+    /// [`flags`](crate::debug::flags). With more than `F` it does not [share](Self::merge) slabs.
     ///
     /// Cost, of an object of 64 bytes: red zones make it take up 80 bytes, and each allocation and free writes to them and reads them;
     /// poison the same of the object; users a call stack each time, some microseconds, and 64 bytes beside.
@@ -249,7 +249,7 @@ impl KmemCacheBuilder {
     /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
     /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
     ///
-    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, those that zero on free, and those that are [debugged](Self::slab_debug).
+    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, those that zero on free, and those that are [debugged](Self::slab_debug) beyond `F`.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -500,7 +500,8 @@ impl KmemCache {
 
     /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
     /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
-    /// place; an object that it was given goes to the next one. Who waits is given an object of whichever node, with
+    /// place; an object that it was given goes to the next one. In the child of a fork it has to be polled once more, as its waker is
+    /// forgotten. Who waits is given an object of whichever node, with
     /// [`Gfp::THIS_NODE`], too.
     ///
     /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. While somebody waits the cache works without its magazines:

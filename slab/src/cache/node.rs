@@ -434,6 +434,11 @@ impl Node {
         Ok(())
     }
 
+    /// Whether the cache is destroyed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lists.lock().closed
+    }
+
     /// Writes down which objects are out, slab by slab, as far as `out` has room; whether it had room for all.
     pub(crate) fn live(&self, memory: &SlabMemory, out: &mut Live) -> bool {
         let lists = self.lists.lock();

@@ -137,7 +137,9 @@ impl Cache {
         put: &mut impl FnMut(Object),
     ) -> Result<usize, Refusal> {
         let wanted = self.geometry().order();
-        self.charge()?;
+        // Whoever waits for the account must not wait for a cache that is no more.
+        self.charge()
+            .map_err(|error| if self.nodes[0].is_closed() { AllocError::Destroyed } else { error })?;
         let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge(wanted))?;
         if order < wanted {
             self.uncharge_account(wanted.bytes() - order.bytes());

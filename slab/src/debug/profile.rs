@@ -25,7 +25,8 @@
 //! # Bias
 //!
 //! * The estimates have none. The draws depend on nothing that the program does: the expected value of each number, for each stack and
-//!   each cache, is the number itself. In particular it is of no importance where magazines are filled: not misses are sampled, but
+//!   each cache, is the number itself, but for memory above 4 MiB that cannot be resized and is moved: what was allocated counts it once
+//!   more. In particular it is of no importance where magazines are filled: not misses are sampled, but
 //!   bytes.
 //! * What an estimate is off by is chance: with `n` samples behind it about one part in the root of `n`. Each number has its `n` beside it
 //!   ([`Amount::samples`]). A site with few samples says little.

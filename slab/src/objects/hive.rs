@@ -29,6 +29,9 @@ const PATIENCE: u32 = 1 << 20;
 ///
 /// For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
 ///
+/// In the child of a [fork](crate::Fork) it can be walked and dropped only if no other thread was reaping its cache at the fork: free places
+/// that such a thread had in hand look like values for ever, and a walk panics after some seconds.
+///
 /// ```
 /// use uslab::Hive;
 ///

@@ -1,10 +1,14 @@
 //! Forking while other threads use a subsystem.
 //!
 //! Every lock of the subsystem and its caches is held meanwhile: see [`Fork`]. Not held are those of the reserve of a
-//! [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), which say what follows. What
+//! [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), which say what follows; nor is a
+//! [`Hive`](crate::Hive) that another thread reaps. What
 //! the other threads had in hand at that moment is lost to the child: an object or a batch between magazine and slab, a slab
 //! between its list and the page allocator, a page. The
 //! [`Census`](crate::Census) of such a child counts it, where that of any other process would be a violation.
+//!
+//! Who waits in a queue of a cache is forgotten in the child, wakers included: a future that goes on there has to be polled once. A cache that
+//! another thread was just about to destroy, and could not, stays without magazines there.
 //!
 //! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the one of
 //! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked while

@@ -7,7 +7,8 @@
 //!
 //! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
 //! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
-//! shrinkers are not asked again because of that.
+//! shrinkers are not asked again because of that. One that panics has dropped nothing, and the others are asked all the same: the
+//! allocation is somebody else's, who can do nothing about it.
 //!
 //! An allocation fails if all that could be dropped is behind a lock that is taken just then: so hold it for a push or a pop, not for an
 //! allocation. Who [waits](crate::KmemCache::acquire_timeout) at a limit asks again, each 10 ms. For a future that
@@ -19,7 +20,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, assert_unlocked, planted, thread_local};
+use uslab_magazine::sync::{Rank, assert_unlocked, catch_panic, planted, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 ///
@@ -176,10 +177,15 @@ impl Shrinkers {
         planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
-                let count = entry.shrinker.count();
-                if count > 0 {
-                    dropped += entry.shrinker.scan(count.div_ceil(share), gfp);
-                }
+                let asked = catch_panic(|| match entry.shrinker.count() {
+                    0 => 0,
+                    count => entry.shrinker.scan(count.div_ceil(share), gfp),
+                });
+                // What it panics with may panic when it is dropped.
+                dropped += asked.unwrap_or_else(|panic| {
+                    core::mem::forget(panic);
+                    0
+                });
             }
         }
         dropped

@@ -96,13 +96,15 @@ impl Noted {
             own: None,
         }
     }
-    /// With room for all that there may be, of which what is not used is no memory yet.
+    /// With room for all that there may be; what is not used of it is no memory yet, but for the heads of lists.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut noted = Self { rate, ..Self::nothing() };
         noted.sites.try_reserve_exact(SITES).ok()?;
         noted.live.try_reserve_exact(LIVE).ok()?;
-        noted.site_lists = vec![0; SITES];
-        noted.live_lists = vec![0; LIVE];
+        for (lists, len) in [(&mut noted.site_lists, SITES), (&mut noted.live_lists, LIVE)] {
+            lists.try_reserve_exact(len).ok()?;
+            lists.resize(len, 0);
+        }
         Some(noted)
     }
 

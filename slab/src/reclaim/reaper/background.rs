@@ -159,18 +159,23 @@ impl Background {
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
-        // Relaxed: who starts it is all that is decided; the thread gets what it needs by the start.
-        if committed >> 20 < u64::from(self.start_at.get())
-            || self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err()
-        {
-            return;
-        }
-        if !thread::start(self.core.clone()) {
-            self.refused.add(1);
+        if committed >> 20 >= u64::from(self.start_at.get()) && !self.start_now() {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
+        }
+    }
+    /// Starts it if it is wanted. `false`: the system has no thread.
+    fn start_now(&self) -> bool {
+        // Relaxed: who starts it is all that is decided; the thread gets what it needs by the start.
+        if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
+            return true;
+        }
+        let started = thread::start(self.core.clone());
+        if !started {
+            self.refused.add(1);
             // Relaxed: as above.
             self.state.store(Wanted as u32, Relaxed);
         }
+        started
     }
 
     fn is(&self, thread: ReaperThread) -> bool {
@@ -189,7 +194,8 @@ impl Background {
     /// Somebody waits for what the next interval may bring.
     pub(crate) fn start_or_wake(&self) {
         planted!("who waits at a limit wakes no reaper" => return);
-        self.start(START_BYTES);
+        // However small the subsystem is, and although there was none before.
+        self.start_now();
         self.wake();
     }
 
