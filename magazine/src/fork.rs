@@ -59,7 +59,8 @@ pub trait Fork {
     /// these calls it neither uses nor moves nor drops this.
     ///
     /// # Panics
-    /// In debug builds, when the thread holds a lock of it already. Several may be held, one behind the other.
+    /// In debug builds, when the thread holds a lock of it already. A second call of the same one waits for ever; several subsystems may be
+    /// held for one fork.
     unsafe fn before_fork(&self) {
         for rank in Rank::ALL {
             // SAFETY: the locks of all ranks before are held; each is released by one of the other two calls. Several of one

@@ -1,7 +1,6 @@
 //! Waiting at a limit, on threads and in futures.
 
 use crate::common::{READERS, assert_all_given_back, config, subsystem};
-use crate::process::is_alone;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -1218,6 +1217,28 @@ fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
     assert!(full.info().in_magazines > 0, "nobody waits for the account");
 }
 
+/// What went before is enough. Once the allocation ended with the panic.
+#[test]
+fn what_a_shrinker_drops_before_it_panics_is_had() {
+    struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
+    impl uslab::Shrinker for Drops {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            self.0.lock().pop();
+            panic!("on purpose")
+        }
+    }
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    let cache =
+        ObjectCache::builder("idle").ctor(|| 7_u64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registered = cache.register_shrinker(Drops(Mutex::new(all)));
+    assert_eq!(*cache.alloc().unwrap(), 7);
+}
+
 /// Once an allocation ended with its panic, and the reaper asked nobody behind it.
 #[test]
 fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
@@ -1263,7 +1284,7 @@ fn a_shrinker_that_panics_keeps_nobody_from_the_others() {
 
 /// Once the process was aborted.
 #[test]
-fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
+fn a_shrinker_that_panics_does_not_end_the_reaper() {
     struct Panics(std::thread::ThreadId);
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
@@ -1295,7 +1316,9 @@ fn a_shrinker_that_panics_in_the_reaper_ends_one_interval_only() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
     use nix::sys::resource::{Resource, setrlimit};
-    if !is_alone("waiting::who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before") {
+    if !crate::process::is_alone(
+        "waiting::who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before",
+    ) {
         return;
     }
     let reap_every = Some(Duration::from_millis(1));

@@ -162,8 +162,7 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
-        // A shrinker that panics has been reported where it did so, and keeps nobody from the rest.
-        self.refs().for_each(|cache| core::mem::forget(catch_panic(|| cache.ask_again(Gfp::KERNEL))));
+        self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         // What waits for readers may be what is waited for.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
@@ -177,7 +176,7 @@ impl Reap for Core {
     fn relieve(&self) {
         let op = &self.operation(What::Reclaim);
         self.reclaim(op, None);
-        core::mem::forget(catch_panic(|| self.shrinkers.run(4, Gfp::KERNEL, 0)));
+        self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
         self.memory.pages.release();
     }

@@ -25,7 +25,7 @@ pub(crate) struct Queue {
     pub(super) entries: VecDeque<Waiter>,
     pub(super) given: usize,
     pub(super) next_ticket: u64,
-    /// How often somebody began to wait where nobody did, and how often by then what CPUs held had been called in.
+    /// How often somebody began to wait where nobody did, and the last of these times for which the CPUs have been drained.
     pub(super) closings: u64,
     pub(super) called_in: u64,
     /// Whether the first who waits should try to make a slab.

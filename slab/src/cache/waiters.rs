@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! acquire ── alloc ── an object
-//!              └ at the limit: join the queue; the first one closes the magazines and calls in what they hold
+//!              └ at the limit: join the queue; the first one closes the magazines, and calls in what they hold, as do those who join meanwhile
 //!                   └ first in the queue ── given a free object ──────────────┐
 //!                                        └─ a charge came back: grow ── leave ┴─ the last one opens the magazines
 //! free ── magazine, while nobody waits
@@ -40,7 +40,7 @@
 //! * **The lock** is taken before `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
-//! CPUs. It is at its limit then, where each allocation that fails pays for one, too.
+//! CPUs, and so does who joins before that is done. It is at its limit then, where each allocation that fails pays for one, too.
 
 use super::alloc::SlabSupplier;
 use super::wait_queue::{Queue, Waiter};

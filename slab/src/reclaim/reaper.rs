@@ -6,10 +6,10 @@
 //!
 //! There are three ways to it:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread by itself, once it has grown to
-//!   [`START_BYTES`] or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, keeps neither the subsystem nor the process alive, and is started
-//!   again in the child of a fork, when that grows. Where the system gives no thread, frees give back what is above
-//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free), and it is tried again at twice the size;
-//!   [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
+//!   [`START_BYTES`] or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, and keeps neither the subsystem nor
+//!   the process alive. In the child of a fork it is started again, when that grows or somebody waits there. Where the system gives no
+//!   thread, frees give back what is above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). It is tried again at twice the
+//!   size, and whenever somebody begins to wait; [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
 //!   `USLAB_OPTIONS=reap=500`; `libuslab.so` has it unless told otherwise.
 //! * [`Reaper`]: a thread from now until it is dropped. Told to, it also heeds signs of [pressure]: then magazines become
 //!   smaller, the [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
@@ -161,7 +161,7 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             }
             std::mem::take(&mut state.short)
         };
-        // A shrinker or a destructor that panics has been reported where it did so.
+        // What panics has been reported where it did so.
         core::mem::forget(catch_panic(|| core.end_interval()));
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {

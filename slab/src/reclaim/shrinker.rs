@@ -7,7 +7,7 @@
 //!
 //! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
 //! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
-//! shrinkers are not asked again because of that. One that panics has dropped nothing, and the others are asked all the same: the
+//! shrinkers are not asked again because of that. One that panics may have dropped some, and the others are asked all the same: the
 //! allocation is somebody else's, who can do nothing about it.
 //!
 //! An allocation fails if all that could be dropped is behind a lock that is taken just then: so hold it for a push or a pop, not for an
@@ -181,10 +181,10 @@ impl Shrinkers {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
-                // What it panics with may panic when it is dropped.
+                // What it panics with may panic when it is dropped. Something may have gone before.
                 dropped += asked.unwrap_or_else(|panic| {
                     core::mem::forget(panic);
-                    0
+                    1
                 });
             }
         }

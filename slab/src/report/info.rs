@@ -408,12 +408,13 @@ impl FromStr for SlabInfo {
             Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
-        // What a name begins with may be `#`; behind one that is nothing else are more blanks.
-        let is_comment = |line: &str| line.starts_with("# ") && !line.starts_with("#  ");
-        let rows = lines.filter(|(_, line)| !is_comment(line) && !line.trim().is_empty());
-        let parsed =
-            rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
-        Ok(Self { rows: parsed.collect::<Result<_, _>>()? })
+        let lines = lines.filter(|(_, text)| !text.trim().is_empty());
+        let rows = lines.filter_map(|(line, text)| match parse_row(text) {
+            // A comment; a row may be of a cache whose name begins like one.
+            Err(_) if text.starts_with('#') => None,
+            row => Some(row.map_err(|expected| ParseError { line, expected })),
+        });
+        Ok(Self { rows: rows.collect::<Result<_, _>>()? })
     }
 }
 

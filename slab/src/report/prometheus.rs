@@ -231,8 +231,8 @@ const CACHES: &[Metric<CacheInfo>] = &[
 ];
 
 const ACCOUNTS: &[Metric<AccountInfo>] = &[
-    single("uslab_account_charged_bytes", "Bytes of the slabs of its caches.", &[("", |a| a.charged)]),
-    single("uslab_account_peak_bytes", "The most that there were at a time.", &[("", |a| a.peak)]),
+    single("uslab_account_charged_bytes", "Bytes that are charged.", &[("", |a| a.charged)]),
+    single("uslab_account_peak_bytes", "The most charged at a time.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "The most that there may be.", &[("", |a| a.limit)]),
     single("uslab_account_refusals_total", "Slabs that it had no room for.", &[("", |a| a.refusals)]),
     single("uslab_account_waiting", "Who waits in its caches.", &[("", |a| a.waiting)]),

@@ -1,10 +1,12 @@
 //! The reaper that a subsystem starts by itself.
 //!
 //! ```text
-//!  off ── reap_every ──> wanted ── grown to START_BYTES ──> running <──────────────┐
-//!                          ^  └───── no thread: at twice the size ─┘ │             │ pages come back,
-//!                          │                                         └─ quiet ─> asleep   or somebody waits at a limit
-//!                          └───────────── the child of a fork ──────────┴────────────┘
+//!                               grown to START_BYTES,
+//!                               or somebody waits at a limit
+//!  off ── reap_every ──> wanted ─────────────────────────────> running <──────────────┐
+//!                          ^  └── no thread: at twice the size, ──┘ │                 │ pages come back,
+//!                          │      or when the next one waits        └─── quiet ──> asleep   or somebody waits
+//!                          └───────────── the child of a fork ──────────┴─────────────┘
 //! ```
 //!
 //! # Rules
@@ -209,7 +211,7 @@ impl Background {
         }
     }
 
-    /// In the child of a fork there is no such thread; another one is started when it grows.
+    /// In the child of a fork there is no such thread; another one is started when it grows, or when somebody waits.
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, as all that other threads had.
         self.thread.store(core::ptr::null_mut(), Relaxed);
@@ -250,7 +252,7 @@ fn run(weak: &Weak<dyn Reap>) {
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
         let own = core.background();
-        // A shrinker or a destructor that panics has been reported where it did so.
+        // What panics has been reported where it did so.
         core::mem::forget(catch_panic(|| core.end_interval()));
         own.intervals.add(1);
         let now = core.changes();
