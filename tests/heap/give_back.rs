@@ -166,7 +166,7 @@ fn child_of_freed_mappings() {
         wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
     }
     drop(vec![1_u8; 50 << 20]);
-    assert!(Uslab.release() >= 50 << 20 || huge().1 == 0);
+    Uslab.release();
     assert_eq!(huge(), (0, 0));
     wait("nothing is in its hands", || reaper().thread == ReaperThread::Asleep);
     Uslab.check().unwrap().unwrap();

@@ -688,7 +688,9 @@ fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
         for depot_limit in [0, 1, u32::MAX] {
             let magazines = Magazines::Sized { capacity, stock, depot_limit };
             // So many magazines are a range of addresses, which may be refused.
-            if let Ok(cache) = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem) {
+            let built = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem);
+            assert!(built.is_ok() || capacity.max(stock) > 1 || depot_limit > 1, "{magazines:?}: {built:?}");
+            if let Ok(cache) = built {
                 drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
             }
         }
@@ -746,21 +748,27 @@ fn caches_that_ask_for_it_share_one() {
 #[test]
 fn threads_that_share_and_drop_caches_at_once_lose_none() {
     let subsystem = subsystem(2);
+    let (shared, together) = (Counter::new(0), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         for cpu in 0..2 {
-            let subsystem = &subsystem;
+            let (subsystem, shared, together) = (&subsystem, &shared, &together);
             scope.spawn(move || {
                 on_cpu(cpu);
                 for round in 0..300 {
+                    together.wait();
                     let cache =
                         KmemCache::builder(format!("c{round}"), 64).merge().build_in(subsystem).unwrap();
+                    together.wait();
                     let blocks = cache.alloc_blocks(Gfp::KERNEL, 5).unwrap();
-                    assert!(cache.info().aliases <= 1);
+                    let aliases = cache.info().aliases;
+                    assert!(aliases <= 1);
+                    shared.add(aliases);
                     drop(blocks);
                 }
             });
         }
     });
+    assert!(shared.get() > 0, "no two were there at once");
     assert!(
         subsystem
             .info()

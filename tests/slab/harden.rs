@@ -373,6 +373,23 @@ fn the_order_of_objects_is_drawn_follows_from_the_seed_and_leaves_none_out() {
     assert_ne!(unknown(), unknown());
 }
 
+/// Once the order followed from the page alone.
+#[test]
+fn a_slab_that_is_made_anew_hands_out_its_objects_in_another_order() {
+    let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
+    let cache =
+        KmemCache::builder("again", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
+    let first_of = || {
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(object) };
+        assert_eq!(cache.shrink(), 1);
+        object.addr().get() % 4096
+    };
+    let places: BTreeSet<_> = (0..16).map(|_| first_of()).collect();
+    assert!(places.len() > 8, "{places:?}");
+}
+
 #[test]
 fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
     let (subsystem, heard) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });

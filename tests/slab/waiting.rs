@@ -259,6 +259,8 @@ fn under_contention_everybody_is_served_and_nothing_is_lost() {
         let subsystem = subsystem(4);
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
         let cache = &cache.limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        // Two are left for six.
+        let others = cache.alloc_bulk(14).unwrap();
         let served = Counter::new(0);
         let (threads, rounds) = (6, if cfg!(miri) { 5 } else { 400 });
         std::thread::scope(|scope| {
@@ -273,6 +275,7 @@ fn under_contention_everybody_is_served_and_nothing_is_lost() {
                         match cache.acquire_timeout(timeout) {
                             Ok(mut object) => {
                                 *object += 1;
+                                std::thread::yield_now();
                                 served.add(1);
                             }
                             Err(error) => {
@@ -284,6 +287,8 @@ fn under_contention_everybody_is_served_and_nothing_is_lost() {
                 });
             }
         });
+        assert!(cache.info().waits > 0);
+        drop(others);
         let all = cache.alloc_bulk(16).unwrap();
         assert_eq!(all.iter().map(|object| **object).sum::<u64>(), served.get());
         drop(all);
@@ -736,7 +741,8 @@ fn an_account_at_its_limit_is_named_with_its_number_and_takes_nothing_of_another
     let kept = other.info().in_magazines;
     assert!(kept > 0);
     full.set_limit(one.geometry().order().bytes());
-    let held = all_of(&one).0;
+    let (held, error) = all_of(&one);
+    assert_eq!(error, AllocError::AccountLimit { bytes: one.geometry().order().bytes() });
     assert_eq!(other.info().in_magazines, kept);
     drop(held);
 }

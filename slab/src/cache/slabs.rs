@@ -175,7 +175,9 @@ impl Cache {
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { memory.set_owner(slab, order, self.owner()) };
         let (mut taken, mut indices) = (0, [0; BULK]);
-        let draws = &mut self.config.order_key().map(|key| Draws::of(key, slab.get().into()));
+        // Not of the page alone, which may be this cache's again; and apart from what the nodes draw by.
+        let at = 1 << 63 | self.counts.made.get() << 32 | u64::from(slab.get());
+        let draws = &mut self.config.order_key().map(|key| Draws::of(key, at));
         let take = |index: usize| {
             indices[taken] = index as u16;
             taken += 1;

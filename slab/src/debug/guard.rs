@@ -231,12 +231,13 @@ impl Pool {
             // Relaxed: a turn.
             let turn = self.turn.fetch_add(1, Relaxed);
             let slot = turn % self.slots.len();
-            (self.slots[slot].take(FREED) || self.slots[slot].take(FREE)).then_some((turn, slot))
+            let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
+            was.map(|was| (turn, slot, was))
         });
-        let (turn, at) = taken?;
+        let (turn, at, was) = taken?;
         let (slot, page) = (&self.slots[at], Self::page(at));
         if !self.region.commit(page.clone()) {
-            slot.give(FREE);
+            slot.give(was);
             return None;
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
@@ -308,14 +309,18 @@ impl Pool {
         slot.freed.take();
         // SAFETY: nobody uses it any more, by the caller's contract. Where it stays accessible, it is at least zero.
         unsafe { self.region.decommit(page) };
+        // Before the slot is another one's.
+        let object = what.map(|_| self.known_of(slot, true));
         slot.give(FREED);
-        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, mistake(what))))
+        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, Mistake { what, address, object })))
     }
 
     fn known(&self, slot: usize) -> Known {
         let slot = &self.slots[slot];
         // Relaxed: for a report, which may be of an object that another thread has in hand.
-        let freed = slot.state.load(Relaxed) == FREED;
+        self.known_of(slot, slot.state.load(Relaxed) == FREED)
+    }
+    fn known_of(&self, slot: &Slot, freed: bool) -> Known {
         let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
         Known {
             begin: self.base() + slot.at.get() as usize,
@@ -403,7 +408,11 @@ mod sampled {
     use crate::published::Published;
     use core::ptr::NonNull;
     use uslab_magazine::sync::Ordering::Relaxed;
-    use uslab_magazine::sync::{AtomicBool, Counter};
+    use uslab_magazine::sync::{AtomicU32, Counter};
+
+    const NONE: u32 = 0;
+    const MADE: u32 = 1;
+    const NEVER: u32 = 2;
 
     /// When to sample, and the pool, which is made for the first sample.
     #[derive(Debug)]
@@ -418,8 +427,8 @@ mod sampled {
         seen: [Counter; 2],
         key: Key,
         backend: Backend,
-        /// Whether somebody makes, or has made, the pool.
-        is_made: AtomicBool,
+        /// Whether somebody makes, or has made, the pool, or nobody shall.
+        made: AtomicU32,
         pool: Published<Pool>,
     }
 
@@ -433,7 +442,7 @@ mod sampled {
                 seen: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                is_made: AtomicBool::new(false),
+                made: AtomicU32::new(NONE),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -472,10 +481,15 @@ mod sampled {
                 Some(pool) => pool,
                 // What this allocates is not sampled, nor anything else meanwhile. A pool that was refused is not asked for again.
                 // Relaxed: only says who makes it.
-                None if self.is_made.swap(true, Relaxed) => return None,
+                None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
                 None => {
                     let slots = self.slots.get() as usize;
-                    self.pool.publish(boxed(Pool::new(slots, self.backend, self.key)?)?)
+                    let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
+                    // It may lie where addresses were given up since. Relaxed: that was a call of the system's before the one here.
+                    if self.made.load(Relaxed) == NEVER {
+                        return None;
+                    }
+                    self.pool.publish(pool)
                 }
             };
             faults::tell(pool);
@@ -485,7 +499,7 @@ mod sampled {
         }
         /// None is made from now on; one that there is serves.
         pub(crate) fn make_no_pool(&self) {
-            self.is_made.store(true, Relaxed);
+            self.made.store(NEVER, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -659,6 +673,22 @@ mod tests {
         faults.disarm();
         assert!((0..2).all(|_| pool.alloc(8, 8).is_some()));
         assert_eq!(pool.used(), 2);
+    }
+
+    /// Once it was said never to have been allocated.
+    #[test]
+    fn what_was_freed_stays_freed_where_the_system_refuses_its_page() {
+        let faults = Faults::new(1);
+        let pool = faulty(&faults);
+        let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
+        objects.into_iter().for_each(|object| assert!(pool.free(object).is_ok()));
+        faults.arm(vec![Rule::every(Some(COMMIT))]);
+        assert!((0..9).all(|_| pool.alloc(8, 8).is_none()));
+        for object in objects {
+            let mistake = pool.fault(object);
+            assert_eq!(mistake.what, "use after free");
+            assert!(mistake.object.unwrap().traces.iter().all(Option::is_some), "who freed it, too");
+        }
     }
 
     /// As where all memory is locked.
