@@ -33,8 +33,8 @@ bitflags::bitflags! {
         const DMA = 1 << 10;
         /// From zone DMA32, or below.
         const DMA32 = 1 << 11;
-        /// No watermark holds for this one: it frees memory by allocating a little. For a block of pages all CPUs' pages are called in.
-        /// Shrinkers are not asked, and caches for what nobody uses only; for memory above 4 MiB nobody is, but for freed mappings.
+        /// No watermark holds for this one: it frees memory by allocating a little. Where no block is free, all CPUs' pages are called in.
+        /// Shrinkers are not asked, and caches only for what nobody uses. For memory above 4 MiB only freed mappings are given back.
         const MEMALLOC = 1 << 12;
 
         /// Cannot wait, high priority.

@@ -217,7 +217,7 @@ fn freed_mappings_leave_addresses_to_others_where_these_are_limited() {
 #[ignore = "run by the test above"]
 fn child_with_few_addresses() {
     drop(vec![1_u8; 5 << 20]);
-    Uslab.release();
+    assert!(Uslab.release() >= 5 << 20);
     let taken = {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096

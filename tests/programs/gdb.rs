@@ -5,10 +5,14 @@ use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
+
+/// What gdb says where it may not look at another process.
+const MAY_NOT: &str = "ptrace: Operation not permitted";
 
 /// gdb with the script, and commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
@@ -33,7 +37,7 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    if errors.contains("ptrace: Operation not permitted") {
+    if errors.contains(MAY_NOT) {
         println!("SKIPPED: gdb may not look at other processes: {errors}");
         return None;
     }
@@ -147,22 +151,25 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let (pid, gcore) = (server.process.id().to_string(), format!("gcore {core}"));
     // It goes on under the debugger, and stops when it ends itself.
     let commands = ["echo ATTACHED\\n", "handle SIGUSR1 nostop", "continue", &gcore];
-    let Ok(mut debugger) = with_script(&["-p", &pid], &commands).stdout(Stdio::piped()).spawn() else {
-        return;
-    };
+    let errors = dir.path().join("errors");
+    let mut debugger = with_script(&["-p", &pid], &commands);
+    debugger.stdout(Stdio::piped()).stderr(File::create(&errors).unwrap());
+    let mut debugger = debugger.spawn().unwrap();
     let mut lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
     lines.find(|line| line == "ATTACHED");
     client.is_answered("MISTAKE write_after_free");
     let mut renewed = (0..1000).flat_map(|n| [format!("SET other{n} {value}"), format!("DEL other{n}")]);
     assert!(renewed.any(|request| !client.is_answered(&request)), "it was not noticed");
     println!("{}", lines.collect::<Vec<_>>().join("\n"));
-    debugger.wait().unwrap();
+    let ended = debugger.wait().unwrap();
+    let errors = std::fs::read_to_string(errors).unwrap();
     let mut report = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut report).unwrap();
-    if !Path::new(&core).exists() {
-        println!("SKIPPED: no gdb, or it may not look at other processes");
+    if ended.code() == Some(127) || errors.contains(MAY_NOT) {
+        println!("SKIPPED: no gdb, or it may not look at other processes: {errors}");
         return;
     }
+    assert!(Path::new(&core).exists(), "no core: {errors}");
     println!("{report}core: {} KiB", std::fs::metadata(&core).unwrap().len() >> 10);
 
     let culprit = word(&report, "\nObject ");

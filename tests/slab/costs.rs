@@ -111,6 +111,7 @@ fn thousand_caches() {
     // A page of stack for each pair, and two of notes for each CPU and table.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + MIB;
     assert!(used.resident - start.resident <= most, "{used:?}");
+    assert!(used.resident - start.resident >= count * cpus as usize * 4096, "stacks that are used: {used:?}");
     assert_eq!(used.misdumped, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
     assert!(tables().resident <= 8 * MIB, "{:?}", tables());

@@ -229,21 +229,18 @@ impl<F: ?Sized> Slot<F> {
             // SAFETY: it is not open, and no other call is counted that saw it open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             drop(self.enter(|| drop(observer)));
-            planted!("a place is free before its last call has left" => {
-                self.state.fetch_and(!CLOSING, Release);
-                self.state.fetch_sub(1, Relaxed);
-                return;
-            });
             // Relaxed: a guess. Release: pairs with the Acquire in `remove`, or in `add`, and with that above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
             }
+            planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
         }
     }
     /// The state when one has left who took the function out. Its end and the place's are one step: the next one who has the place
     /// finds nobody counted whom it does not know.
     fn left(state: u32) -> u32 {
+        planted!("a place is free before its last call has left" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
             // Who left may have come while the function was dropped.

@@ -485,7 +485,7 @@ mod sampled {
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
-                    // It may lie where addresses were given up since. Relaxed: that was a call of the system's before the one here.
+                    // It may lie where addresses were given up since. Relaxed: who gave them up said so before the system could map them here.
                     if self.made.load(Relaxed) == NEVER {
                         return None;
                     }

@@ -17,7 +17,7 @@ fn configuration(port: u16, dir: &Path) -> String {
     // Workers must be able to read a directory that is its owner's alone.
     let user = if dir.metadata().unwrap().uid() == 0 { "user root;" } else { "" };
     format!(
-        "{user} daemon off; pid pid; error_log error.log; worker_processes {WORKERS}; thread_pool default threads=4;
+        "{user} daemon off; pid pid; error_log error.log notice; worker_processes {WORKERS}; thread_pool default threads=4;
         events {{ worker_connections 512; }}
         http {{
             access_log off; client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4;
@@ -104,9 +104,17 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     assert!(all() == bodies, "other answers after the load");
     // Workers are forked anew from a process that has let go a whole configuration.
     assert!(nginx(&["-s", "reload"]).status().unwrap().success());
+    let log = || std::fs::read_to_string(dir.join("error.log")).unwrap();
+    server.wait_until("workers are replaced", || {
+        let ended = log()
+            .lines()
+            .filter(|line| line.contains(" worker process ") && line.ends_with(" exited with code 0"))
+            .count();
+        ended == WORKERS && log().matches("start worker process ").count() == 2 * WORKERS
+    });
     assert!(all() == bodies, "other answers after a reload");
     let tables = server.end();
-    assert!(!with || tables > WORKERS, "{tables} processes were on it");
+    assert!(!with || tables > 2 * WORKERS, "{tables} processes were on it");
     bodies
 }
 
