@@ -125,6 +125,11 @@ uslab_magazine::sync::scenarios! {
         loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), waiting::a_cache_is_destroyed_beside_one_who_waits);
         shuttle("L7: the cache is destroyed", RUNS, waiting::a_cache_is_destroyed_beside_one_who_waits);
     }
+    l7_account {
+        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), waiting::a_cache_of_a_full_account_is_destroyed_beside_one_who_waits);
+        shuttle("L7: a cache of a full account is destroyed", RUNS, waiting::a_cache_of_a_full_account_is_destroyed_beside_one_who_waits);
+        bug("who waits is not told that the cache is destroyed", "L7", "deadlock");
+    }
 
     l8 {
         loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::who_waits_gets_what_another_cache_of_the_account_had(another, shrinks));

@@ -97,6 +97,7 @@ impl Cache {
             self.reopen();
             Busy { live, aliases: 0 }
         });
+        planted!("who waits is not told that the cache is destroyed" => return ended);
         // Those who wait get it, or the error.
         self.let_grow();
         ended

@@ -21,6 +21,13 @@ fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
     let objects = [world.alloc(), world.alloc()];
     (ManuallyDrop::new(world), objects)
 }
+/// Caches of an account of one page.
+fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World>>, Account) {
+    let core = Core::new(Config { magazines, ..Config::for_models(2) }).unwrap();
+    let account = Account::on(&core, PAGE_SIZE);
+    let build = |_| KmemCache::builder("model", SPACING).account(&account);
+    (ManuallyDrop::new(World::on(core, (0..caches).map(build))), account)
+}
 
 /// `None` if it waits. Its waker does nothing.
 fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
@@ -174,10 +181,7 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back() {
 /// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. With `shrinks`, the first cache
 /// gives the page back without being asked. Lost, the charge is a deadlock.
 pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool, shrinks: bool) {
-    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
-    let account = Account::on(&core, PAGE_SIZE);
-    let build = |_| KmemCache::builder("model", SPACING).account(&account);
-    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
     let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
     assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
@@ -198,10 +202,7 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool
 
 /// L8: two caches make a slab each, where their account has one page.
 pub(super) fn two_caches_grow_at_the_account_s_limit() {
-    let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
-    let account = Account::on(&core, PAGE_SIZE);
-    let build = |_| KmemCache::builder("model", SPACING).account(&account);
-    let world = ManuallyDrop::new(World::on(core, (0..2).map(build)));
+    let (world, account) = of_an_account(Magazines::Off, 2);
     let t = beside(&world, [], |world, []| {
         world.alloc_of(1).into_iter().for_each(|object| world.free_of(1, object));
     });
@@ -216,9 +217,7 @@ pub(super) fn two_caches_grow_at_the_account_s_limit() {
 
 /// L9: one waits for an account whose pages are all in use, until its limit is raised. Not told, it is a deadlock.
 pub(super) fn who_waits_gets_what_a_raised_limit_allows() {
-    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
-    let account = Account::on(&core, PAGE_SIZE);
-    let world = ManuallyDrop::new(World::on(core, [KmemCache::builder("model", SPACING).account(&account)]));
+    let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
     let t = beside(&world, [], |world, []| {
         let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
@@ -243,5 +242,20 @@ pub(super) fn a_cache_is_destroyed_beside_one_who_waits() {
     let destroyed = world.cache().destroy();
     t.join().unwrap();
     assert!(destroyed.is_ok() || world.cache().destroy().is_ok(), "nothing is in use");
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L7: the same of a cache that has nothing, while another one has all that their account may have. Not told, it is a deadlock.
+pub(super) fn a_cache_of_a_full_account_is_destroyed_beside_one_who_waits() {
+    let (world, account) = of_an_account(SMALL, 2);
+    let objects = [world.alloc(), world.alloc()];
+    let t = beside(&world, [], |world, []| {
+        let got = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
+        assert_eq!(got, Err(AllocError::Destroyed));
+    });
+    world.cache_at(1).destroy().unwrap();
+    t.join().unwrap();
+    free_all(&world, objects);
+    drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }

@@ -129,6 +129,9 @@ impl Tree {
             .args(["--message-format=json", "--target-dir"])
             .arg(if flags.is_empty() { &units } else { &self.of.target })
             .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
+            // Cargo tells a crate from the same one in a copy of its workspace by what wraps the compiler, and by nothing else: else the
+            // models that run next would be those of the copy.
+            .env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/env")
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .output()
             .context("cargo")
