@@ -36,7 +36,9 @@ fn constructed() {
 fn rcu_lookup() {
     let said = run("rcu_lookup");
     assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
-    assert!(number(&said, "lookups, ") >= 300_000, "{said}");
+    // Those of the keys that stay; of the others all may be missed.
+    let keys = (0..3).flat_map(|reader| (0..200_000).map(move |n| (n * 7 + reader) % 128));
+    assert!(number(&said, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64, "{said}");
 }
 
 #[test]
