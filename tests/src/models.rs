@@ -2,6 +2,7 @@
 //! run under another ordering, and a model that never ends can be ended.
 
 use crate::jobs::{Ended, run_within};
+use crate::mutate::ABSENT;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -109,7 +110,8 @@ impl Outside {
         command
             .args(["--profile", "loom", "--lib", "--target-dir"])
             .arg(workspace().join("target").join(checker))
-            .env("RUSTFLAGS", flags(checker));
+            .env("RUSTFLAGS", flags(checker))
+            .env("MUTANT", ABSENT);
         command
     }
 }
@@ -136,7 +138,8 @@ pub fn loom_test_of(package: &str, target: &[&str]) -> Command {
     command
         .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package])
         .args(target)
-        .env("RUSTFLAGS", loom_flags());
+        .env("RUSTFLAGS", loom_flags())
+        .env("MUTANT", ABSENT);
     command
 }
 
@@ -151,7 +154,8 @@ pub fn shuttle_test(package: &str) -> Command {
     command
         .args(["test", "--profile", "loom", "--target-dir", "target/shuttle", "-p", package, "--lib"])
         .args(["--", "scenarios", "--nocapture", "--test-threads=2"])
-        .env("RUSTFLAGS", flags("shuttle"));
+        .env("RUSTFLAGS", flags("shuttle"))
+        .env("MUTANT", ABSENT);
     command
 }
 
@@ -341,6 +345,7 @@ impl Test {
             .env("RUST_BACKTRACE", "0")
             // The time is for the model; that it failed is all that is asked.
             .env("STORY", "0")
+            .env("MUTANT", ABSENT)
             .envs(environment.iter().copied());
         let Ended { status, said: text, .. } = run_within(&mut command, limit)?;
         let outcome = match status {

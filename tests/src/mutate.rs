@@ -30,7 +30,8 @@ use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
 /// What a crate's root module gets: `on` says whether a mutant is the one that the variable `MUTANT` names. With
-/// `MUTANT_REACHED` it notes all that are asked about, in the file of that name, when the process ends.
+/// `MUTANT_REACHED` it notes all that are asked about, in the file of that name, when the process ends. Where `MUTANT` is [`ABSENT`] the
+/// process ends at once: it was to be one without a switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -52,6 +53,7 @@ pub mod mutant_switch {
     unsafe extern "C" {
         fn atexit(f: extern "C" fn()) -> i32;
         fn getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
+        fn write(file: i32, text: *const u8, bytes: usize) -> isize;
     }
     fn variable(name: &'static std::ffi::CStr) -> Option<&'static std::ffi::CStr> {
         // SAFETY: both end with a zero, and no test changes these variables.
@@ -60,7 +62,14 @@ pub mod mutant_switch {
     #[cold]
     fn asked(mutant: u32) -> bool {
         if ACTIVE.load(Relaxed) == UNKNOWN {
-            let named = variable(c"MUTANT").map(|text| text.to_str().ok().and_then(|text| text.parse().ok()));
+            let named = variable(c"MUTANT").map(|text| text.to_str().ok());
+            if named.flatten() == Some("absent") {
+                let text = "a copy with mutants in it was built here, and is run for what it is a copy of\n";
+                // SAFETY: so many bytes of text.
+                unsafe { write(2, text.as_ptr(), text.len()) };
+                std::process::abort();
+            }
+            let named = named.map(|text| text.and_then(|text| text.parse().ok()));
             let noted = named.is_none() && variable(c"MUTANT_REACHED").is_some();
             ACTIVE.store(if noted { REACHED } else { named.flatten().unwrap_or(NONE) }, Relaxed);
             if noted {
@@ -90,6 +99,9 @@ pub mod mutant_switch {
     }
 }
 "#;
+
+/// The value of `MUTANT` for programs that are judged as they ship: a build of a copy may have taken the place of theirs.
+pub const ABSENT: &str = "absent";
 
 /// All rules by name; see the module.
 pub const RULES: [&str; 13] = [
@@ -800,10 +812,17 @@ mod tests {
         let rustc =
             Command::new(rustc).args(["--edition=2024", "-o"]).args([&built, &source]).output().unwrap();
         assert!(rustc.status.success(), "{}", String::from_utf8_lossy(&rustc.stderr));
-        let run = |variables: &[(&str, &str)]| {
+        let output = |variables: &[(&str, &str)]| {
             let mut program = Command::new(&built);
             program.env_remove("MUTANT").env_remove("MUTANT_REACHED").envs(variables.iter().copied());
-            let ran = program.output().unwrap();
+            program.output().unwrap()
+        };
+        // Once the models of a copy ran in place of what ships, with all mutants off.
+        let ran = output(&[("MUTANT", ABSENT)]);
+        assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
+        assert!(String::from_utf8_lossy(&ran.stderr).starts_with("a copy with mutants"), "{ran:?}");
+        let run = |variables: &[(&str, &str)]| {
+            let ran = output(variables);
             assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
             String::from_utf8(ran.stdout).unwrap()
         };

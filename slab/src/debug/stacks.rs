@@ -20,7 +20,10 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, thread_local};
 
 /// The most frames of a stack; those farthest out are left off.
-const MOST: usize = 24;
+const MOST: usize = 40;
+/// The most that are told, without the allocator's own: which are left off does not depend on how many those are.
+#[cfg(feature = "stacks")]
+const OUTER: usize = 24;
 /// Lists of records, found by hash.
 const LISTS: usize = 1 << 14;
 /// Words of a piece of memory, and how many pieces there may be.
@@ -277,11 +280,11 @@ impl CallStack {
     }
 }
 
-/// The frames without the allocator's own; of nothing else, all.
+/// The frames without the allocator's own, at most [`OUTER`]; of nothing else, all.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match own(frames.iter().map(|&at| Whose::at(at))) {
-        own if own < frames.len() => &frames[own..],
+        own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
         _ => frames,
     }
 }
@@ -477,6 +480,21 @@ mod tests {
             core::hint::black_box(stack)
         }
         assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
+    }
+
+    /// Once one place in the code was two, if the stacks were deep and the allocator had more frames of its own for one.
+    #[cfg(feature = "stacks")]
+    #[test]
+    fn deep_stacks_end_at_one_depth_however_many_frames_are_the_allocators() {
+        let inside = |f: *const ()| f.addr() + 1;
+        let told = |own: usize, others: usize| {
+            let mut frames = vec![inside(CallStack::save as *const ()); own];
+            frames.extend((0..others).map(|nth| inside(libc::getpid as *const ()) + nth));
+            CallStack::of_frames(&frames).outer()
+        };
+        assert_eq!(told(2, MOST - 2), told(9, MOST - 9));
+        assert_eq!(told(2, MOST - 2).frames().len(), OUTER);
+        assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "what is not as deep is told as a whole");
     }
 
     #[cfg(feature = "stacks")]
