@@ -31,7 +31,7 @@ use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
 /// What a crate's root module gets: `on` says whether a mutant is the one that the variable `MUTANT` names. With
 /// `MUTANT_REACHED` it notes all that are asked about, in the file of that name, when the process ends. Where `MUTANT` is [`ABSENT`] the
-/// process ends at once: it was to be one without a switch.
+/// process aborts at once: the program should have no switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -64,7 +64,7 @@ pub mod mutant_switch {
         if ACTIVE.load(Relaxed) == UNKNOWN {
             let named = variable(c"MUTANT").map(|text| text.to_str().ok());
             if named.flatten() == Some("absent") {
-                let text = "a copy with mutants in it was built here, and is run for what it is a copy of\n";
+                let text = "this program is built from the copy of the sources with mutants in it, and not from the sources\n";
                 // SAFETY: so many bytes of text.
                 unsafe { write(2, text.as_ptr(), text.len()) };
                 std::process::abort();
@@ -100,7 +100,7 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that are judged as they ship: a build of a copy may have taken the place of theirs.
+/// The value of `MUTANT` for programs that must be built from the sources themselves: one that is built from a mutated copy aborts.
 pub const ABSENT: &str = "absent";
 
 /// All rules by name; see the module.
@@ -817,10 +817,10 @@ mod tests {
             program.env_remove("MUTANT").env_remove("MUTANT_REACHED").envs(variables.iter().copied());
             program.output().unwrap()
         };
-        // Once the models of a copy ran in place of what ships, with all mutants off.
+        // Once models ran that were built from the mutated copy, with all mutants off.
         let ran = output(&[("MUTANT", ABSENT)]);
         assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
-        assert!(String::from_utf8_lossy(&ran.stderr).starts_with("a copy with mutants"), "{ran:?}");
+        assert!(String::from_utf8_lossy(&ran.stderr).starts_with("this program is built from the copy"), "{ran:?}");
         let run = |variables: &[(&str, &str)]| {
             let ran = output(variables);
             assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
