@@ -19,11 +19,15 @@ mod simulation;
 mod waiting;
 pub(crate) mod world;
 
+#[cfg(shuttle)]
+use crate::Config;
 use crate::Magazines;
 #[cfg(loom)]
 use crate::debug::check::{Bound, Script};
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
+#[cfg(shuttle)]
+use world::two_nodes;
 use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
 
 #[cfg(all(loom, crossbeam_loom))]
@@ -63,7 +67,7 @@ uslab_magazine::sync::scenarios! {
         bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
     }
     w1_removal {
-        loom("W1 a value is taken out beside a reap", Model::new(TWO, 500), models::removal_beside_a_reap);
+        loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_beside_a_reap);
         bug("a hive reads a value whose place is free", "W1", "Causality violation");
     }
 
@@ -216,6 +220,11 @@ uslab_magazine::sync::scenarios! {
         loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
         bug("other CPUs are not drained before an error", "L1", "CacheLimit");
     }
+    l1_of_two_nodes {
+        loom("L1 limit: one gets what another node keeps", Model::new(TWO, 500), models::at_the_limit_one_gets_what_another_node_keeps);
+        shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(two_nodes(4)));
+        bug("a purge leaves what lies in the depots", "L1", "CacheLimit");
+    }
 
     // For shuttle.
     pressed {
@@ -237,7 +246,7 @@ uslab_magazine::sync::scenarios! {
         shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
     }
     limited {
-        shuttle("L1 M1: four use a cache at its limit", RUNS, schedules::limit);
+        shuttle("L1 M1: four use a cache at its limit", RUNS, || schedules::limit(Config::for_models(4)));
         bug("other CPUs are not drained before an error", "L1", "CacheLimit");
     }
     started {

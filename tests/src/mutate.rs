@@ -820,7 +820,10 @@ mod tests {
         // Once models ran that were built from the mutated copy, with all mutants off.
         let ran = output(&[("MUTANT", ABSENT)]);
         assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
-        assert!(String::from_utf8_lossy(&ran.stderr).starts_with("this program is built from the copy"), "{ran:?}");
+        assert!(
+            String::from_utf8_lossy(&ran.stderr).starts_with("this program is built from the copy"),
+            "{ran:?}"
+        );
         let run = |variables: &[(&str, &str)]| {
             let ran = output(variables);
             assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));

@@ -1,12 +1,12 @@
 //! What loom runs: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, beside_reaps, publish};
+use super::world::{SMALL, World, all_gone, beside_reaps, publish, two_nodes};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
 use crate::registry::Registry;
-use crate::{AllocError, Config, Gfp, Hive, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
 use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -230,6 +230,27 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
+/// L1: a cache at its limit, whose objects lie on the stack and in the depot of another node.
+pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
+    let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
+    let world = World::on(Core::new(two_nodes(2)).unwrap(), [cache]);
+    on_cpu(1);
+    let [a, b, c, d] = [(); 4].map(|()| world.alloc());
+    // A stack has two places here: one object of the three is in the depot.
+    [a, b, c].into_iter().for_each(|object| world.free(object));
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.free(d);
+    });
+    on_cpu(0);
+    let early = world.alloc();
+    t.join().unwrap();
+    let late = [(); 3].map(|()| world.alloc());
+    late.into_iter().chain([early]).for_each(|object| world.free(object));
+    World::end(world);
+}
+
 /// L1: two make a slab each, where the limit is one.
 pub(super) fn two_grow_at_the_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
@@ -306,7 +327,7 @@ pub(super) fn removal_beside_a_reap() {
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let key = hive.insert(7).unwrap();
-    beside_reaps(core, 1, || {
+    beside_reaps(core, 1, true, || {
         assert_eq!(hive.remove(key), 7);
         drop(hive);
     });

@@ -153,7 +153,7 @@ pub(super) fn destroy(magazines: Magazines) {
 }
 
 /// Four use a cache of two slabs at most; afterwards one of them gets all that it may have.
-pub(super) fn limit() {
+pub(super) fn limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
     fn side(w: &World, _: usize) {
@@ -171,7 +171,8 @@ pub(super) fn limit() {
         }
         held.into_iter().for_each(|object| w.free(object));
     }
-    let world = World::new(4, SMALL, &[Some(SLABS)]);
+    let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(SLABS));
+    let world = World::on(Core::new(config).unwrap(), [cache]);
     crowd(&world, THREADS, side);
     on_cpu(1);
     let all: Vec<_> = (0..OBJECTS).map(|_| world.alloc()).collect();

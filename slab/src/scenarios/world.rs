@@ -11,8 +11,9 @@ use crate::published::Published;
 use crate::{AllocError, Gfp, Hive, KmemCache, KmemCacheBuilder, Limit, Magazines, ObjectCache, OwnedBox};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use uslab_magazine::Operation;
+use uslab_buddy::ZoneKind;
 use uslab_magazine::sync::{Arc, UnsafeCell, thread};
+use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
     /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
@@ -95,6 +96,14 @@ impl World {
     }
 }
 
+/// Two CPUs, each on a node of its own with so many pages.
+pub(super) fn two_nodes(pages: u32) -> Config {
+    let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
+    config.pages.cpus = Cpus::simulated(2, 2).unwrap();
+    config.pages.nodes = vec![vec![(ZoneKind::Normal, pages)]; 2];
+    config
+}
+
 /// C2: a cache with a free object in a magazine is dropped while others reap: `reapers` threads.
 pub(crate) fn drop_beside_reaps(reapers: u32) {
     on_cpu(0);
@@ -103,7 +112,7 @@ pub(crate) fn drop_beside_reaps(reapers: u32) {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: allocated just now.
     unsafe { cache.free(object) };
-    beside_reaps(core, reapers, || drop(cache));
+    beside_reaps(core, reapers, false, || drop(cache));
 }
 
 /// W1: a hive with a value and a free place is walked, and dropped, while others reap its cache.
@@ -113,18 +122,23 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
-    beside_reaps(core, reapers, || {
+    beside_reaps(core, reapers, cfg!(shuttle), || {
         let walked: Vec<u64> = hive.iter().copied().collect();
         assert_eq!(walked, [7], "not the values of the hive");
         drop(hive);
     });
 }
 
-/// Does `what` while others reap. The only cache there is goes by it.
-pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
+/// Does `what` while others reap, and may give free pages back to the system. The only cache there is goes by it.
+pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
-        move || core.refs().for_each(|cache| _ = cache.shrink(&Operation::new()))
+        move || {
+            core.refs().for_each(|cache| _ = cache.shrink(&Operation::new()));
+            if decommits {
+                core.memory.pages.release();
+            }
+        }
     };
     beside((0..reapers).map(reap).collect(), what);
     all_gone(core);
