@@ -151,8 +151,10 @@ impl MutantRuns {
 const MUTANTS: &str = "
 ## Mutants of meaning
 
-`cargo check-mutants` changes the core files (`tests/mutants.toml`) in one place at a time, by rule; some test or model must fail. What a
-recorded run came to:
+`cargo check-mutants` changes the core files (`tests/mutants.toml`) in one place at a time, by rule; some test or model must fail. A mutant
+runs through the tests and models that reach it, cheapest first, up to the first that fails, so a run of both does not tell which models
+would have noticed it; a run of the models alone does, and what they leave is for tests. Tests that take more than 10 s of CPU time are left
+out. *Live* and *unreached* count those, too, that are argued to change nothing. What recorded runs came to:
 ";
 
 /// The directory of a package's crate; `litmus` are the shapes of `uslab-sync`.
@@ -394,6 +396,26 @@ fn shown(path: &Path) -> std::path::Display<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_loom_misses_is_named_with_its_shapes() {
+        let read = |file: &str| std::fs::read_to_string(workspace().join(file)).unwrap();
+        let [claims, limits, outcomes] = [
+            "tests/claims.toml",
+            "magazine/sync/tests/litmus/limits.txt",
+            "magazine/sync/tests/litmus/outcomes.txt",
+        ]
+        .map(read);
+        let of_loom =
+            claims.lines().find(|line| line.starts_with("beyond = \"What loom cannot see")).unwrap();
+        let limits = limits.lines().filter(|line| !line.is_empty() && !line.starts_with([' ', '#']));
+        let shapes = outcomes.split("\n\n").filter(|shape| shape.contains("facade misses"));
+        let names: Vec<&str> = limits.chain(shapes.filter_map(|shape| shape.lines().next())).collect();
+        assert!(names.len() > 15, "{names:?}");
+        for name in names {
+            assert!(of_loom.contains(name), "tests/claims.toml: K1 does not name {name}");
+        }
+    }
 
     const WORDS: &str =
         "[[claim]]\nfloor = 'magazine'\nproperty = 'D1'\nholds = 'It holds.'\nbeyond = 'The rest.'\n";

@@ -33,7 +33,7 @@ use uslab_tests::share::ShareArgs;
 /// could notice it. Verdicts are kept in target/mutants for each state of the sources, so that a run that was ended goes on.
 ///
 /// Environment: BOUND, the pre-emption bound of all models (default 1; then, for what nothing notices, the one that each states). Exit codes: 0 of those that nothing notices, of those that only a floor notices, and of those out of time no more are unexplained than
-/// tests/mutants.toml allows; of a sample, no more with a confidence of 95 %. 1 there are more, nothing was judged, or something else is wrong, 2 wrong
+/// tests/mutants.toml and --most-live allow; of a sample, no more with a confidence of 95 %. 1 there are more, nothing was judged, or something else is wrong, 2 wrong
 /// usage, a bad tests/mutants.toml, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
@@ -51,9 +51,12 @@ struct Args {
     /// Print the mutants, those that would not compile included, and build nothing.
     #[arg(long)]
     list: bool,
-    /// Run the models alone, and no other test. What they do not notice is listed, and is no fault.
+    /// Run the models alone, and no other test. What they do not notice is listed, and is no fault, unless `--most-live` says so.
     #[arg(long)]
     models: bool,
+    /// Of 100 mutants so many may be neither noticed nor explained. Default: what tests/mutants.toml says.
+    #[arg(long, value_name = "PERCENT", conflicts_with = "detect")]
+    most_live: Option<f64>,
     /// The mutants of this processor's restartable sequences instead, each of which is a build: through the tests of the sections.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
@@ -154,7 +157,8 @@ fn main() -> ExitCode {
         _ => println!("{report}"),
     }
     // What models leave to tests is no fault.
-    let few = args.models || !report.living().exceeds(config.most_live);
+    let most_live = args.most_live.unwrap_or(if args.models { 100.0 } else { config.most_live });
+    let few = !report.living().exceeds(most_live);
     let few = few && !report.by_floors().exceeds(config.most_by_floors);
     let good = report.wrong.is_empty() && few && !report.by_time().exceeds(config.most_by_time);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
