@@ -8,6 +8,12 @@
 //! consistent: orderings are loom's business.
 
 mod hardened;
+#[cfg(shuttle)]
+mod histories;
+#[cfg(shuttle)]
+#[allow(dead_code, reason = "owned objects, whose histories are the magazines'")]
+#[path = "../../tests/kit/linearizable.rs"]
+mod linearizable;
 #[cfg(loom)]
 mod models;
 #[cfg(all(loom, crossbeam_loom))]
@@ -23,7 +29,7 @@ use crate::Magazines;
 #[cfg(loom)]
 use crate::debug::check::{Bound, Script};
 #[cfg(shuttle)]
-use uslab_magazine::sync::schedule::Schedules;
+use uslab_magazine::sync::{self, schedule::Schedules};
 use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
 
 #[cfg(all(loom, crossbeam_loom))]
@@ -259,6 +265,23 @@ uslab_magazine::sync::scenarios! {
     asked_again {
         shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
         bug("who waits at a limit wakes no reaper", "V2", "deadlock");
+    }
+    explained_handles {
+        shuttle("H1 H2 H3 H6 H7: what four saw of handles is explained by one order", RUNS, histories::handles);
+        bug("a handle is looked at and then counted", "H1", "no order explains");
+        bug("an object keeps its generation", "H1", "no order explains");
+        bug("a handle is looked at and then freed", "H2", "no order explains");
+        bug("a free does not wait for holders", "H3", "object freed twice");
+        bug("a number is chosen in one lock hold and taken in the next", "H6", "no order explains");
+        bug("a number begins anew with a new object", "H7", "no order explains");
+    }
+    explained_hives {
+        shuttle("W1: what four saw of two hives is explained by one order", RUNS, histories::hives);
+        bug("a hive takes a set bit for a value", "W1", "no order explains");
+    }
+    explained_pools {
+        shuttle("A5: what four saw of a pool with a reserve is explained by one order", RUNS, histories::pools);
+        bug("a pool does not miss what it takes from its reserve", "A5", "no order explains");
     }
     profiled {
         shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
