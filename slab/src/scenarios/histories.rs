@@ -1,5 +1,5 @@
-//! What shuttle runs and takes down: four threads on two CPUs use handles, hives or a pool with a reserve, and take away what CPUs
-//! hold. Each call is to have happened at one moment between its begin and its end, for all.
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and take away what CPUs hold.
+//! One order of their calls, each at a moment between its beginning and its end, must explain what they returned.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
 use super::world::{SMALL, all_gone};
@@ -100,11 +100,12 @@ pub(super) fn handles() {
                 drains(core);
                 continue;
             }
-            let handles = known.lock();
-            // The newest ones: those that others name, too.
-            let last = handles.len().checked_sub(1);
-            let handle = last.map(|last| handles[last - choose(handles.len().min(3))]);
-            drop(handles);
+            let handle = {
+                // The newest ones: those that others name, too.
+                let handles = known.lock();
+                let n = handles.len();
+                (n > 0).then(|| handles[n - 1 - choose(n.min(3))])
+            };
             match handle {
                 Some(handle) if what < 5 => {
                     let get = || {
