@@ -1,13 +1,19 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits,
-//! L2-L9 waiting at them and accounts, P1
-//! mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles (`handle/models.rs` has those of loom), G1 the global subsystem,
+//! U1 the public API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of
+//! samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
 mod hardened;
+#[cfg(shuttle)]
+mod histories;
+#[cfg(shuttle)]
+#[allow(dead_code, reason = "histories of objects that are owned are the magazines'")]
+#[path = "../../tests/kit/linearizable.rs"]
+mod linearizable;
 #[cfg(loom)]
 mod models;
 #[cfg(all(loom, crossbeam_loom))]
@@ -24,8 +30,8 @@ use crate::Config;
 use crate::Magazines;
 #[cfg(loom)]
 use crate::debug::check::{Bound, Script};
+use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
-use uslab_magazine::sync::schedule::Schedules;
 #[cfg(shuttle)]
 use world::two_nodes;
 use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
@@ -268,6 +274,23 @@ uslab_magazine::sync::scenarios! {
     asked_again {
         shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
         bug("who waits at a limit wakes no reaper", "V2", "deadlock");
+    }
+    explained_handles {
+        shuttle("H1 H2 H3 H6 H7: what four saw of handles is explained by one order", RUNS, histories::handles);
+        bug("a handle is looked at and then counted", "H1", "no order explains");
+        bug("an object keeps its generation", "H1", "no order explains");
+        bug("a handle is looked at and then freed", "H2", "no order explains");
+        bug("a free does not wait for holders", "H3", "object freed twice");
+        bug("a number is chosen in one lock hold and taken in the next", "H6", "no order explains");
+        bug("a number begins anew with a new object", "H7", "no order explains");
+    }
+    explained_hives {
+        shuttle("W1: what four saw of two hives is explained by one order", RUNS, histories::hives);
+        bug("a hive takes a set bit for a value", "W1", "no order explains");
+    }
+    explained_pools {
+        shuttle("A5: what four saw of a pool with a reserve is explained by one order", RUNS, histories::pools);
+        bug("a pool does not miss what it takes from its reserve", "A5", "no order explains");
     }
     profiled {
         shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);

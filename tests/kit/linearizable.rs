@@ -5,7 +5,7 @@
 //! operations is searched once. A history of independent objects is checked one object at a time, which is the same by locality
 //! (Herlihy and Wing 1990): [`check_each`].
 //!
-//! `uslab-magazine` includes this file, too, for histories of schedules: so it names what is above it.
+//! `uslab-magazine` and `uslab` include this file, too, for histories of schedules: so it names what is above it.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};

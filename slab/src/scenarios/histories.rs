@@ -1,0 +1,311 @@
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and take away what CPUs hold.
+//! One order of their calls, each at a moment between its beginning and its end, must explain what they returned.
+
+use super::linearizable::{Recorder, Spec, check, check_each};
+use super::world::{SMALL, all_gone};
+use crate::cache::core::Core;
+use crate::debug::check::{SPACING, on_cpu};
+use crate::handle::{Generations, Handle, HandleCache};
+use crate::objects::hive::Key;
+use crate::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache};
+use core::fmt::Debug;
+use core::ptr::NonNull;
+use std::collections::{BTreeMap, BTreeSet};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::schedule::choose;
+use uslab_magazine::sync::{Arc, Mutex, relax};
+use uslab_magazine::threads::{crowd, wander};
+
+const THREADS: usize = 4;
+const STEPS: usize = 12;
+
+fn core(pages: u32) -> std::sync::Arc<Core> {
+    on_cpu(0);
+    Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
+}
+/// Takes away what CPUs hold.
+fn drains(core: &Core) {
+    match choose(4) {
+        0 => core.drain(0..1),
+        1 => core.drain(1..2),
+        2 => _ = core.reap(),
+        _ => _ = core.shrink(&Operation::new()),
+    }
+}
+fn any_value() -> u64 {
+    choose(1 << 20) as u64
+}
+fn explained(outcome: Result<(), impl Debug>) {
+    assert!(outcome.is_ok(), "no order explains what was seen: {outcome:?}");
+}
+
+// ---- handles ----
+
+/// What a handle names.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Life {
+    NotYet,
+    Live(u64),
+    Over,
+}
+type Name = Handle<u32, 28>;
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Alloc(Name, u64),
+    IsValid(Name, bool),
+    Get(Name, Option<u64>),
+    Free(Name, bool),
+}
+impl Named {
+    fn handle(&self) -> u32 {
+        match self {
+            Self::Alloc(handle, _)
+            | Self::IsValid(handle, _)
+            | Self::Get(handle, _)
+            | Self::Free(handle, _) => handle.to_bits(),
+        }
+    }
+}
+impl Spec for Life {
+    type Op = Named;
+    fn allows(&mut self, op: &Named) -> bool {
+        let value = if let Self::Live(value) = self { Some(*value) } else { None };
+        match op {
+            Named::Alloc(_, value) => core::mem::replace(self, Self::Live(*value)) == Self::NotYet,
+            Named::IsValid(_, valid) => value.is_some() == *valid,
+            Named::Get(_, found) => value == *found,
+            Named::Free(_, freed) => {
+                if value.is_some() {
+                    *self = Self::Over;
+                }
+                value.is_some() == *freed
+            }
+        }
+    }
+}
+
+/// Four name what any of them allocated, stale handles among it.
+pub(super) fn handles() {
+    struct Seen {
+        core: std::sync::Arc<Core>,
+        cache: HandleCache<u64, u32, 28>,
+        known: Mutex<Vec<Name>>,
+        recorder: Recorder<Named>,
+    }
+    fn side(Seen { core, cache, known, recorder }: &Seen, _: usize) {
+        for _ in 0..STEPS {
+            wander(2);
+            let what = choose(10);
+            if what == 0 {
+                drains(core);
+                continue;
+            }
+            let handle = {
+                // The newest ones: those that others name, too.
+                let handles = known.lock();
+                let n = handles.len();
+                (n > 0).then(|| handles[n - 1 - choose(n.min(3))])
+            };
+            match handle {
+                Some(handle) if what < 5 => {
+                    let get = || {
+                        let held = cache.get(handle)?;
+                        relax();
+                        Some(*held)
+                    };
+                    recorder.call(get, |found| Named::Get(handle, *found));
+                }
+                Some(handle) if what < 6 => {
+                    recorder.call(|| cache.is_valid(handle), |valid| Named::IsValid(handle, *valid));
+                }
+                Some(handle) if what < 8 => {
+                    recorder.call(|| cache.free(handle), |freed| Named::Free(handle, *freed));
+                }
+                _ => {
+                    let value = any_value();
+                    let alloc = || cache.alloc_with(|object| *object = value).ok();
+                    let handle =
+                        recorder.call(alloc, |handle| handle.map(|handle| Named::Alloc(handle, value)));
+                    known.lock().extend(handle);
+                }
+            }
+        }
+    }
+    let core = core(1);
+    let builder = ObjectCache::builder("named").ctor(|| 0_u64);
+    let cache = builder.build_handles_on(&core, Generations::default()).unwrap();
+    let seen =
+        Arc::new(Seen { core: core.clone(), cache, known: Mutex::new(vec![]), recorder: Recorder::new() });
+    crowd(&seen, THREADS, side);
+    explained(check_each(&Life::NotYet, &seen.recorder.history(), Named::handle));
+    drop(seen);
+    all_gone(core);
+}
+
+// ---- hives ----
+
+/// The hives' values, by their places: whose each is.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct Places(BTreeMap<usize, (usize, u64)>);
+/// The first number is the hive's.
+#[derive(Clone, Debug)]
+enum Kept {
+    Insert(usize, usize, u64),
+    Get(usize, usize, u64),
+    Remove(usize, usize, u64),
+    Walk(usize, Vec<(usize, u64)>),
+}
+impl Spec for Places {
+    type Op = Kept;
+    fn allows(&mut self, op: &Kept) -> bool {
+        match op {
+            Kept::Insert(hive, place, value) => self.0.insert(*place, (*hive, *value)).is_none(),
+            Kept::Get(hive, place, value) => self.0.get(place) == Some(&(*hive, *value)),
+            Kept::Remove(hive, place, value) => self.0.remove(place) == Some((*hive, *value)),
+            Kept::Walk(hive, walked) => {
+                let own = self.0.iter().filter(|(_, (of, _))| of == hive);
+                own.map(|(place, (_, value))| (*place, *value)).eq(walked.iter().copied())
+            }
+        }
+    }
+}
+
+/// Two hives go from hand to hand, each in one at a time; who finds none takes away what CPUs hold. Places go from hive to hive.
+pub(super) fn hives() {
+    const HIVES: usize = 2;
+    /// Of the eight that there are.
+    const VALUES: usize = 3;
+    struct Kit {
+        number: usize,
+        hive: Hive<u64>,
+        keys: Vec<(usize, Key<u64>)>,
+    }
+    struct Seen {
+        core: std::sync::Arc<Core>,
+        kits: Mutex<Vec<Kit>>,
+        recorder: Recorder<Kept>,
+    }
+    fn step(Kit { number, hive, keys }: &mut Kit, recorder: &Recorder<Kept>) {
+        let number = *number;
+        let what = choose(6);
+        if what == 0 {
+            let walk = || {
+                let mut walked: Vec<_> =
+                    hive.iter().map(|value| (core::ptr::from_ref(value).addr(), *value)).collect();
+                walked.sort_unstable();
+                walked
+            };
+            recorder.call(walk, |walked| Kept::Walk(number, walked.clone()));
+        } else if what < 3 && keys.len() < VALUES {
+            let value = any_value();
+            let insert = || {
+                let key = hive.insert(value).ok()?;
+                Some((core::ptr::from_ref(hive.get(&key)).addr(), key))
+            };
+            let noted = |kept: &Option<(usize, _)>| {
+                kept.as_ref().map(|(place, _)| Kept::Insert(number, *place, value))
+            };
+            keys.extend(recorder.call(insert, noted));
+        } else if let Some((place, key)) = keys.pop() {
+            if what == 3 {
+                recorder.call(|| *hive.get(&key), |value| Kept::Get(number, place, *value));
+                keys.push((place, key));
+            } else {
+                recorder.call(|| hive.remove(key), |value| Kept::Remove(number, place, *value));
+            }
+        }
+    }
+    fn side(Seen { core, kits, recorder }: &Seen, _: usize) {
+        for _ in 0..STEPS {
+            wander(2);
+            let mut mine = {
+                let mut kits = kits.lock();
+                let n = kits.len();
+                (n > 0).then(|| kits.swap_remove(choose(n)))
+            };
+            match &mut mine {
+                Some(kit) => step(kit, recorder),
+                None => drains(core),
+            }
+            kits.lock().extend(mine);
+        }
+    }
+    let core = core(4);
+    let kit = |number| Kit {
+        number,
+        hive: Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap()),
+        keys: vec![],
+    };
+    let kits = Mutex::new((0..HIVES).map(kit).collect());
+    let seen = Arc::new(Seen { core: core.clone(), kits, recorder: Recorder::new() });
+    crowd(&seen, THREADS, side);
+    explained(check(&Places::default(), &seen.recorder.history()));
+    drop(seen);
+    all_gone(core);
+}
+
+// ---- mempools ----
+
+/// A pool that keeps objects back.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct Reserved {
+    out: BTreeSet<usize>,
+}
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    /// `None`: refused.
+    Alloc(Option<usize>),
+    Free(usize),
+}
+impl Spec for Reserved {
+    type Op = Taken;
+    fn allows(&mut self, op: &Taken) -> bool {
+        match op {
+            // As long as fewer are out than it was made for, the next one succeeds.
+            Taken::Alloc(None) => self.out.len() >= RESERVE,
+            Taken::Alloc(Some(object)) => self.out.insert(*object),
+            Taken::Free(object) => self.out.remove(object),
+        }
+    }
+}
+/// Of the four objects that the cache may have.
+const RESERVE: usize = 2;
+
+/// Four take from a pool, and from its cache what the pool does not keep back.
+pub(super) fn pools() {
+    struct Seen {
+        core: std::sync::Arc<Core>,
+        pool: Mempool,
+        recorder: Recorder<Taken>,
+    }
+    fn side(Seen { core, pool, recorder }: &Seen, _: usize) {
+        let (mut mine, mut others) = (vec![], vec![]);
+        let free = |object: NonNull<u8>| {
+            let at = object.addr().get();
+            // SAFETY: allocated from the pool below, and freed once.
+            recorder.call(|| unsafe { pool.free(object) }, |()| Taken::Free(at));
+        };
+        for _ in 0..STEPS {
+            wander(2);
+            match choose(10) {
+                0..4 => {
+                    let noted = |object: &Option<NonNull<u8>>| Taken::Alloc(object.map(|at| at.addr().get()));
+                    mine.extend(recorder.call(|| pool.alloc(Gfp::KERNEL).ok(), noted));
+                }
+                4..7 => mine.pop().into_iter().for_each(free),
+                7 => others.extend(pool.cache().alloc_block(Gfp::KERNEL)),
+                8 => drop(others.pop()),
+                _ => drains(core),
+            }
+        }
+        mine.into_iter().for_each(free);
+    }
+    let core = core(2);
+    let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2)).build_on(&core).unwrap();
+    let pool = Mempool::new(cache, RESERVE).unwrap();
+    let seen = Arc::new(Seen { core: core.clone(), pool, recorder: Recorder::new() });
+    crowd(&seen, THREADS, side);
+    explained(check(&Reserved::default(), &seen.recorder.history()));
+    drop(seen);
+    all_gone(core);
+}
