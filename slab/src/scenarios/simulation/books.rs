@@ -43,10 +43,8 @@ impl Object {
         let whole = self.words().all(|word| unsafe { word.read() } == self.stamp ^ word.addr() as u64);
         assert!(whole, "{what} changed");
         // SAFETY: as above.
-        assert!(
-            self.made == 0 || unsafe { self.at.cast::<u64>().read() } == MADE,
-            "{what} is not constructed"
-        );
+        let made = || unsafe { self.at.cast::<u64>().read() };
+        assert!(self.made == 0 || made() == MADE, "{what} is not constructed");
     }
 }
 
