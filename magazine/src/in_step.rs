@@ -3,7 +3,8 @@
 //! A random script of actions runs through both. Each thread of the model is a thread here, which stops at *gates*: where the layer
 //! calls its supplier, and wherever [`inject_yield`](crate::layer) stands. From one to the next it runs alone, on the CPU that the
 //! script says, and the model takes all its actions up to the same place. Behind each such step all that both have must agree:
-//! stacks, places, limits, what drains took, the depot, the supplier, the class, and who holds which round.
+//! stacks, places, limits, what drains took, the depot, the supplier, the class, and who holds which round. A fork has two ends, of which
+//! the script chooses one: in the child no other thread is told to go on any more.
 //!
 //! It runs over the claimed slot. No thread stops inside of a section or under a lock: what others meet there is the business of the
 //! models under loom, whose bodies these are, and of the stepper.
@@ -16,18 +17,20 @@ use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
 use crate::region::Class;
 use crate::sync::Mutex;
+use crate::sync::Rank;
+use crate::sync::fork::ForkLock;
 use crate::table::{SweepGroup, Table, Which};
 use crate::test_round::{TestRound, table};
 use crate::tracepoints::Operation;
-use crate::{Cpus, on_cpu};
+use crate::{Cpus, Fork, on_cpu};
 use model::{Act, Action, Bug, Mechanism, Op, Pc, Protocol, Role, State};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What a thread is told: on which CPU it is from now on, and, if it is idle, what to begin.
-type Told = (u32, Op);
+/// What a thread is told: on which CPU it is from now on, and, if it is idle, what to begin; of a fork, whether it goes on as the child.
+type Told = (u32, Op, bool);
 /// What it says: whether its operation is over.
 type Said = bool;
 
@@ -41,7 +44,7 @@ pub(crate) fn gate() {
         if let Some((said, told)) = gate {
             // Where the script is over this thread is, too, in the middle of its operation.
             let next = said.send(false).ok().and_then(|()| told.recv().ok());
-            let Some((cpu, _)) = next else { std::panic::resume_unwind(Box::new(())) };
+            let Some((cpu, ..)) = next else { std::panic::resume_unwind(Box::new(())) };
             on_cpu(cpu);
         }
     });
@@ -71,8 +74,11 @@ impl Supplier<TestRound> for Rounds {
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,
-    layer: Mutex<Arc<Layer<TestRound>>>,
+    /// None between two owners of its number.
+    layer: Mutex<Option<Arc<Layer<TestRound>>>>,
     supplier: Rounds,
+    /// How many an owner of the number has.
+    rounds: usize,
     /// By thread.
     held: Vec<Mutex<Vec<usize>>>,
 }
@@ -83,24 +89,28 @@ impl Code {
         let table = table(Cpus::simulated(protocol.cpus.into(), 1).unwrap());
         let stock = protocol.reach / protocol.capacity - 2;
         let config = Config::new(protocol.capacity.into(), stock.into(), protocol.depot_limit.into());
-        let layer = Layer::new(&table, config).unwrap();
-        layer.join_sweeps(GROUP);
         Self {
+            layer: Mutex::new(Some(Self::owner(&table, config))),
             table,
             config,
-            layer: Mutex::new(Arc::new(layer)),
             supplier: Rounds(Mutex::new((1..=protocol.rounds.into()).collect())),
+            rounds: protocol.rounds.into(),
             held: protocol.roles.iter().map(|_| Mutex::new(vec![])).collect(),
         }
     }
+    fn owner(table: &Arc<Table<Heap>>, config: Config) -> Arc<Layer<TestRound>> {
+        let layer = Layer::new(table, config).unwrap();
+        layer.join_sweeps(GROUP);
+        Arc::new(layer)
+    }
     fn layer(&self) -> Arc<Layer<TestRound>> {
-        self.layer.lock().clone()
+        self.layer.lock().clone().expect("between two owners nobody looks")
     }
     fn class(&self) -> Class {
         self.layer().nodes[0].class()
     }
 
-    fn run(&self, thread: usize, op: Op) {
+    fn run(&self, thread: usize, op: Op, child: bool) {
         let (layer, held) = (self.layer(), &self.held[thread]);
         match op {
             Op::Alloc => {
@@ -131,7 +141,28 @@ impl Code {
                 };
                 self.table.change_limit(self.class(), || smaller);
             }
-            Op::Retire | Op::Fork => unreachable!("no role here does it"),
+            Op::Retire => {
+                let class = self.class().index;
+                drop(layer);
+                drop(self.layer.lock().take());
+                // The next owner's rounds count on from those of this one.
+                let fresh = self.rounds + 1..=2 * self.rounds;
+                *self.supplier.0.lock() = fresh.collect();
+                *self.layer.lock() = Some(Self::owner(&self.table, self.config));
+                assert_eq!(self.class().index, class, "the number is the next one's");
+            }
+            // SAFETY: nothing comes between the two calls, and in the child no other thread goes on.
+            Op::Fork => unsafe {
+                let process = Process(&self.table, &layer);
+                process.before_fork();
+                if child {
+                    process.after_fork_in_child();
+                    let others = self.held.iter().enumerate().filter(|(other, _)| *other != thread);
+                    others.for_each(|(_, held)| held.lock().clear());
+                } else {
+                    process.after_fork_in_parent();
+                }
+            },
         }
     }
 
@@ -170,6 +201,25 @@ impl Code {
             put(format!("thread {thread}"), format!("{:?}", *held.lock()));
         }
         parts
+    }
+}
+
+/// A process that forks.
+struct Process<'a>(&'a Table<Heap>, &'a Layer<TestRound>);
+impl Fork for Process<'_> {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.0.locks(rank, visit);
+            self.1.locks(rank, visit);
+        }
+    }
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on.
+        unsafe {
+            self.1.forget_other_threads();
+            self.0.forget_other_threads();
+        }
     }
 }
 
@@ -222,8 +272,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// All actions of a thread from a gate to the next, on `cpu`. Drains go from CPU to CPU in their order.
-fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8) -> State {
+/// All actions of a thread from a gate to the next, on `cpu`, and behind a fork as the `child` or not. Drains go from CPU to CPU in their order.
+fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
     loop {
@@ -236,7 +286,11 @@ fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8
         let mut actions = vec![];
         protocol.actions(&s, &mut actions);
         let mine = actions.iter().filter(|a| a.thread == first.thread && a.act != Act::Abort);
-        let on = |a: &&Action| !matches!(pc, Pc::Enter(_) | Pc::IsOpen(_)) || a.act == Act::On(cpu);
+        let on = |a: &&Action| match pc {
+            Pc::Enter(_) | Pc::IsOpen(_) => a.act == Act::On(cpu),
+            Pc::Fork => (a.act == Act::Child) == child,
+            _ => true,
+        };
         action = *mine.into_iter().find(on).unwrap_or_else(|| panic!("nothing to do at {pc:?}"));
     }
 }
@@ -256,9 +310,9 @@ impl Dice {
 fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
     GATE.set(Some((say, told)));
     let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, told)| told.recv().ok()));
-    while let Some((cpu, op)) = next() {
+    while let Some((cpu, op, child)) = next() {
         on_cpu(cpu);
-        code.run(thread, op);
+        code.run(thread, op, child);
         GATE.with_borrow(|gate| gate.as_ref().map(|(say, _)| say.send(true)));
     }
 }
@@ -276,7 +330,13 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let mut step = || {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
-        let action = actions[dice.below(actions.len())];
+        // A fork comes when others are at work: there is one of a script.
+        let action = loop {
+            let action = actions[dice.below(actions.len())];
+            if action.act != Act::Begin(Op::Fork) || dice.below(16) == 0 {
+                break action;
+            }
+        };
         let me = usize::from(action.thread);
         // Every thread stands at a gate: what it does next on that CPU.
         let cpu = dice.below(protocol.cpus.into()) as u8;
@@ -289,9 +349,10 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
             _ => (Op::Free, action),
         };
         script += &format!("thread {me} on CPU {cpu}: {pc:?} {:?}\n", first.act);
-        state = up_to_the_next_gate(protocol, state, first, cpu);
-        let _ = ends[me].0.send((cpu.into(), op));
-        let Ok(over) = ends[me].1.recv() else { return Some("the code panicked".to_owned()) };
+        let child = op == Op::Fork && dice.below(2) == 1;
+        state = up_to_the_next_gate(protocol, state, first, cpu, child);
+        let _ = ends[me].0.send((cpu.into(), op, child));
+        let Ok(over) = ends[me].1.recv() else { panic!("the code panicked behind\n{script}") };
         if let Some(fault) = state.fault {
             return Some(format!("the model: {}", fault.text()));
         }
@@ -305,9 +366,14 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let difference = (0..steps).find_map(|_| step());
     // Each operation is brought to its end, without the model; where the code is at odds with it, what runs is left.
     for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
+        if state.threads[thread].pc == Pc::Gone {
+            // No thread of the child: it waits where the fork found it.
+            core::mem::forget(tell);
+            continue;
+        }
         let mut busy = difference.is_none() && state.threads[thread].pc != Pc::Idle;
         while busy {
-            tell.send((0, Op::Free)).expect("the thread is there");
+            tell.send((0, Op::Free, false)).expect("the thread is there");
             busy = said.recv() == Ok(false);
         }
         drop(tell);
@@ -336,12 +402,16 @@ fn protocol(sizes: [u8; 5], roles: &[Role], bug: Option<Bug>) -> Protocol {
 }
 
 const SIZES: [[u8; 5]; 3] = [[1, 2, 1, 5, 3], [2, 4, 1, 7, 3], [1, 4, 2, 7, 3]];
-const ROLES: [&[Role]; 5] = [
+const ROLES: [&[Role]; 9] = [
     &[Role::User, Role::User, Role::Drainer, Role::Drainer],
     &[Role::User, Role::User, Role::User, Role::Reaper],
     &[Role::User, Role::Drainer, Role::Reaper, Role::Resizer],
     &[Role::User, Role::User, Role::Drainer, Role::Closer],
     &[Role::User, Role::User, Role::Closer, Role::Reaper],
+    &[Role::User, Role::Successor, Role::Reaper],
+    &[Role::User, Role::User, Role::Successor],
+    &[Role::User, Role::User, Role::Drainer, Role::Forker],
+    &[Role::User, Role::Drainer, Role::Reaper, Role::Forker],
 ];
 /// Scripts of each kind, and their length.
 const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
@@ -378,6 +448,9 @@ fn a_model_that_is_wrong_is_told_from_the_code() {
         Bug::ClosedStaysOpen,
         Bug::DepotKeeps,
         Bug::TriesAgain,
+        Bug::RetiresOneCpu,
+        Bug::DrainsOutlive,
+        Bug::ChildLosesTaken,
     ];
     for bug in bugs {
         let mut kinds =

@@ -30,8 +30,8 @@ use crate::Config;
 use crate::Magazines;
 #[cfg(loom)]
 use crate::debug::check::{Bound, Script};
-use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
+use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
 use world::two_nodes;
 use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
