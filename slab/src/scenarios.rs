@@ -73,8 +73,8 @@ uslab_magazine::sync::scenarios! {
     }
 
     s4 {
-        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_beside_allocations(1));
-        shuttle("S4: live beside two allocations", RUNS, || live_beside_allocations(2));
+        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_beside_allocations(1, 1));
+        shuttle("S4: live beside three allocations on two nodes", RUNS, || live_beside_allocations(3, 2));
         bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
     }
     r1 {
@@ -109,6 +109,8 @@ uslab_magazine::sync::scenarios! {
     g2_again {
         loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
         shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
+        #[cfg(shuttle)]
+        bug("a slot is looked at and then taken", "G2", "a sample of two");
     }
 
     l2 {
@@ -283,6 +285,8 @@ uslab_magazine::sync::scenarios! {
     }
     destroyed_with_magazines {
         shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
+        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+        bug("a region is used without its claim", "M1", "double free");
     }
     limited {
         shuttle("L1 M1: four use a cache at its limit", RUNS, schedules::limit);

@@ -36,12 +36,12 @@ impl Watched {
         Self { value: UnsafeCell::new(0), holders: Counter::new(0) }
     }
     fn set(&self, value: u32) {
-        // SAFETY: loom watches the access.
+        // SAFETY: loom watches the access; shuttle runs all threads on one.
         self.value.with_mut(|at| unsafe { *at = value });
         assert_eq!(self.holders.get(), 0, "somebody holds the object that is prepared");
     }
     fn get(&self) -> u32 {
-        // SAFETY: loom watches the access.
+        // SAFETY: loom watches the access; shuttle runs all threads on one.
         self.value.with(|at| unsafe { *at })
     }
 }

@@ -14,9 +14,9 @@ use crate::{AllocError, Gfp, Hive, KmemCache, KmemCacheBuilder, Limit, Magazines
 use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use uslab_buddy::PAGE_SIZE;
-use uslab_magazine::Operation;
+use uslab_buddy::{PAGE_SIZE, PageConfig, ZoneKind};
 use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
+use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
     /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
@@ -165,9 +165,16 @@ pub(crate) fn reuse_beside_late_frees(objects: u32) {
     all_gone(core);
 }
 
-/// S4: what is in use is copied while others add slabs, an object each. There is room for four slabs without asking.
-pub(crate) fn live_beside_allocations(others: usize) {
-    let world = World::new(4 + others as u32, Magazines::Off, &[None]);
+/// S4: what is in use is copied while `others` add slabs, an object each, on so many nodes. There is room for four slabs without asking.
+pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
+    let pages = 4 + others;
+    let config = Config { magazines: Magazines::Off, ..Config::for_models(pages) };
+    let zones = vec![vec![(ZoneKind::Normal, pages)]; nodes as usize];
+    let on_nodes = PageConfig::with_nodes(Cpus::simulated(2, nodes).unwrap(), zones);
+    let PageConfig { cpus, nodes, distances, .. } = on_nodes;
+    let pages = PageConfig { cpus, nodes, distances, ..config.pages };
+    let world =
+        World::on(Core::new(Config { pages, ..config }).unwrap(), [KmemCache::builder("model", SPACING)]);
     let objects = [(); 8].map(|()| world.alloc());
     let alloc = |cpu: u32| {
         let other = world.clone();
@@ -176,11 +183,11 @@ pub(crate) fn live_beside_allocations(others: usize) {
             other.alloc().as_ptr().expose_provenance()
         })
     };
-    let threads: Vec<_> = (0..others as u32).map(alloc).collect();
+    let threads: Vec<_> = (0..others).map(alloc).collect();
     let live = world.cache().live().len();
     let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
     let theirs: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
-    assert!((8..=8 + others).contains(&live), "{live} of eight objects, or of those that came");
+    assert!((8..=8 + others as usize).contains(&live), "{live} of eight objects, or of those that came");
     objects.into_iter().chain(theirs).for_each(|object| world.free(object));
     World::end(world);
 }
