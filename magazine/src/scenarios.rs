@@ -25,6 +25,7 @@ use crate::sync::{self, schedule::Schedules};
 use models::{Scripts, both, moves, stays};
 #[cfg(shuttle)]
 use schedules::Both;
+use world::{depot_closed, depot_limit};
 
 #[cfg(loom)]
 const TWO: Bound = Bound::Preemptions(2);
@@ -244,11 +245,13 @@ crate::sync::scenarios! {
         bug("a take is remembered in another lock hold", "D4", "of two one was needed");
     }
     d5_two_put_where_one_has_room {
-        loom("D5: put, put, room for one", Model::new(Bound::None, 3), models::depot_limit);
+        loom("D5: put, put, room for one", Model::new(Bound::None, 3), || depot_limit(2, 1));
+        shuttle("D5: four put, room for two", RUNS, || depot_limit(4, 2));
         bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "has what it has room for");
     }
     d5_a_depot_is_closed_and_emptied {
-        loom("D5: put against close and take", Model::new(Bound::None, 3), models::depot_closed);
+        loom("D5: put against close and take", Model::new(Bound::None, 3), || depot_closed(1));
+        shuttle("D5: three put against close and take", RUNS, || depot_closed(3));
         bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "closed keeps nothing");
     }
 
@@ -291,6 +294,13 @@ crate::sync::scenarios! {
     of_two_nodes {
         shuttle("N1 M2 T1: two nodes, and a drain", BOTH, schedules::nodes);
         bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+    }
+    gone_back {
+        shuttle("T3: pages go back beside three that use them, drain and count", BOTH, schedules::pages);
+        bug("a page goes back while its stacks are open", "T3", "a supplier takes all rounds");
+        bug("a page goes back while its rounds are given away", "T3", "a supplier takes all rounds");
+        claimed("a page goes back with what its stacks have served", "T3", "an operation is forgotten");
+        rseq("a page goes back with what its stacks have served", "T3", "the counts are exact");
     }
     forked {
         shuttle("F1: forks beside an exchange and drains", BOTH, schedules::forks);

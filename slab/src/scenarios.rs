@@ -1,12 +1,13 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
 //! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles (`handle/models.rs` has those of loom), G1 the global subsystem,
-//! U1 the public API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of
-//! samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public API, R1 the registry, L1
+//! limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1
+//! and O2 heap profiles, A1-A6 the whole subsystem. Each
 //! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
 //! consistent: orderings are loom's business.
 
+mod handles;
 mod hardened;
 #[cfg(shuttle)]
 mod histories;
@@ -33,8 +34,12 @@ use crate::debug::check::{Bound, Script};
 #[cfg(shuttle)]
 use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
-use world::two_nodes;
-use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
+use world::on_nodes;
+use world::{
+    SMALL, drop_beside_frees, drop_beside_reaps, live_beside_allocations, reuse_beside_late_frees,
+    some_come_off_the_registry, some_free_a_mapping, walk_beside_reaps,
+    who_stays_is_seen_beside_those_that_go,
+};
 
 #[cfg(all(loom, crossbeam_loom))]
 const ONE: Bound = Bound::Preemptions(1);
@@ -63,8 +68,8 @@ uslab_magazine::sync::scenarios! {
         bug("the magazines of a cache that is left stay open", "C3", "a cache that nobody owns is left");
     }
     c4 {
-        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), reuse_beside_a_late_free);
-        shuttle("C4: a late free beside a new cache", RUNS, reuse_beside_a_late_free);
+        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_beside_late_frees(1));
+        shuttle("C4: three late frees beside a new cache", RUNS, || reuse_beside_late_frees(3));
         bug("a number is given back while objects are out", "C4", "a cache that nobody owns is left");
     }
     w1 {
@@ -75,6 +80,27 @@ uslab_magazine::sync::scenarios! {
     w1_removal {
         loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_beside_a_reap);
         bug("a hive reads a value whose place is free", "W1", "Causality violation");
+    }
+
+    s4 {
+        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_beside_allocations(1, 1));
+        shuttle("S4: live beside three allocations on two nodes", RUNS, || live_beside_allocations(3, 2));
+        bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
+    }
+    r1 {
+        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| who_stays_is_seen_beside_those_that_go(&[goes], 0));
+        shuttle("R1: two walk the registry beside two that go", RUNS, || who_stays_is_seen_beside_those_that_go(&[0, 1], 1));
+        bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
+    }
+    r1_two_go {
+        loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_come_off_the_registry(1));
+        shuttle("R1: three come off the registry", RUNS, || some_come_off_the_registry(2));
+        bug("who comes off is counted in the next lock hold", "R1", "how many stay");
+    }
+    p1 {
+        loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), || some_free_a_mapping(1));
+        shuttle("P1: a mapping is freed by three, and looked at", RUNS, || some_free_a_mapping(2));
+        bug("a mapping is found in one lock hold and removed in the next", "P1", "at < self.len");
     }
 
     q1 {
@@ -93,6 +119,8 @@ uslab_magazine::sync::scenarios! {
     g2_again {
         loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
         shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
+        #[cfg(shuttle)]
+        bug("a slot is looked at and then taken", "G2", "a sample of two");
     }
 
     l2 {
@@ -106,57 +134,61 @@ uslab_magazine::sync::scenarios! {
         bug("what begins to wait for readers wakes no thread", "L2", "deadlock");
     }
     l3 {
-        loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), waiting::the_first_is_served_first);
-        shuttle("L3: two wait, one frees", RUNS, waiting::the_first_is_served_first);
+        loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), || waiting::the_first_is_served_first(0));
+        shuttle("L3: two wait, one frees, three allocate", RUNS, || waiting::the_first_is_served_first(2));
         bug("the last to come is served first", "L3", "the second has passed the first");
         bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
     }
     l3_joins {
-        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), waiting::who_joins_is_not_passed);
-        shuttle("L3: one joins while the first calls in", RUNS, waiting::who_joins_is_not_passed);
+        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::who_joins_is_not_passed(1));
+        shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::who_joins_is_not_passed(2));
         bug("who joins does not wait for what is called in", "L3", "an allocation has passed who joined");
     }
     l4 {
-        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), waiting::who_goes_gives_its_place_on);
-        shuttle("L4: the first goes beside a free", RUNS, waiting::who_goes_gives_its_place_on);
+        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::who_goes_gives_its_place_on(0));
+        shuttle("L4: the first and the last go beside a free", RUNS, || waiting::who_goes_gives_its_place_on(1));
         bug("a waiter that goes keeps what it was given", "L4", "what the first gave up reached nobody");
     }
     l5 {
-        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), waiting::a_time_is_over_beside_a_free);
-        shuttle("L5: a time is over beside a free", RUNS, waiting::a_time_is_over_beside_a_free);
+        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_time_is_over_beside_a_free(0));
+        shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_time_is_over_beside_a_free(1));
         bug("a waiter that goes keeps what it was given", "L5", "what came too late is lost");
     }
     l6 {
-        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), waiting::who_waits_grows_when_a_slab_goes_back);
-        shuttle("L6: a slab goes back", RUNS, waiting::who_waits_grows_when_a_slab_goes_back);
+        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::who_waits_grows_when_a_slab_goes_back(0));
+        shuttle("L6: two wait, a slab goes back", RUNS, || waiting::who_waits_grows_when_a_slab_goes_back(1));
         bug("a charge comes back unnoticed", "L6", "deadlock");
     }
     l7 {
-        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), waiting::a_cache_is_destroyed_beside_one_who_waits);
-        shuttle("L7: the cache is destroyed", RUNS, waiting::a_cache_is_destroyed_beside_one_who_waits);
+        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), || waiting::a_cache_is_destroyed_beside_who_waits(1));
+        shuttle("L7: two wait, the cache is destroyed", RUNS, || waiting::a_cache_is_destroyed_beside_who_waits(2));
+        #[cfg(shuttle)]
+        bug("a free does not look for who waits", "L7", "deadlock");
+        #[cfg(shuttle)]
+        bug("magazines stay open while somebody waits", "L7", "deadlock");
     }
     l7_account {
-        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), waiting::a_cache_of_a_full_account_is_destroyed_beside_one_who_waits);
-        shuttle("L7: a cache of a full account is destroyed", RUNS, waiting::a_cache_of_a_full_account_is_destroyed_beside_one_who_waits);
+        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_beside_who_waits(1));
+        shuttle("L7: two wait, a cache of a full account is destroyed", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_beside_who_waits(2));
         bug("who waits is not told that the cache is destroyed", "L7", "deadlock");
     }
 
     l8 {
-        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::who_waits_gets_what_another_cache_of_the_account_had(another, shrinks));
-        shuttle("L8: waiting for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(false, false));
+        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::who_waits_gets_what_another_cache_of_the_account_had(1, another, shrinks));
+        shuttle("L8: two wait for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(2, false, false));
         bug("other caches of an account keep what they have", "L8", "deadlock");
         bug("an account's charge comes back unnoticed", "L8", "deadlock");
         #[cfg(loom)]
         bug("who leaves the first place tells nobody", "L8", "deadlock");
     }
     l8_two_grow {
-        loom("L8 account: two make a slab each", Model::new(THREE, 70), waiting::two_caches_grow_at_the_account_s_limit);
-        shuttle("L8: two make a slab each", RUNS, waiting::two_caches_grow_at_the_account_s_limit);
+        loom("L8 account: two make a slab each", Model::new(THREE, 70), || waiting::caches_grow_at_the_account_s_limit(2));
+        shuttle("L8: three make a slab each", RUNS, || waiting::caches_grow_at_the_account_s_limit(3));
         bug("an account is charged by load and store", "L8", "more than the account may have");
     }
     l9 {
-        loom("L9 account: its limit is raised", Model::new(TWO, 900), waiting::who_waits_gets_what_a_raised_limit_allows);
-        shuttle("L9: its limit is raised", RUNS, waiting::who_waits_gets_what_a_raised_limit_allows);
+        loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::who_waits_gets_what_a_raised_limit_allows(1));
+        shuttle("L9: two wait, the limit is raised", RUNS, || waiting::who_waits_gets_what_a_raised_limit_allows(2));
         bug("a limit is raised and nobody is told", "L9", "deadlock");
     }
 
@@ -180,10 +212,6 @@ uslab_magazine::sync::scenarios! {
     s3_beside_refill {
         loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_beside_refill);
     }
-    s4 {
-        loom("S4 live beside an allocation", Model::new(THREE, 24), models::live_beside_an_allocation);
-        bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
-    }
     c1 {
         loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_beside_the_last_free);
     }
@@ -194,13 +222,39 @@ uslab_magazine::sync::scenarios! {
     c1_beside_one_who_shares {
         loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_beside_one_who_shares);
     }
-    r1 {
-        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
-        bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
+    h1 {
+        loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_beside_a_free_and_the_next_life);
+        bug("a handle is looked at and then counted", "H1", "another object");
+        bug("an object keeps its generation", "H1", "another object");
     }
-    r1_two_go {
-        loom("R1 two come off the registry", Model::new(Bound::None, 2), models::two_come_off_the_registry);
-        bug("who comes off is counted in the next lock hold", "R1", "entries: 1");
+    h2 {
+        loom("H2 handles: two frees of one", Model::new(THREE, 50), handles::models::two_frees_of_one_handle);
+        bug("a handle is looked at and then freed", "H2", "object freed twice");
+    }
+    h3 {
+        loom("H3 handles: two holders beside a free", Model::new(TWO, 900), handles::models::two_holders_beside_a_free);
+        bug("a free does not wait for holders", "H3", "object freed twice");
+    }
+    h4 {
+        loom("H4 handles: passed on", Model::new(THREE, 20), handles::models::a_handle_that_is_passed_on_without_any_ordering);
+    }
+    h4_guessed {
+        loom("H4 handles: guessed", Model::new(THREE, 140), handles::models::a_guessed_handle_beside_its_allocation);
+        bug("an object is prepared in its life", "H4", "Causality violation");
+    }
+    h4_freed_at_once {
+        loom("H4 handles: passed on and freed", Model::new(THREE, 20), handles::models::a_passed_handle_is_freed_at_once);
+    }
+    h5 {
+        loom("H5 handles: before a free, before the next life", Model::new(THREE, 140), handles::models::what_was_done_before_a_free_comes_before_the_next_life);
+    }
+    h6 {
+        loom("H6 handles: two get numbers", Model::new(THREE, 1100), handles::models::two_objects_get_numbers_at_once);
+        bug("a number is chosen in one lock hold and taken in the next", "H6", "(0, 1, 1)");
+    }
+    h7 {
+        loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), handles::models::a_number_goes_from_a_destructed_object_to_a_new_one);
+        bug("a number begins anew with a new object", "H7", "a stale handle is valid");
     }
     m1 {
         loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
@@ -218,17 +272,13 @@ uslab_magazine::sync::scenarios! {
         loom("L1 limit: two make a slab each", Model::new(THREE, 64), models::two_grow_at_the_limit);
         bug("a slab is charged by load and store", "L1", "more slabs than the limit");
     }
-    p1 {
-        loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), models::two_free_a_mapping);
-        bug("a mapping is found in one lock hold and removed in the next", "P1", "at < self.len");
-    }
     l1 {
         loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
         bug("other CPUs are not drained before an error", "L1", "CacheLimit");
     }
     l1_of_two_nodes {
         loom("L1 limit: one gets what another node keeps", Model::new(TWO, 500), models::at_the_limit_one_gets_what_another_node_keeps);
-        shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(two_nodes(4)));
+        shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(on_nodes(2, 4)));
         bug("a purge leaves what lies in the depots", "L1", "CacheLimit");
     }
 
@@ -250,10 +300,26 @@ uslab_magazine::sync::scenarios! {
     }
     destroyed_with_magazines {
         shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
+        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+        bug("a region is used without its claim", "M1", "double free");
     }
     limited {
         shuttle("L1 M1: four use a cache at its limit", RUNS, || schedules::limit(Config::for_models(4)));
         bug("other CPUs are not drained before an error", "L1", "CacheLimit");
+    }
+    named {
+        shuttle("H1 H2 H3 H4 H5: four use and free handles", RUNS, handles::four_use_and_free);
+        bug("a handle is looked at and then counted", "H1", "another object");
+        bug("an object keeps its generation", "H1", "another object");
+        bug("a handle is looked at and then freed", "H2", "object freed twice");
+        bug("a free does not wait for holders", "H3", "object freed twice");
+        bug("a free does not wait for holders", "H5", "somebody holds the object");
+        bug("an object is prepared in its life", "H4", "before it is prepared");
+    }
+    numbered {
+        shuttle("H6 H7: four name objects that are destructed", Schedules(2500), handles::four_get_numbers);
+        bug("a number is chosen in one lock hold and taken in the next", "H6", "two objects of one number");
+        bug("a number begins anew with a new object", "H7", "a stale handle is valid");
     }
     started {
         shuttle("G1: four publish", RUNS, schedules::published);
@@ -264,7 +330,7 @@ uslab_magazine::sync::scenarios! {
         bug("a region is used without its claim", "U1", "something is left");
     }
     checked {
-        shuttle("T1: two free a checked object", RUNS, hardened::two_free_a_checked_object);
+        shuttle("T1: three free a checked object", RUNS, hardened::three_free_a_checked_object);
         bug("a tag is looked at and then cleared", "T1", "object freed twice");
     }
     reaped {

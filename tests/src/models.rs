@@ -28,9 +28,9 @@ pub struct Modelled {
 /// All of them.
 pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
-    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 53, least_schedules: 15 },
+    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 53, least_schedules: 19 },
     Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
-    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 21, least_schedules: 8 },
+    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 21, least_schedules: 42 },
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 

@@ -754,30 +754,6 @@ pub(super) fn depot_reap_beside_put() {
     d.census(&[theirs, (!put).then_some(2)]);
 }
 
-/// D5: two put a magazine where there is room for one.
-pub(super) fn depot_limit() {
-    let d = DepotWorld::of(2, 1);
-    let e = d.clone();
-    let t = thread::spawn(move || e.try_put(0));
-    let mine = d.try_put(1);
-    let theirs = t.join().unwrap();
-    assert!(mine != theirs && d.depot.len() == 1, "a depot has what it has room for");
-    d.census(&[Some(usize::from(theirs))]);
-}
-
-/// D5: one puts while another one closes the depot and empties it.
-pub(super) fn depot_closed() {
-    let d = DepotWorld::new(1);
-    let e = d.clone();
-    let t = thread::spawn(move || e.try_put(0));
-    d.depot.set_open(false);
-    let taken = d.take();
-    let put = t.join().unwrap();
-    assert_eq!((taken.is_some(), d.depot.len()), (put, 0), "a depot that is closed keeps nothing");
-    d.depot.set_open(true);
-    d.census(&[Some(0)]);
-}
-
 // ---------------------------------------------------------------- the story of a failure
 
 /// Fails: for [`a_failure_tells_its_story_and_can_be_repeated_alone`].

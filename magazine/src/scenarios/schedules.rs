@@ -136,6 +136,23 @@ pub(super) fn closed(by: Mechanism) {
     assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
     world.census(&live);
 }
+/// Gives pages back, and counts.
+fn releases(w: &World) -> Vec<Option<usize>> {
+    let mut before = 0;
+    for _ in 0..STEPS / 2 {
+        wander(w.layer.cpus().count());
+        w.layer.table.release_idle();
+        let stats = w.layer.stats();
+        assert!(stats.allocs + stats.frees >= before, "an operation is forgotten");
+        before = stats.allocs + stats.frees;
+    }
+    vec![]
+}
+/// Pages go back beside two that use stacks on them, and one that drains.
+pub(super) fn pages(by: Mechanism) {
+    let (world, live) = beside(world(by), works, [batches, drains, releases]);
+    world.census(&live);
+}
 /// Two nodes of a CPU each, half of the rounds of either.
 pub(super) fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);

@@ -13,7 +13,7 @@ use crate::memory::Heap;
 use crate::paths::Path;
 use crate::region::{Class, LEN};
 use crate::sync::fork::ForkLock;
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, unique};
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread, unique};
 use crate::table::Table;
 use crate::test_round::TestRound;
 use crate::tracepoints::Operation;
@@ -347,4 +347,36 @@ impl DepotWorld {
         assert!((0..limit).all(|_| put(true)), "nothing is left there");
         self.depot.end().free();
     }
+}
+
+/// D5: so many threads, this one too, put a magazine each where there is room for `limit`.
+pub(super) fn depot_limit(threads: usize, limit: usize) {
+    let d = DepotWorld::of(threads, limit);
+    let put = |round| {
+        let e = d.clone();
+        thread::spawn(move || e.try_put(round))
+    };
+    let others: Vec<_> = (1..threads).map(|other| put(other - 1)).collect();
+    let mine = d.try_put(threads - 1);
+    let put: Vec<bool> = others.into_iter().map(|t| t.join().unwrap()).chain([mine]).collect();
+    let there = put.iter().filter(|put| **put).count();
+    assert!(there == limit && d.depot.len() as usize == limit, "a depot has what it has room for");
+    let out = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
+    d.census(&out.collect::<Vec<_>>());
+}
+
+/// D5: so many put while another one closes the depot and empties it.
+pub(super) fn depot_closed(others: usize) {
+    let d = DepotWorld::new(others);
+    let put = |round| {
+        let e = d.clone();
+        thread::spawn(move || e.try_put(round))
+    };
+    let threads: Vec<_> = (0..others).map(put).collect();
+    d.depot.set_open(false);
+    let taken = (0..others).filter_map(|_| d.take()).count();
+    let put = threads.into_iter().map(|t| t.join().unwrap()).filter(|put| *put).count();
+    assert_eq!((taken, d.depot.len()), (put, 0), "a depot that is closed keeps nothing");
+    d.depot.set_open(true);
+    d.census(&(0..others).map(Some).collect::<Vec<_>>());
 }

@@ -30,7 +30,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
-use uslab_magazine::sync::abandoned;
+use uslab_magazine::sync::{abandoned, planted};
 
 /// An object and the number that it keeps while it is constructed.
 struct Numbered<T> {
@@ -102,6 +102,14 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
+        planted!("an object is prepared in its life" => {
+            let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
+            let entry = self.entry(handle).ok_or(HandleError::Memory)?;
+            entry.begin(object.into_raw().as_ptr().cast(), generation);
+            // SAFETY: allocated above. That others may have it by now is the bug.
+            prepare(unsafe { &mut (*entry.object().cast::<Numbered<T>>()).value });
+            return Ok(handle);
+        });
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {

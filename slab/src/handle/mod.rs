@@ -34,8 +34,6 @@
 mod cached;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod cached_tests;
-#[cfg(all(test, loom))]
-mod models;
 mod numbers;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;

@@ -1,47 +1,12 @@
 //! What loom runs: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, beside_reaps, publish, two_nodes};
+use super::world::{SMALL, World, all_gone, beside_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
-use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
-use crate::registry::Registry;
 use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
-use core::alloc::Layout;
 use core::mem::ManuallyDrop;
-use core::ptr::NonNull;
-use uslab_buddy::PAGE_SIZE;
-use uslab_magazine::sync::{Arc, Rank, planted, thread};
-
-/// R1: three entries; the first or the second goes while another thread walks. Two have gone before: with the third one the list
-/// moves up.
-pub(super) fn who_stays_is_seen_beside_one_that_goes(goes: usize) {
-    let registry = Arc::new(Registry::new(Rank::Caches));
-    let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
-    entries.iter().for_each(|entry| registry.push(entry));
-    entries[3..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
-    let (other, one) = (registry.clone(), entries[goes].clone());
-    let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
-    let mut walked: Vec<usize> = registry.iter().map(|entry| *entry).collect();
-    t.join().unwrap();
-    walked.retain(|entry| *entry != goes);
-    let stay: Vec<_> = (0..3).filter(|entry| *entry != goes).collect();
-    assert_eq!(walked, stay, "who stays is seen once");
-}
-
-/// R1: of seven entries three are gone, and two go at once: with the first of them the list moves up. It knows how many stay.
-pub(super) fn two_come_off_the_registry() {
-    let registry = Arc::new(Registry::new(Rank::Caches));
-    let entries: Vec<_> = (0..7).map(std::sync::Arc::new).collect();
-    entries.iter().for_each(|entry| registry.push(entry));
-    entries[4..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
-    let (other, one) = (registry.clone(), entries[0].clone());
-    let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
-    registry.remove(std::sync::Arc::as_ptr(&entries[1]));
-    t.join().unwrap();
-    assert_eq!(format!("{:?}", &*registry.list().lock()), "List { entries: 2, .. }");
-    assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), [2, 3]);
-}
+use uslab_magazine::sync::{Arc, planted, thread};
 
 /// S1: it is always on the list that its fill says, moved once.
 pub(super) fn two_frees_and_an_allocation_on_one_slab() {
@@ -116,19 +81,6 @@ pub(super) fn shrink_beside_refill() {
     world.census(2);
     world.free(a);
     world.free(b);
-    World::end(world);
-}
-
-/// S4: what is in use is copied while an allocation adds a slab. There is room for four without asking.
-pub(super) fn live_beside_an_allocation() {
-    let world = World::new(5, Magazines::Off, &[None]);
-    let objects = [(); 8].map(|()| world.alloc());
-    let other = world.clone();
-    let t = thread::spawn(move || other.alloc());
-    let live = world.cache().live().len();
-    let theirs = t.join().unwrap();
-    assert!((8..=9).contains(&live), "{live} of eight objects, or nine");
-    objects.into_iter().chain([theirs]).for_each(|object| world.free(object));
     World::end(world);
 }
 
@@ -233,7 +185,7 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
 /// L1: a cache at its limit, whose objects lie on the stack and in the depot of another node.
 pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
-    let world = World::on(Core::new(two_nodes(2)).unwrap(), [cache]);
+    let world = World::on(Core::new(on_nodes(2, 2)).unwrap(), [cache]);
     on_cpu(1);
     let [a, b, c, d] = [(); 4].map(|()| world.alloc());
     // A stack has two places here: one object of the three is in the depot.
@@ -262,22 +214,6 @@ pub(super) fn two_grow_at_the_limit() {
     assert!(world.cache().info().slabs <= 1, "more slabs than the limit");
     mine.into_iter().chain(theirs).for_each(|object| world.free(object));
     World::end(world);
-}
-
-/// P1: a mapping is freed by two, and looked at meanwhile.
-pub(super) fn two_free_a_mapping() {
-    let core = Core::new(Config::for_models(1)).unwrap();
-    let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
-    let at = core.alloc_huge(layout, Gfp::KERNEL).unwrap().as_ptr().expose_provenance();
-    let piece = move || NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
-    let other = core.clone();
-    let t = thread::spawn(move || other.huge.free(piece()).is_ok());
-    let bytes = core.huge.bytes(piece());
-    assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "neither there nor gone: {bytes:?}");
-    assert!(core.huge.agrees(), "the table of mappings is not in order");
-    let mine = core.huge.free(piece()).is_ok();
-    assert!(mine != t.join().unwrap(), "of two who free a mapping one does");
-    assert_eq!(core.huge.info().pages, 0, "it is gone");
 }
 
 /// G1: one value, found complete.

@@ -44,6 +44,14 @@ fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
     Ok(object)
 }
 
+/// Asks once, and frees what it got.
+fn comes_and_goes(world: &World) {
+    let mut acquire = world.cache().acquire(Gfp::KERNEL);
+    if let Some(object) = poll(&mut acquire) {
+        world.free(object.unwrap());
+    }
+}
+
 /// Does `what` with these objects on a thread of its own, on the other CPU.
 fn beside<const N: usize>(
     world: &ManuallyDrop<Arc<World>>,
@@ -58,6 +66,18 @@ fn beside<const N: usize>(
         drop(ManuallyDrop::into_inner(other));
     })
 }
+/// The same on `threads` threads, with no objects.
+fn beside_each(
+    world: &ManuallyDrop<Arc<World>>,
+    threads: usize,
+    what: impl Fn(&World) + Copy + Send + 'static,
+) -> impl Iterator<Item = thread::JoinHandle<()>> {
+    let threads: Vec<_> = (0..threads).map(|_| beside(world, [], move |world, []| what(world))).collect();
+    threads.into_iter()
+}
+fn join_all(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
 fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
     objects.into_iter().for_each(|object| world.free(object));
 }
@@ -67,12 +87,11 @@ fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
 pub(super) fn who_waits_is_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
-    let threads: Vec<_> =
-        (1..waiters).map(|_| beside(&world, [], move |world, []| wait_and_free(world))).collect();
+    let others = beside_each(&world, waiters - 1, wait_and_free);
     let t = beside(&world, [a], free_all);
     wait_and_free(&world);
     t.join().unwrap();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    join_all(others);
     world.census(1);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
@@ -92,14 +111,18 @@ pub(super) fn who_waits_is_woken_by_what_waits_for_readers() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: of two who wait, the first gets what is freed; an allocation gets nothing.
-pub(super) fn the_first_is_served_first() {
+/// L3: of two who wait, the first gets what is freed; an allocation gets nothing, nor do those of `others`.
+pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    let allocates =
+        |world: &World| assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
+    let others = beside_each(&world, others, allocates);
     let t = beside(&world, [a], free_all);
-    assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
+    allocates(&world);
     t.join().unwrap();
+    join_all(others);
     assert_eq!(poll(&mut second), None, "the second has passed the first");
     let Some(Ok(object)) = poll(&mut first) else { panic!("the first got nothing") };
     drop((first, second));
@@ -108,23 +131,18 @@ pub(super) fn the_first_is_served_first() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: one joins while the first one has not drained the CPUs yet: an allocation behind that gets nothing, on the CPU that has an object,
-/// either.
-pub(super) fn who_joins_is_not_passed() {
+/// L3: one joins while the first one, of so many who come and go, has not drained the CPUs yet: an allocation behind that gets nothing,
+/// on the CPU that has an object, either.
+pub(super) fn who_joins_is_not_passed(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let t = beside(&world, [], |world, []| {
-        let mut first = world.cache().acquire(Gfp::KERNEL);
-        if let Some(object) = poll(&mut first) {
-            world.free(object.unwrap());
-        }
-    });
+    let others = beside_each(&world, others, comes_and_goes);
     world.free(a);
     let mut second = world.cache().acquire(Gfp::KERNEL);
     let mut got = poll(&mut second);
     if got.is_none() {
         assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who joined");
     }
-    t.join().unwrap();
+    join_all(others);
     got = got.or_else(|| poll(&mut second));
     drop(second);
     let Some(Ok(object)) = got else { panic!("nobody else waits") };
@@ -133,14 +151,16 @@ pub(super) fn who_joins_is_not_passed() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L4: the first of two who wait goes while an object is freed.
-pub(super) fn who_goes_gives_its_place_on() {
+/// L4: the first of two who wait goes while an object is freed, and so do `others` behind them.
+pub(super) fn who_goes_gives_its_place_on(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    let others = beside_each(&world, others, comes_and_goes);
     let t = beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();
+    join_all(others);
     let Some(Ok(object)) = poll(&mut second) else { panic!("what the first gave up reached nobody") };
     drop(second);
     world.free(object);
@@ -148,12 +168,18 @@ pub(super) fn who_goes_gives_its_place_on() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: the time of one who waits is over while an object is freed: it has the object, or somebody else can.
-pub(super) fn a_time_is_over_beside_a_free() {
+/// L5: the time of one who waits is over while an object is freed, as that of `others`, who free what they get: it has the object, or
+/// somebody else can.
+pub(super) fn a_time_is_over_beside_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
+    let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
+    let others = beside_each(&world, others, move |world| {
+        ask(world).into_iter().for_each(|object| world.free(object));
+    });
     let t = beside(&world, [a], free_all);
-    let mine = world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
+    let mine = ask(&world);
     t.join().unwrap();
+    join_all(others);
     let object = mine.unwrap_or_else(|error| {
         assert_eq!(error, LIMIT);
         world.alloc_of(0).expect("what came too late is lost")
@@ -164,9 +190,11 @@ pub(super) fn a_time_is_over_beside_a_free() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L6: one who waits makes a slab when that of the others has gone back. Lost, the charge is a deadlock.
-pub(super) fn who_waits_grows_when_a_slab_goes_back() {
+/// L6: who waits, one and `others`, makes a slab when that of the others has gone back. Lost, the charge is a deadlock.
+pub(super) fn who_waits_grows_when_a_slab_goes_back(others: usize) {
     let (world, objects) = at_the_limit();
+    let wait_and_free = |world: &World| world.free(wait(world).unwrap());
+    let others = beside_each(&world, others, wait_and_free);
     let t = beside(&world, objects, |world, objects| {
         free_all(world, objects);
         _ = world.cache().shrink();
@@ -174,18 +202,23 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back() {
     let mine = wait(&world).unwrap();
     t.join().unwrap();
     world.free(mine);
+    join_all(others);
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches of an account of one page. All of it is one's, and somebody waits in the other one, who gets the page when the
+/// L8: two caches of an account of one page. All of it is one's, and so many wait in the other one, who get the page when the
 /// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. With `shrinks`, the first cache
 /// gives the page back without being asked. Lost, the charge is a deadlock.
-pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool, shrinks: bool) {
+pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
+    waiters: usize,
+    another: bool,
+    shrinks: bool,
+) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
     let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
     assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
-    let t = beside(&world, [], |world, []| {
+    let waiters = beside_each(&world, waiters, |world| {
         let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free_of(1, object);
     });
@@ -194,67 +227,70 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(another: bool
         _ = world.cache().shrink();
     }
     drop(first);
-    t.join().unwrap();
+    join_all(waiters);
     assert!(account.peak() <= PAGE_SIZE, "more than the account may have");
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches make a slab each, where their account has one page.
-pub(super) fn two_caches_grow_at_the_account_s_limit() {
-    let (world, account) = of_an_account(Magazines::Off, 2);
-    let t = beside(&world, [], |world, []| {
-        world.alloc_of(1).into_iter().for_each(|object| world.free_of(1, object));
-    });
+/// L8: so many caches make a slab each, where their account has one page.
+pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
+    let (world, account) = of_an_account(Magazines::Off, caches);
+    let grow = |cache| {
+        beside(&world, [], move |world, []| {
+            world.alloc_of(cache).into_iter().for_each(|object| world.free_of(cache, object));
+        })
+    };
+    let threads: Vec<_> = (1..caches).map(grow).collect();
     let mine = world.alloc_of(0);
-    t.join().unwrap();
-    let slabs = world.cache_at(0).info().slabs + world.cache_at(1).info().slabs;
+    join_all(threads);
+    let slabs: u64 = (0..caches).map(|cache| world.cache_at(cache).info().slabs).sum();
     assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "more than the account may have");
     mine.into_iter().for_each(|object| world.free(object));
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L9: one waits for an account whose pages are all in use, until its limit is raised. Not told, it is a deadlock.
-pub(super) fn who_waits_gets_what_a_raised_limit_allows() {
+/// L9: so many wait for an account whose pages are all in use, until its limit is raised. Not told, it is a deadlock.
+pub(super) fn who_waits_gets_what_a_raised_limit_allows(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
-    let t = beside(&world, [], |world, []| {
+    let waiters = beside_each(&world, waiters, |world| {
         let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free(object);
     });
     account.set_limit(2 * PAGE_SIZE);
-    t.join().unwrap();
+    join_all(waiters);
     free_all(&world, objects);
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache is destroyed beside one who waits: this gets an object, or is told.
-pub(super) fn a_cache_is_destroyed_beside_one_who_waits() {
+/// L7: a cache is destroyed beside so many who wait: each gets an object, or is told.
+pub(super) fn a_cache_is_destroyed_beside_who_waits(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
-    let t = beside(&world, [], |world, []| match wait(world) {
+    let waiters = beside_each(&world, waiters, |world| match wait(world) {
         Ok(object) => world.free(object),
         Err(error) => assert_eq!(error, AllocError::Destroyed),
     });
     world.free(a);
     world.free(b);
     let destroyed = world.cache().destroy();
-    t.join().unwrap();
+    join_all(waiters);
     assert!(destroyed.is_ok() || world.cache().destroy().is_ok(), "nothing is in use");
     World::end(ManuallyDrop::into_inner(world));
 }
 
 /// L7: the same of a cache that has nothing, while another one has all that their account may have. Not told, it is a deadlock.
-pub(super) fn a_cache_of_a_full_account_is_destroyed_beside_one_who_waits() {
+pub(super) fn a_cache_of_a_full_account_is_destroyed_beside_who_waits(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
-    let t = beside(&world, [], |world, []| {
+    let waiters = beside_each(&world, waiters, |world| {
         let got = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
         assert_eq!(got, Err(AllocError::Destroyed));
     });
     world.cache_at(1).destroy().unwrap();
-    t.join().unwrap();
+    join_all(waiters);
     free_all(&world, objects);
     drop(account);
     World::end(ManuallyDrop::into_inner(world));

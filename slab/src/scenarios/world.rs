@@ -7,12 +7,15 @@
 use crate::Config;
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, on_cpu};
+use crate::debug::corruption::CorruptionKind;
 use crate::published::Published;
+use crate::registry::Registry;
 use crate::{AllocError, Gfp, Hive, KmemCache, KmemCacheBuilder, Limit, Magazines, ObjectCache, OwnedBox};
+use core::alloc::Layout;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use uslab_buddy::ZoneKind;
-use uslab_magazine::sync::{Arc, UnsafeCell, thread};
+use uslab_buddy::{PAGE_SIZE, ZoneKind};
+use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
@@ -96,11 +99,11 @@ impl World {
     }
 }
 
-/// Two CPUs, each on a node of its own with so many pages.
-pub(super) fn two_nodes(pages: u32) -> Config {
+/// Two CPUs on so many nodes, with so many pages each.
+pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
     let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
-    config.pages.cpus = Cpus::simulated(2, 2).unwrap();
-    config.pages.nodes = vec![vec![(ZoneKind::Normal, pages)]; 2];
+    config.pages.cpus = Cpus::simulated(2, nodes).unwrap();
+    config.pages.nodes = vec![vec![(ZoneKind::Normal, pages)]; nodes as usize];
     config
 }
 
@@ -154,15 +157,17 @@ pub(crate) fn drop_beside_frees(objects: u32) {
     all_gone(core);
 }
 
-/// C4: the last object of a cache that nobody owns is freed while another cache is made, which may get its number.
-pub(crate) fn reuse_beside_a_late_free() {
+/// C4: the last objects of a cache that nobody owns are freed, each by a thread of its own, while another cache is made, which may
+/// get its number.
+pub(crate) fn reuse_beside_late_frees(objects: u32) {
     on_cpu(0);
-    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
     let old = build(7);
-    let late = old.alloc_owned().unwrap();
+    let free = |object: OwnedBox<u64>| move || drop(object);
+    let late = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
     drop(old);
-    beside(vec![|| drop(late)], || {
+    beside(late, || {
         let new = build(8);
         drop(new.alloc().unwrap());
         let objects = [(); 2].map(|()| new.alloc().unwrap());
@@ -171,6 +176,101 @@ pub(crate) fn reuse_beside_a_late_free() {
         drop(new);
     });
     all_gone(core);
+}
+
+/// S4: what is in use is copied while `others` add slabs, an object each, on so many nodes. There is room for four slabs without asking.
+pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
+    let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
+    let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
+    let objects = [(); 8].map(|()| world.alloc());
+    let alloc = |cpu: u32| {
+        let other = world.clone();
+        thread::spawn(move || {
+            on_cpu(cpu % 2);
+            other.alloc().as_ptr().expose_provenance()
+        })
+    };
+    let threads: Vec<_> = (0..others).map(alloc).collect();
+    let live = world.cache().live().len();
+    let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
+    let theirs: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
+    assert!((8..=8 + others as usize).contains(&live), "{live} of eight objects, or of those that came");
+    objects.into_iter().chain(theirs).for_each(|object| world.free(object));
+    World::end(world);
+}
+
+/// R1: three entries, of which these go, each by a thread of its own, while others walk: `walkers` threads, and this one. Two have
+/// gone before: with the third one the list moves up.
+pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: usize) {
+    let registry = Arc::new(Registry::new(Rank::Caches));
+    let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
+    entries.iter().for_each(|entry| registry.push(entry));
+    entries[3..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
+    let go = |gone: &usize| {
+        let (other, one) = (registry.clone(), entries[*gone].clone());
+        thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)))
+    };
+    let going: Vec<_> = goes.iter().map(go).collect();
+    let walk = |registry: &Registry<usize>| registry.iter().map(|entry| *entry).collect::<Vec<_>>();
+    let walking: Vec<_> = (0..walkers)
+        .map(|_| {
+            let other = registry.clone();
+            thread::spawn(move || walk(&other))
+        })
+        .collect();
+    let mine = walk(&registry);
+    going.into_iter().for_each(|t| t.join().unwrap());
+    let stay: Vec<_> = (0..3).filter(|entry| !goes.contains(entry)).collect();
+    for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([mine]) {
+        walked.retain(|entry| !goes.contains(entry));
+        assert_eq!(walked, stay, "who stays is seen once");
+    }
+}
+
+/// R1: nearly half of the entries are gone, and `others` and one go at once: with the first of them the list moves up. It knows how
+/// many stay.
+pub(crate) fn some_come_off_the_registry(others: usize) {
+    let registry = Arc::new(Registry::new(Rank::Caches));
+    let (all, here) = (3 + 4 * others, 2 + 2 * others);
+    let entries: Vec<_> = (0..all).map(std::sync::Arc::new).collect();
+    entries.iter().for_each(|entry| registry.push(entry));
+    entries[here..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
+    let go = |gone: usize| {
+        let (other, one) = (registry.clone(), entries[gone].clone());
+        thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)))
+    };
+    let threads: Vec<_> = (0..others).map(go).collect();
+    registry.remove(std::sync::Arc::as_ptr(&entries[others]));
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    let stay: Vec<_> = (1 + others..here).collect();
+    let counted = format!("{:?}", &*registry.list().lock());
+    let right = format!("List {{ entries: {}, .. }}", stay.len());
+    assert_eq!(counted, right, "the list does not know how many stay");
+    assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
+}
+
+/// P1: a mapping is freed by `others` and this thread, and looked at meanwhile.
+pub(crate) fn some_free_a_mapping(others: usize) {
+    let core = Core::new(Config::for_models(1)).unwrap();
+    let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
+    let at = core.alloc_huge(layout, Gfp::KERNEL).unwrap().as_ptr().expose_provenance();
+    let piece = move || NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
+    let free = |_| {
+        let other = core.clone();
+        thread::spawn(move || other.huge.free(piece()).is_ok())
+    };
+    let threads: Vec<_> = (0..others).map(free).collect();
+    let bytes = core.huge.bytes(piece());
+    assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "neither there nor gone: {bytes:?}");
+    assert!(core.huge.agrees(), "the table of mappings is not in order");
+    let mine = core.huge.free(piece()).is_ok();
+    let theirs = threads.into_iter().map(|t| t.join().unwrap());
+    assert_eq!(
+        theirs.chain([mine]).filter(|freed| *freed).count(),
+        1,
+        "of those who free a mapping one does"
+    );
+    assert_eq!(core.huge.info().pages, 0, "it is gone");
 }
 
 /// Does `what` while each of `others` is done on a thread of its own.

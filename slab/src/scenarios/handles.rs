@@ -1,0 +1,234 @@
+//! Handles that threads share, for both checkers: the shipping source, on two pages.
+
+#[cfg(loom)]
+pub(super) mod models;
+
+#[cfg(shuttle)]
+use super::world::SMALL;
+#[cfg(shuttle)]
+use crate::AllocError;
+use crate::cache::core::Core;
+use crate::debug::check::on_cpu;
+#[cfg(shuttle)]
+use crate::handle::HandleError;
+use crate::handle::{Generations, Handle, HandleCache, Held};
+use crate::{Config, Magazines, ObjectCache};
+use core::mem::ManuallyDrop;
+use uslab_magazine::sync::Ordering::Relaxed;
+#[cfg(shuttle)]
+use uslab_magazine::sync::schedule::choose;
+use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
+#[cfg(shuttle)]
+use uslab_magazine::threads::{crowd, wander};
+
+/// A value that loom watches, and under shuttle how many hold its object.
+struct Watched {
+    value: UnsafeCell<u32>,
+    holders: Counter,
+}
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+unsafe impl Sync for Watched {}
+// SAFETY: as above.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    fn new() -> Self {
+        Self { value: UnsafeCell::new(0), holders: Counter::new(0) }
+    }
+    fn set(&self, value: u32) {
+        // SAFETY: loom watches the access; shuttle runs all threads on one.
+        self.value.with_mut(|at| unsafe { *at = value });
+        assert_eq!(self.holders.get(), 0, "somebody holds the object that is prepared");
+    }
+    fn get(&self) -> u32 {
+        // SAFETY: loom watches the access; shuttle runs all threads on one.
+        self.value.with(|at| unsafe { *at })
+    }
+}
+
+type Named = Handle<u32, 28>;
+
+/// Places for handles on their way.
+const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
+
+/// Named objects, and what user code keeps beside.
+struct Objects {
+    /// Dropped at the end of an execution that succeeded only.
+    cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
+    core: std::sync::Arc<Core>,
+    /// Handles on their way, each with the value of its object, without any ordering.
+    passed: [AtomicU64; PLACES],
+    /// What belongs to whoever owns index 0.
+    #[cfg(loom)]
+    beside: Watched,
+}
+
+impl Objects {
+    fn new(magazines: Magazines) -> Arc<Self> {
+        on_cpu(0);
+        let core = Core::new(Config { magazines, ..Config::for_models(2) }).unwrap();
+        let builder = ObjectCache::builder("named").ctor(Watched::new);
+        let cache = ManuallyDrop::new(builder.build_handles_on(&core, Generations::default()).unwrap());
+        let passed = [(); PLACES].map(|()| AtomicU64::new(0));
+        Arc::new(Self {
+            cache,
+            core,
+            passed,
+            #[cfg(loom)]
+            beside: Watched::new(),
+        })
+    }
+    #[cfg(loom)]
+    fn alloc(&self, value: u32) -> Named {
+        self.cache.alloc_with(|object| object.set(value)).unwrap()
+    }
+    /// The same, if there is memory.
+    #[cfg(shuttle)]
+    fn try_alloc(&self, value: u32) -> Option<Named> {
+        let handle = self.cache.alloc_with(|object| object.set(value));
+        let refused = |error: &_| matches!(error, HandleError::Object(AllocError::Memory(_)));
+        assert!(handle.as_ref().err().is_none_or(refused), "{handle:?}");
+        handle.ok()
+    }
+    fn hold(&self, handle: Named) -> Option<Held<'_, Watched, u32, 28>> {
+        let held = self.cache.get(handle)?;
+        #[cfg(shuttle)]
+        held.holders.add(1);
+        Some(held)
+    }
+    /// What is held is `value`, until here.
+    fn let_go(held: Held<'_, Watched, u32, 28>, value: u32) {
+        assert_eq!((held.get(), held.get()), (value, value), "another object");
+        #[cfg(shuttle)]
+        held.holders.sub(1);
+    }
+    /// Whatever the handle finds is `value`, for as long as it is held.
+    fn find(&self, handle: Named, value: u32) -> bool {
+        self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
+    }
+    fn pass(&self, place: usize, handle: Named, value: u32) {
+        self.passed[place].store(u64::from(value) << 32 | u64::from(handle.to_bits()), Relaxed);
+    }
+    fn passed(&self, place: usize) -> Option<(Named, u32)> {
+        let passed = self.passed[place].load(Relaxed);
+        Some((Named::from_bits(passed as u32)?, (passed >> 32) as u32))
+    }
+    fn census(&self, used: u64) {
+        let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!(census.used, used, "census: {census:?}");
+    }
+    /// So many objects are in use; the cache goes, and takes them along.
+    fn end(this: Arc<Self>, used: u64) {
+        on_cpu(0);
+        this.census(used);
+        let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
+        // SAFETY: `world` goes out of use here.
+        unsafe { ManuallyDrop::drop(&mut world.cache) };
+        world.core.memory.pages.release();
+        let census = world.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
+    }
+}
+
+#[cfg(shuttle)]
+const THREADS: usize = 4;
+#[cfg(shuttle)]
+const STEPS: usize = 12;
+
+/// H1-H5: four allocate, pass handles on, guess some, hold what they find, and free it. Who holds an object has that one (H1), as
+/// it was prepared (H4); it is freed once (H2) and goes back once (H3), and is prepared again when all have let go (H5).
+#[cfg(shuttle)]
+pub(super) fn four_use_and_free() {
+    struct Shared {
+        world: Arc<Objects>,
+        used: Counter,
+    }
+    fn side(Shared { world, used }: &Shared, thread: usize) {
+        let free = |handle| used.sub(world.cache.free(handle).into());
+        let (mut held, mut known) = (vec![], vec![]);
+        for step in 0..STEPS {
+            wander(2);
+            let place = choose(PLACES);
+            match choose(9) {
+                0 | 1 => {
+                    let value = (1 + thread * STEPS + step) as u32;
+                    if let Some(handle) = world.try_alloc(value) {
+                        used.add(1);
+                        let before = world.passed(place);
+                        world.pass(place, handle, value);
+                        known.extend(before);
+                    }
+                }
+                2 => known.extend(world.passed(place)),
+                3 => {
+                    let passed = world.passed(place);
+                    held.extend(passed.and_then(|(handle, value)| Some((world.hold(handle)?, value))));
+                }
+                4 => held.pop().into_iter().for_each(|(held, value)| Objects::let_go(held, value)),
+                5 => known.iter().for_each(|(handle, value)| _ = world.find(*handle, *value)),
+                6 => {
+                    // Its next life, which begins with another value.
+                    let Some((handle, value)) = known.last() else { continue };
+                    let guess = Named::new(handle.index(), handle.generation() + 1);
+                    if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
+                        let found = held.get();
+                        assert_ne!(found, *value, "an object is found before it is prepared");
+                        Objects::let_go(held, found);
+                    }
+                }
+                7 => known.pop().into_iter().for_each(|(handle, _)| free(handle)),
+                _ => world.passed(place).into_iter().for_each(|(handle, _)| free(handle)),
+            }
+        }
+        held.into_iter().for_each(|(held, value)| Objects::let_go(held, value));
+        known.into_iter().for_each(|(handle, _)| free(handle));
+    }
+    let world = Objects::new(SMALL);
+    let shared = Arc::new(Shared { world, used: Counter::new(0) });
+    crowd(&shared, THREADS, side);
+    let Some(Shared { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
+    Objects::end(world, used.get());
+}
+
+/// H6, H7: four name objects, and have them destructed. Objects in use have numbers of their own (H6), and a stale handle finds
+/// none of them, although its number goes to others (H7).
+#[cfg(shuttle)]
+pub(super) fn four_get_numbers() {
+    struct Shared {
+        world: Arc<Objects>,
+        /// By index: how many have an object of it.
+        owners: [Counter; 4],
+    }
+    fn side(Shared { world, owners }: &Shared, thread: usize) {
+        let (mut mine, mut stale) = (vec![], vec![]);
+        for step in 0..STEPS {
+            wander(2);
+            match choose(6) {
+                0..=2 => {
+                    let value = (1 + thread * STEPS + step) as u32;
+                    if let Some(handle) = world.try_alloc(value) {
+                        let owners = &owners[handle.index() as usize];
+                        owners.add(1);
+                        assert_eq!(owners.get(), 1, "two objects of one number");
+                        mine.push((handle, value));
+                    }
+                }
+                3 | 4 if !mine.is_empty() => {
+                    let (handle, value) = mine.swap_remove(choose(mine.len()));
+                    assert!(world.find(handle, value));
+                    owners[handle.index() as usize].sub(1);
+                    assert!(world.cache.free(handle));
+                    stale.push(handle);
+                }
+                _ => _ = world.cache.shrink(),
+            }
+            assert!(!stale.iter().any(|stale| world.cache.is_valid(*stale)), "a stale handle is valid");
+        }
+        assert!(mine.iter().all(|(handle, value)| world.find(*handle, *value)));
+    }
+    let world = Objects::new(SMALL);
+    let shared = Arc::new(Shared { world, owners: [(); 4].map(|()| Counter::new(0)) });
+    crowd(&shared, THREADS, side);
+    let Some(Shared { world, owners }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
+    Objects::end(world, owners.iter().map(Counter::get).sum());
+}

@@ -1,0 +1,161 @@
+//! Small and exhaustive: two or three threads, on two pages.
+
+use super::{Named, Objects};
+use crate::Magazines;
+use crate::debug::check::on_cpu;
+use crate::scenarios::world::SMALL;
+use uslab_magazine::sync::thread;
+
+/// H1: a handle that is held is the old object until it is let go, or nothing.
+pub(in crate::scenarios) fn held_beside_a_free_and_the_next_life() {
+    let world = Objects::new(SMALL);
+    let handle = world.alloc(1);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        assert!(other.cache.free(handle));
+        other.alloc(2)
+    });
+    world.find(handle, 1);
+    let next = t.join().unwrap();
+    assert!(!world.find(handle, 1) && !world.cache.is_valid(handle), "a stale handle is valid");
+    assert!(world.find(next, 2));
+    Objects::end(world, 1);
+}
+
+/// H2: one frees, the object comes back once.
+pub(in crate::scenarios) fn two_frees_of_one_handle() {
+    let world = Objects::new(SMALL);
+    let handle = world.alloc(1);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.cache.free(handle)
+    });
+    let mine = world.cache.free(handle);
+    assert!(mine != t.join().unwrap(), "one of the two frees it");
+    Objects::end(world, 0);
+}
+
+/// H3: the last one gives the object back, once.
+pub(in crate::scenarios) fn two_holders_beside_a_free() {
+    let world = Objects::new(Magazines::Off);
+    let handle = world.alloc(1);
+    let held = world.cache.get(handle).unwrap();
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.find(handle, 1)
+    });
+    let freer = world.clone();
+    let f = thread::spawn(move || assert!(freer.cache.free(handle)));
+    assert_eq!(held.get(), 1);
+    drop(held);
+    t.join().unwrap();
+    f.join().unwrap();
+    Objects::end(world, 0);
+}
+
+/// H4: who gets it finds the object prepared, and may free it. What kills this model are weaker orderings.
+pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
+    let world = Objects::new(Magazines::Off);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        let Some((handle, _)) = other.passed(0) else { return };
+        // Before its life begins, as this thread sees it, or in it.
+        if other.find(handle, 1) && other.cache.free(handle) {
+            // The same object, most often.
+            other.alloc(2);
+        }
+    });
+    world.pass(0, world.alloc(1), 1);
+    t.join().unwrap();
+    Objects::end(world, 1);
+}
+
+/// H4: whoever guesses a handle before it is given out finds its object prepared, or nothing.
+pub(in crate::scenarios) fn a_guessed_handle_beside_its_allocation() {
+    let world = Objects::new(Magazines::Off);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        let guess = Named::new(0, 1).expect("the first that there may be");
+        if other.find(guess, 1) {
+            other.cache.free(guess);
+        }
+    });
+    let handle = world.alloc(1);
+    t.join().unwrap();
+    let used = world.cache.is_valid(handle).into();
+    Objects::end(world, used);
+}
+
+/// H4: the one who frees a passed handle does not hold the object before.
+pub(in crate::scenarios) fn a_passed_handle_is_freed_at_once() {
+    let world = Objects::new(Magazines::Off);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        if other.passed(0).is_some_and(|(handle, _)| other.cache.free(handle)) {
+            other.alloc(2);
+        }
+    });
+    world.pass(0, world.alloc(1), 1);
+    t.join().unwrap();
+    Objects::end(world, 1);
+}
+
+/// H5: whoever gave the object back. What kills this model are weaker orderings.
+pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_life() {
+    let world = Objects::new(Magazines::Off);
+    let handle = world.alloc(1);
+    assert_eq!(handle.index(), 0);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        drop(other.cache.get(handle));
+        let mine = other.alloc(2);
+        if mine.index() == 0 {
+            // The object is this thread's: so is what belongs to its index.
+            other.beside.set(2);
+        }
+    });
+    world.beside.set(1);
+    assert!(world.cache.free(handle));
+    t.join().unwrap();
+    Objects::end(world, 1);
+}
+
+/// H6: two numbers, and entries.
+pub(in crate::scenarios) fn two_objects_get_numbers_at_once() {
+    let world = Objects::new(Magazines::Off);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.alloc(2)
+    });
+    let mine = world.alloc(1);
+    let theirs = t.join().unwrap();
+    assert_eq!((mine.index() + theirs.index(), mine.generation(), theirs.generation()), (1, 1, 1));
+    assert!(world.find(mine, 1) && world.find(theirs, 2));
+    Objects::end(world, 2);
+}
+
+/// H7: beside stale handles, none of which finds the new one.
+pub(in crate::scenarios) fn a_number_goes_from_a_destructed_object_to_a_new_one() {
+    let world = Objects::new(Magazines::Off);
+    let stale = world.alloc(1);
+    world.cache.free(stale);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.cache.shrink();
+        other.cache.is_valid(stale)
+    });
+    let handle = world.alloc(2);
+    let found = world.cache.is_valid(stale);
+    assert!(!t.join().unwrap() && !found, "a stale handle is valid");
+    assert!(world.find(handle, 2) && !world.find(stale, 1));
+    Objects::end(world, 1);
+}
