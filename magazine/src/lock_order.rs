@@ -73,7 +73,7 @@ mod tests {
             let _: &std::path::PathBuf = &folder;
             for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
                 let name = path.file_stem().unwrap().to_str().unwrap();
-                let checks = ["in_step", "models", "properties", "schedules", "world", "tests"];
+                let checks = ["in_step", "models", "properties", "scenarios", "tests"];
                 if checks.contains(&name) || name.ends_with("_tests") || name.ends_with("_stepper") {
                     continue;
                 }
