@@ -235,3 +235,87 @@ impl Fork for Tables {
         unsafe { self.tracepoints.forget_other_threads() };
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::per_cpu::PageRound;
+    use crate::pfn::Pfn;
+    use uslab_magazine::{Mechanism, Supplier};
+
+    /// Pages that nobody has to give back.
+    struct Pages;
+    impl Supplier<PageRound> for Pages {
+        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(PageRound)) -> usize {
+            (0..max as u32).map(|page| PageRound(Pfn::new(page))).for_each(put);
+            max
+        }
+        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = PageRound>) {
+            rounds.for_each(drop);
+        }
+    }
+    type OfPages = Layer<PageRound, StackMemory>;
+
+    fn tables() -> Tables {
+        Tables::new(Cpus::os(), Backend::default(), &Faults::default()).unwrap()
+    }
+    fn layer(tables: &Tables) -> OfPages {
+        tables.layer(Config::new(4, 2, 2), true).unwrap()
+    }
+    /// Layers until there is one more table; the last one is of that.
+    fn until_another(tables: &Tables) -> Vec<OfPages> {
+        let before = tables.each().count();
+        let mut layers = vec![];
+        while tables.each().count() == before {
+            layers.push(layer(tables));
+        }
+        layers
+    }
+
+    #[test]
+    fn another_table_has_its_inlined_paths_closed_as_the_others_have() {
+        let tables = tables();
+        for closed in [None, Some(false), Some(true)] {
+            if let Some(with_frees) = closed {
+                assert!(tables.close_inlined(with_frees));
+            }
+            let layers = until_another(&tables);
+            let layer = layers.last().unwrap();
+            let (mut had, mut freed) = (0, 0);
+            for _ in 0..1000 {
+                let used: Vec<_> = (0..3).map(|_| layer.alloc(&Pages).unwrap()).collect();
+                used.into_iter().for_each(|page| layer.free(&Pages, page));
+                // SAFETY: the layer lives.
+                unsafe {
+                    had += u32::from(layer.fast_path().alloc_fast().is_some());
+                    freed += u32::from(layer.fast_path_of_frees().free_fast(PageRound(Pfn::new(1))));
+                }
+            }
+            let sections = layer.mechanism() == Mechanism::Rseq;
+            assert_eq!(
+                [had > 0, freed > 0],
+                [sections && closed.is_none(), sections && closed != Some(true)]
+            );
+            tables.open_inlined();
+        }
+    }
+
+    #[test]
+    fn a_number_that_was_given_back_serves_before_another_table_is_made() {
+        let tables = tables();
+        let mut first = until_another(&tables);
+        let newest = first.pop();
+        let mut second = until_another(&tables);
+        let third = second.pop();
+        assert_eq!((first.len(), tables.each().count()), (second.len() + 1, 3));
+        drop((newest, third));
+        // Of the last table, which has its numbers all free again, and of the second one.
+        let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
+        drop(first.pop());
+        let anew = [layer(&tables), layer(&tables)];
+        assert_eq!(tables.each().count(), 3, "one of the second table, and one of the first");
+        let more = until_another(&tables);
+        assert_eq!((more.len(), tables.each().count()), (1, 4));
+        drop((last, anew));
+    }
+}

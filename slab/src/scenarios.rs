@@ -260,6 +260,10 @@ uslab_magazine::sync::scenarios! {
         loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
         bug("a region is used without its claim", "M1", "Causality violation");
     }
+    a5 {
+        loom("A5 two use a pool's reserve", Model::new(THREE, 7000).each([1, 2]), models::two_use_a_reserve);
+        bug("a pool does not miss what it takes from its reserve", "A5", "the reserve of a pool");
+    }
     g1 {
         loom("G1 two threads publish", Model::new(Bound::None, 68), models::two_threads_publish);
         bug("the second to publish keeps its own", "G1", "two values");

@@ -7,6 +7,7 @@ use nix::unistd::{ForkResult, fork};
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use uslab::{Config, Fork, Gfp, KmemCache, Malloc, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
@@ -129,6 +130,51 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
 }
 
 /// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
+/// A call that another thread is in when a process forks ends in the parent only.
+#[test]
+fn a_child_waits_for_no_observer_that_another_thread_is_in() {
+    let _alone = crate::ALONE.lock();
+    let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
+    let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
+    let [inside, go_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (is_inside, may_go_on) = (inside.clone(), go_on.clone());
+    let observer = subsystem.observe(move |_| {
+        is_inside.store(true, Relaxed);
+        while !may_go_on.load(Relaxed) {
+            std::thread::yield_now();
+        }
+    });
+    let observer = observer.expect("a place");
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(cache.alloc_block(Gfp::KERNEL)));
+        while !inside.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
+        unsafe { subsystem.before_fork() };
+        // SAFETY: as above; the child drops an observer, and ends without unwinding.
+        let status = match unsafe { fork() }.expect("a fork") {
+            ForkResult::Child => {
+                // SAFETY: `fork` copied this thread, which is alone.
+                unsafe { subsystem.after_fork_in_child() };
+                // SAFETY: an alarm ends a child that waits for ever.
+                unsafe { libc::alarm(20) };
+                drop(observer);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                // SAFETY: this is the process that forked.
+                unsafe { subsystem.after_fork_in_parent() };
+                waitpid(child, None).map(|status| (status, WaitStatus::Exited(child, 0)))
+            }
+        };
+        go_on.store(true, Relaxed);
+        let (status, expected) = status.expect("the child");
+        assert_eq!(status, expected);
+    });
+}
+
 #[test]
 fn two_subsystems_are_held_for_one_fork() {
     let _alone = crate::ALONE.lock();

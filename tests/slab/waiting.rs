@@ -493,6 +493,34 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert_all_given_back(&subsystem);
 }
 
+#[test]
+fn a_slab_of_the_smallest_order_is_charged_with_its_own_bytes() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let (held, _) = all_of(&cache);
+    assert_eq!((held.len(), account.charged()), (1023, 1023 * 4096));
+    assert!(cache.info().order_fallbacks > 0);
+    drop((held, hole));
+    cache.shrink();
+    assert_eq!(account.charged(), 0);
+}
+
+#[test]
+fn more_than_an_account_may_have_is_refused_by_the_account_where_the_cache_itself_might() {
+    let subsystem = subsystem(1);
+    let (bytes, objects) = four_slabs(&subsystem);
+    let account = Account::new_in(&subsystem, bytes);
+    let cache = KmemCache::builder("one", 1000).limit(Limit::Slabs(8)).account(&account);
+    let cache = cache.build_in(&subsystem).unwrap();
+    let refused = |n| cache.alloc_blocks(Gfp::KERNEL, n).unwrap_err();
+    assert_eq!(refused(5 * objects), AllocError::AccountLimit { bytes });
+    assert_eq!(refused(9 * objects), AllocError::CacheLimit { slabs: 8 });
+    assert_eq!(account.charged(), 0, "nothing is tried for it");
+}
+
 /// Once what helped against the account's limit was the end of it, and other caches kept their empty slabs.
 #[test]
 fn who_finds_room_in_the_account_and_then_no_memory_gets_what_other_caches_keep() {

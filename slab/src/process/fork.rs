@@ -120,3 +120,83 @@ impl Fork for Subsystem {
         unsafe { self.core().forget_other_threads() }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, KmemCache, Magazines};
+    use core::cell::RefCell;
+    use std::collections::BTreeMap;
+    use uslab_buddy::{PageConfig, ZoneKind};
+    use uslab_magazine::Cpus;
+
+    /// How many locks of each rank a fork takes.
+    fn locks(subsystem: &Subsystem) -> BTreeMap<Rank, usize> {
+        struct Counting<'a>(&'a Subsystem, RefCell<BTreeMap<Rank, usize>>);
+        impl Fork for Counting<'_> {
+            unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+                let mut count = 0;
+                let counted = &mut |lock: &dyn ForkLock| {
+                    count += 1;
+                    visit(lock);
+                };
+                // SAFETY: passed on.
+                unsafe { self.0.locks(rank, counted) };
+                if count > 0 {
+                    self.1.borrow_mut().insert(rank, count);
+                }
+            }
+            unsafe fn forget_other_threads(&self) {}
+        }
+        let counting = Counting(subsystem, RefCell::default());
+        // SAFETY: given back at once, and the process does not fork.
+        unsafe {
+            counting.before_fork();
+            counting.after_fork_in_parent();
+        }
+        counting.1.into_inner()
+    }
+
+    #[test]
+    fn all_locks_are_held_of_each_table_node_zone_cpu_and_cache() {
+        let mut pages = PageConfig::with_nodes(
+            Cpus::simulated(3, 2).unwrap(),
+            vec![vec![(ZoneKind::Normal, 1 << 12)]; 2],
+        );
+        pages.per_cpu_pages = false;
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+        let alone = locks(&subsystem);
+        let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
+        // Its own caches are those of sizes.
+        let (caches, mut others) = (subsystem.core().caches.iter().count(), alone.clone());
+        let own = of_caches.map(|rank| others.remove(&rank));
+        assert_eq!(own, [1, 2, 2, 1].map(|each| Some(each * caches)));
+        let (once, zones, cpus) = (
+            [
+                Rank::Mergeable,
+                Rank::Shrinkers,
+                Rank::Caches,
+                Rank::Profile,
+                Rank::Tables,
+                Rank::Drains,
+                Rank::Making,
+                Rank::Huge,
+                Rank::Tags,
+            ],
+            (Rank::Zone, 2),
+            (Rank::Deferred, 3),
+        );
+        assert_eq!(others, once.map(|rank| (rank, 1)).into_iter().chain([zones, cpus]).collect());
+        let with = |magazines| {
+            let cache = KmemCache::builder("one", 100).magazines(magazines).build_in(&subsystem).unwrap();
+            let mut locks = locks(&subsystem);
+            drop(cache);
+            locks.iter_mut().for_each(|(rank, n)| *n -= alone.get(rank).copied().unwrap_or(0));
+            locks.retain(|_, n| *n > 0);
+            locks
+        };
+        let more = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
+        assert_eq!(with(Magazines::Off), more.into_iter().zip([1, 2, 1]).collect());
+        assert_eq!(with(Magazines::BySize), of_caches.into_iter().zip([1, 2, 2, 1]).collect());
+    }
+}

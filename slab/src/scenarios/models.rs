@@ -4,7 +4,7 @@ use super::world::{SMALL, World, all_gone, beside_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
-use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
 
@@ -267,4 +267,29 @@ pub(super) fn removal_beside_a_reap() {
         assert_eq!(hive.remove(key), 7);
         drop(hive);
     });
+}
+
+/// A5: of two objects a pool reserves so many. Both are taken and freed at once; one that it did not reserve is freed only.
+pub(super) fn two_use_a_reserve(reserved: usize) {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(1) }).unwrap();
+    let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
+    let pool = Arc::new(Mempool::new(cache, reserved).unwrap());
+    let use_one = |pool: &Mempool| {
+        let object = pool.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated just now.
+        unsafe { pool.free(object) };
+    };
+    let not_reserved = pool.cache().alloc(Gfp::KERNEL);
+    let other = pool.clone();
+    let t = thread::spawn(move || use_one(&other));
+    match not_reserved {
+        // SAFETY: allocated above, of the pool's cache.
+        Ok(object) => unsafe { pool.free(object) },
+        Err(_) => use_one(&pool),
+    }
+    t.join().unwrap();
+    assert_eq!(pool.reserve(), (reserved, reserved), "the reserve of a pool at rest");
+    drop(pool);
+    all_gone(core);
 }

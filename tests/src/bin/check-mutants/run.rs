@@ -122,8 +122,12 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 /// For a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Tests that a mutant makes run out of time, each by itself, until it is out of time: what loops for ever where most tests come by would
+/// take hours.
+const ENOUGH_LATE: usize = 5;
+
 /// One mutant through all that reaches it. A program that does not end in time is left: another may fail. If none does, its tests run once
-/// more, each by itself and with four times as much time as it has among others. If nothing notices the mutant, it is not `argued` to
+/// more, each by itself and with four times as much time as it has among others, until [`ENOUGH_LATE`] have run out of that, too. If nothing notices the mutant, it is not `argued` to
 /// change nothing, and no bound is asked for, models have their own bounds at last, as far as they then end in time.
 pub(crate) fn judge(
     mutant: &Mutant,
@@ -171,17 +175,21 @@ pub(crate) fn judge(
             }
         }
     }
-    let mut time = None;
+    let mut out_of_time = vec![];
     for (program, test) in late {
+        if out_of_time.len() == ENOUGH_LATE {
+            break;
+        }
         match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
             Ended::Passed => {}
             Ended::Failed { name, message } => match failed(program, name, message) {
                 verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                 verdict => return Ok(verdict),
             },
-            Ended::OutOfTime { name } => time = time.or(Some(Verdict::Time { name })),
+            Ended::OutOfTime { name } => out_of_time.push(name),
         }
     }
+    let time = out_of_time.into_iter().next().map(|name| Verdict::Time { name });
     let weak = floor.or(time);
     if argued || weak.is_some() || bound().is_some() {
         return Ok(weak.unwrap_or(Verdict::Lives));
