@@ -573,6 +573,27 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_done_with_what_is_no_range_of_a_region() {
+        let region =
+            Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::default(), &none()).unwrap();
+        assert!(region.commit(0..4096));
+        #[expect(clippy::reversed_empty_ranges)]
+        let backwards = 8192..4096;
+        // SAFETY: nobody uses the region.
+        unsafe {
+            assert!(!region.protect(backwards.clone(), true) && !region.protect(0..100, true));
+            assert!(!region.discard(backwards) && !region.discard(0..0) && !region.discard(0..2 << 20));
+        }
+    }
+
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn commits_are_counted_where_the_system_says_so() {
+        let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+        assert_eq!(commits_are_counted(), mode.trim() == "2");
+    }
+
+    #[test]
     fn what_was_decommitted_comes_back_as_zero() {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, backend, &none()).unwrap();

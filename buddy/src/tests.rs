@@ -575,6 +575,8 @@ fn every_page_of_a_compound_block_knows_its_head() {
     let plain = pages.alloc_block(order(3), Gfp::KERNEL, None).unwrap();
     assert_eq!(plain.pfn(), head);
     assert_eq!((pages.block_of(head), pages.block_of(head.up(3))), (Some((head, order(3))), None));
+    let single = pages.alloc_block(Order::ZERO, Gfp::COMP, None).unwrap();
+    assert!(!pages.frame(single.pfn()).state().is_compound(), "one page is its own head");
 }
 
 #[test]
@@ -606,8 +608,13 @@ fn a_split_block_is_freed_in_parts() {
     let pages = made(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
+    for page in 0..16 {
+        // SAFETY: the block is ours, and nobody reads its owner but this test.
+        unsafe { pages.frame(block.pfn().up(page)).set_owner(core::ptr::without_provenance_mut(64)) };
+    }
     let mut parts = block.split(order(1));
     assert_eq!(parts.len(), 8);
+    assert!(parts.iter().all(|part| pages.frame(part.pfn()).owner().is_null()), "they are nobody's yet");
     assert_eq!(parts[2].bytes()[4096], 77);
     assert!(parts.iter().all(|part| pages.block_of(part.pfn()) == Some((part.pfn(), order(1)))));
     parts.remove(3).free();
@@ -692,6 +699,30 @@ fn bulk_gives_what_there_is_and_never_more() {
         got.into_iter().for_each(|pfn| unsafe { pages.free(pfn, Order::ZERO) });
         assert_eq!(audited(&pages).allocated, 0);
     }
+}
+
+#[test]
+fn bulk_goes_down_to_the_mark_that_single_pages_go_down_to() {
+    let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
+    let (one, other) = (made(config()), made(config()));
+    let singly = all(&one, Order::ZERO, Gfp::KERNEL).0.len();
+    assert!(singly < 4096, "some are kept back");
+    assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), singly);
+}
+
+#[test]
+fn a_bulk_of_many_pages_is_observed_as_a_whole() {
+    let pages = made(normal(1 << 14));
+    let seen = Arc::new(Counter::new(0));
+    let noted = seen.clone();
+    let taken = |step: &Step| match *step {
+        Step::BlocksTaken { blocks, order, .. } => u64::from(blocks) << order,
+        _ => 0,
+    };
+    let note = move |op: &Observed<'_>| noted.add(op.steps.iter().map(taken).sum());
+    let observer = pages.tracepoints().observe(note).unwrap();
+    assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 1 << 14, |_| ()), 1 << 14);
+    assert_eq!((observer.counts(), seen.get()), (Counts::default(), 1 << 14));
 }
 
 #[test]
@@ -801,8 +832,9 @@ fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
     drop(blocks);
     let backed = || pages.info().committed_bytes();
     let full = backed();
-    assert!(!pages.charge(managed + 1));
+    assert!(!pages.charge(managed + 1) && !pages.charge(usize::MAX));
     assert_eq!(backed(), full);
+    assert!(made(normal(64)).charge(usize::MAX), "where nothing is limited");
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
@@ -988,6 +1020,22 @@ fn under_limited_address_space() {
     assert_eq!(block.bytes()[4 << 20 >> 1], 0);
     println!("\nreserved {}", pages.info().reserved_bytes);
 }
+/// The largest number of blocks, and no power of two.
+#[test]
+fn a_range_takes_three_quarters_of_the_addresses_that_are_left() {
+    let text = limited("-v 1048576", "tests::under_limited_address_space_with_others");
+    let said: Vec<u64> = text.lines().filter_map(|line| line.split("of ").nth(1)?.parse().ok()).collect();
+    assert_eq!(said.len(), 1, "{text}");
+}
+#[test]
+#[ignore = "run by another test, under a limit"]
+fn under_limited_address_space_with_others() {
+    let (limit, has) = crate::region::address_limit().unwrap();
+    let pages = made(normal(1 << 24));
+    let (reserved, left) = (pages.reserved_bytes(), limit - has);
+    println!("\n{reserved} of {left}");
+    assert!(reserved <= left / 4 * 3 && reserved + (4 << 20) > left / 4 * 3, "{reserved} of {left}");
+}
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
@@ -1079,6 +1127,12 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     assert_eq!(pages.reserved_bytes(), 5 << 22, "as many as are to stay");
     pages.give_up_addresses(0);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
+    let frames = pages.frames();
+    let of_all = frames.reserved();
+    // SAFETY: nobody looks at a frame meanwhile.
+    assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
+    assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
+    assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
     let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (3, Limit::CommitRefused));
 }
@@ -1159,6 +1213,38 @@ fn backed_blocks_are_handed_out_before_discarded_ones() {
 }
 
 /// Where memory should be in huge pages, no part of one is given back.
+/// As long as none of its parts changes, a reap finds nothing new.
+#[test]
+fn what_comes_back_and_what_goes_to_the_system_are_changes() {
+    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
+    let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
+    let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
+    assert!(page.is_err());
+    let [first, second] = blocks;
+    let part = first.split(Order::ZERO).pop();
+    let before = pages.changes();
+    assert_eq!(before, 1023);
+    drop(second);
+    assert_eq!(pages.changes() - before, 1024);
+    pages.release();
+    let events = pages.info().zones[0].events;
+    assert!(events.decommits > 0 && events.discards > 0, "{events:?}");
+    assert_eq!(pages.changes() - before, 1024 + events.decommits + events.discards);
+    drop(part);
+}
+
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
+fn the_guard_of_a_block_gives_the_memory_of_its_last_page_back() {
+    let pages = made(normal(64));
+    let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
+    block.bytes_mut().fill(7);
+    // SAFETY: the block is ours, and nobody looks at its last page meanwhile.
+    unsafe { assert!(pages.guard(block.pfn(), order(2), true) && pages.guard(block.pfn(), order(2), false)) };
+    let (rest, last) = block.bytes().split_at(3 * PAGE_SIZE);
+    assert!(rest.iter().all(|byte| *byte == 7) && last.iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn huge_pages_are_not_broken() {
     let huge_pages = HugePages::Advise;
