@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn another_table_has_its_inlined_paths_closed_as_the_others_have() {
         let tables = tables();
-        for closed in [None, Some(false), Some(true)] {
+        for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
                 assert!(tables.close_inlined(with_frees));
             }
@@ -298,6 +298,30 @@ mod tests {
             );
             tables.open_inlined();
         }
+    }
+
+    /// Of 1 GiB: one part in eight of what is left, or the least that a table has.
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn a_table_takes_its_share_of_limited_addresses() {
+        crate::tests::limited("-v 1048576", "tables::tests::under_limited_address_space");
+    }
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    #[ignore = "run by another test, under a limit"]
+    fn under_limited_address_space() {
+        // A region of so many CPUs would take more.
+        let cpus = Cpus::simulated(32, 1).unwrap();
+        let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
+        let (limit, has) = address_limit().unwrap();
+        let most = (limit - has) / SHARE;
+        assert!(
+            footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(LEAST) < most
+        );
+        let tables = Tables::new(cpus, Backend::default(), &Faults::default()).unwrap();
+        let used = limit - has - address_limit().map(|(limit, has)| limit - has).unwrap();
+        assert!(used <= most + (1 << 20) && used > most / 2, "{used} of {most}");
+        drop(tables);
     }
 
     #[test]

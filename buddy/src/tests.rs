@@ -645,6 +645,15 @@ fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
 }
 
 #[test]
+fn there_are_magazines_for_each_order_and_for_each_type_where_pages_are_grouped() {
+    let layers = |pages| {
+        let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
+        pages.cached_zones[0].layers().count()
+    };
+    assert_eq!([layers(1 << 14), layers(512)], [4 * MigrateType::COUNT, 4]);
+}
+
+#[test]
 fn a_page_in_a_magazine_costs_no_zone_lock() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
@@ -994,7 +1003,7 @@ fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
 }
 
 /// Runs one ignored test of this binary under a shell limit, and returns what it printed.
-fn limited(limit: &str, test: &str) -> String {
+pub(crate) fn limited(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
         format!("ulimit {limit} && exec \"$0\" --exact {test} --ignored --nocapture --test-threads=1");
