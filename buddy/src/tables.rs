@@ -300,6 +300,48 @@ mod tests {
         }
     }
 
+    /// Each commit of a part of a region is one more mapping.
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
+        use crate::faults::COMMIT;
+        let faults = Faults::new(1);
+        let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), Backend::default(), &faults).unwrap();
+        let commits = |layer: &OfPages| {
+            faults.arm(vec![]);
+            let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
+            pages.into_iter().for_each(|page| layer.free(&Pages, page));
+            let calls = |point: crate::faults::Point| {
+                faults
+                    .tally()
+                    .iter()
+                    .filter(|tally| tally.point == point.name)
+                    .map(|tally| tally.calls)
+                    .sum::<u64>()
+            };
+            [calls(MAGAZINE), calls(COMMIT)]
+        };
+        let [asked, commits_of_first] = commits(&layer(&tables));
+        assert!(asked > 0 && commits_of_first == asked);
+        faults.arm(vec![]);
+        let layers = until_another(&tables);
+        let [asked, commits_of_another] = commits(layers.last().unwrap());
+        // All but what lies behind the empty region.
+        let at_once = u64::from(!commits_are_counted());
+        assert_eq!(commits_of_another, asked - at_once);
+    }
+
+    #[test]
+    fn a_table_whose_addresses_are_refused_has_smaller_regions() {
+        use crate::faults::{POINTS, Rule};
+        for (refusals, made) in [(1, true), (100, false)] {
+            let faults = Faults::new(1);
+            faults.arm(Rule::parse_all(&format!("reserve:times={refusals}"), &POINTS).unwrap());
+            let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), Backend::default(), &faults);
+            assert_eq!(tables.is_some(), made, "{refusals}");
+        }
+    }
+
     /// Of 1 GiB: one part in eight of what is left, or the least that a table has.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]

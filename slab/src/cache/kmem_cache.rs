@@ -692,3 +692,15 @@ impl Drop for KmemCache {
         self.cache.refs().leave();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Which `uslab_cache_create` refuses.
+    #[test]
+    fn a_builder_says_whether_pages_outlive_readers() {
+        let builder = || KmemCache::builder("node", 64);
+        assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
+    }
+}

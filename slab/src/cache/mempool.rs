@@ -176,24 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pool_does_not_lack_goes_to_the_magazines() {
-        uslab_magazine::on_cpu(0);
-        let subsystem = Subsystem::new(Config::new(uslab_buddy::PageConfig::with_nodes(
-            uslab_magazine::Cpus::simulated(1, 1).unwrap(),
-            vec![vec![(uslab_buddy::ZoneKind::Normal, 256)]],
-        )))
-        .unwrap();
-        let pool = Mempool::new(KmemCache::builder("r", 512).build_in(&subsystem).unwrap(), 2).unwrap();
-        let block = pool.alloc_block(Gfp::KERNEL).unwrap();
-        let before = pool.cache().info();
-        drop(block);
-        let (flushes, kept) = (before.flushes, before.in_magazines + before.in_depot);
-        let after = pool.cache().info();
-        assert_eq!((after.flushes, after.in_magazines + after.in_depot), (flushes, kept + 1));
-        assert_eq!(pool.reserve(), (2, 2));
-    }
-
-    #[test]
     fn threads_that_take_turns_with_the_last_objects_never_fail() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -387,6 +387,26 @@ mod tests {
         }
     }
 
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn a_quarantine_is_emptied_when_memory_is_short_and_goes_on_behind_a_destroy_that_was_refused() {
+        use crate::{Config, Gfp, Harden, KmemCache, Subsystem};
+        let harden = Harden { quarantine: 64 << 10, ..Harden::OFF };
+        let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
+        let cache = KmemCache::builder("kept", 256).build_in(&subsystem).unwrap();
+        let free = || {
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+            cache.info().quarantined
+        };
+        assert_eq!(free(), 1);
+        cache.cache().shrink_magazines();
+        assert_eq!(cache.info().quarantined, 0);
+        let held = cache.alloc_block(Gfp::KERNEL).unwrap();
+        assert!(cache.destroy().is_err());
+        assert_eq!(free(), 1);
+        drop(held);
+    }
+
     /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
     #[cfg(not(any(loom, shuttle)))]
     #[test]
