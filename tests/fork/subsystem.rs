@@ -11,7 +11,7 @@ use std::sync::Arc;
 use uslab::{Config, Fork, Gfp, KmemCache, Malloc, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
 /// Pieces of memory that a worker holds.
@@ -130,38 +130,27 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
 }
 
 /// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
-/// A call that another thread is in when a process forks ends in the parent only.
-#[test]
-fn a_child_waits_for_no_observer_that_another_thread_is_in() {
+/// Runs `busy` on a thread until it calls what it is given, which waits; forks then, and runs `child` in the child, which says whether all is
+/// well there.
+fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
     let _alone = crate::ALONE.lock();
-    let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
-    let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
-    let [inside, go_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-    let (is_inside, may_go_on) = (inside.clone(), go_on.clone());
-    let observer = subsystem.observe(move |_| {
-        is_inside.store(true, Relaxed);
-        while !may_go_on.load(Relaxed) {
-            std::thread::yield_now();
-        }
-    });
-    let observer = observer.expect("a place");
+    let stop = Stop::default();
     std::thread::scope(|scope| {
-        scope.spawn(|| drop(cache.alloc_block(Gfp::KERNEL)));
-        while !inside.load(Relaxed) {
-            std::thread::yield_now();
-        }
+        let its = stop.clone();
+        scope.spawn(|| busy(its));
+        stop.until_it_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
-        // SAFETY: as above; the child drops an observer, and ends without unwinding.
-        let status = match unsafe { fork() }.expect("a fork") {
+        // SAFETY: the child uses the subsystem, and the libc's allocator, which a fork leaves in order; then it ends without unwinding.
+        let ended = match unsafe { fork() }.expect("a fork") {
             ForkResult::Child => {
                 // SAFETY: `fork` copied this thread, which is alone.
                 unsafe { subsystem.after_fork_in_child() };
                 // SAFETY: an alarm ends a child that waits for ever.
                 unsafe { libc::alarm(20) };
-                drop(observer);
+                let is_well = catch_unwind(AssertUnwindSafe(child));
                 // SAFETY: ends the child at once.
-                unsafe { libc::_exit(0) }
+                unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) }
             }
             ForkResult::Parent { child } => {
                 // SAFETY: this is the process that forked.
@@ -169,10 +158,77 @@ fn a_child_waits_for_no_observer_that_another_thread_is_in() {
                 waitpid(child, None).map(|status| (status, WaitStatus::Exited(child, 0)))
             }
         };
-        go_on.store(true, Relaxed);
-        let (status, expected) = status.expect("the child");
-        assert_eq!(status, expected);
+        stop.may_go_on();
+        let (status, well) = ended.expect("the child");
+        assert_eq!(status, well);
     });
+}
+/// Where a thread waits for another one.
+#[derive(Clone, Default)]
+struct Stop(Arc<[AtomicBool; 2]>);
+impl Stop {
+    fn wait(&self) {
+        self.0[0].store(true, Relaxed);
+        until(&self.0[1]);
+    }
+    fn until_it_waits(&self) {
+        until(&self.0[0]);
+    }
+    fn may_go_on(&self) {
+        self.0[1].store(true, Relaxed);
+    }
+}
+fn until(set: &AtomicBool) {
+    while !set.load(Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
+/// A call that another thread is in when a process forks ends in the parent only.
+#[test]
+fn a_child_waits_for_no_observer_that_another_thread_is_in() {
+    let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
+    let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
+    let place = Arc::new(Mutex::new(None));
+    let stops = place.clone();
+    let observer = subsystem.observe(move |_| stops.lock().iter().for_each(Stop::wait)).expect("a place");
+    let busy = |stop| {
+        *place.lock() = Some(stop);
+        drop(cache.alloc_block(Gfp::KERNEL));
+    };
+    let child = || {
+        drop(observer);
+        true
+    };
+    forked_beside(&subsystem, busy, child);
+}
+
+/// A drain that another thread is in when a process forks keeps no stack closed in the child.
+#[test]
+fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
+        let place = Arc::new(Mutex::new(None::<Stop>));
+        let stops = place.clone();
+        // The end of a slab that the drain made empty.
+        let dtor = move |_: &mut [u8]| {
+            let stop = stops.lock().take();
+            stop.iter().for_each(Stop::wait);
+        };
+        let cache = KmemCache::builder("object", 2048).dtor(dtor).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 1000).expect("there is enough"));
+        let busy = |stop| {
+            *place.lock() = Some(stop);
+            cache.drain(0..cpus.count());
+        };
+        let child = || {
+            let kept = || cache.info().in_magazines;
+            let before = kept();
+            drop(cache.alloc_block(Gfp::KERNEL));
+            before == 0 && kept() > 0
+        };
+        forked_beside(&subsystem, busy, child);
+    }
 }
 
 #[test]
