@@ -1,7 +1,7 @@
 //! Type-stable caches: a reader's objects stay objects.
 
 use crate::common::{READERS, assert_all_given_back, subsystem};
-use uslab::{Gfp, KmemCache, ObjectCache, Subsystem, rcu};
+use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Helps until `done`. Readers of all tests here are one collector's: one that is pinned and has no CPU holds up all.
