@@ -645,6 +645,26 @@ fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
 }
 
 #[test]
+fn what_a_cpu_keeps_of_all_orders_and_types_goes_to_the_zone_when_it_is_drained() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
+    let kept = || pages.cached_zones[0].layers().map(|layer| layer.stats().in_magazines).collect::<Vec<_>>();
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        for gfp in [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE] {
+            (0..4).for_each(|n| drop(pages.alloc_block(order(n), gfp, None).unwrap()));
+        }
+    }
+    let both = kept();
+    assert!(both.iter().all(|kept| *kept >= 2), "{both:?}");
+    pages.drain_cpus(0..1);
+    assert!(kept().iter().zip(&both).all(|(one, both)| *one > 0 && one < both), "{:?} of {both:?}", kept());
+    pages.drain_cpus(1..2);
+    assert!(kept().iter().all(|kept| *kept == 0), "{:?}", kept());
+    audited(&pages);
+}
+
+#[test]
 fn there_are_magazines_for_each_order_and_for_each_type_where_pages_are_grouped() {
     let layers = |pages| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
