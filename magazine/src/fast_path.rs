@@ -315,6 +315,35 @@ mod tests {
     }
 
     #[test]
+    fn a_front_says_for_debuggers_where_it_has_the_place_of_its_stack() {
+        let table = table(Cpus::os());
+        for layer in layers(&table) {
+            let front = layer.fast_path();
+            let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
+            assert!(within + size_of::<u32>() <= size_of_val(&front));
+            // SAFETY: inside of it, which is initialised there.
+            let read = unsafe { (&raw const front).byte_add(within).cast::<u32>().read() };
+            assert_eq!(read, front.class().stack);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_front_knows_the_cpu_where_sections_serve() {
+        use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let table = table(Cpus::os());
+        let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path());
+        let allowed = sched_getaffinity(this).unwrap();
+        for cpu in (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap()).take(4) {
+            let mut only = CpuSet::new();
+            only.set(cpu).unwrap();
+            sched_setaffinity(this, &only).unwrap();
+            assert!(table.cpus().mechanism() != Mechanism::Rseq || front.cpu() as usize == cpu);
+        }
+        sched_setaffinity(this, &allowed).unwrap();
+    }
+
+    #[test]
     fn fronts_that_are_not_of_one_table_all_miss() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
