@@ -387,3 +387,28 @@ fn large_orders_can_be_refused_while_small_ones_are_not() {
     drop(cache);
     assert_all_given_back(&subsystem);
 }
+
+/// Which pages of boxed objects are whose is a word a page.
+#[test]
+fn what_a_slab_of_boxes_takes_up_beside_it_can_be_limited_by_bytes() {
+    let mut config = config(1, 1, 16 << 20);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let cache = ObjectCache::builder("boxed").ctor(|| [0_u8; 1000]).build_in(&subsystem).unwrap();
+    let (objects, pages) = (cache.info().objs_per_slab as usize, 1 << cache.info().order);
+    assert!(pages > 1);
+    faults.arm(faults::parse(&format!("bitmap:cache=boxed,space={}", pages * size_of::<usize>())).unwrap());
+    let (mut held, mut error) = (vec![], None);
+    while error.is_none() && held.len() <= objects {
+        match cache.alloc() {
+            Ok(one) => held.push(one),
+            Err(refused) => error = Some(refused),
+        }
+    }
+    assert_eq!((held.len(), error), (objects, Some(AllocError::SideTable)));
+    faults.disarm();
+    drop(held);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
