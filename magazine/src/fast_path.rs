@@ -284,6 +284,7 @@ mod tests {
             let order = [2, 0, 0, 1];
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
             let arranged = fast_paths.arranged(&order);
+            assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {
                 (1..=3).for_each(|round| layer.free(&supplier, TestRound(10 * i + round)));
             }
@@ -356,6 +357,7 @@ mod tests {
                 [FastPath::disabled(), b.fast_path()],
             ] {
                 let fast_paths = FastPathTable::of(mixed);
+                assert!(fast_paths.is_disabled());
                 for i in 0..2 {
                     // SAFETY: the layers live.
                     unsafe {

@@ -2,6 +2,7 @@
 
 use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::{
     AllocError, Block, Gfp, KmallocKind, KmemCache, Limit, Magazines, Mempool, ObjectCache, SizeClass,
@@ -10,7 +11,7 @@ use uslab::{
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
-use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 
 fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
     let mut blocks = Vec::new();
@@ -46,6 +47,31 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
         subsystem.check().unwrap();
         drop(blocks);
     }
+}
+
+/// A destructor frees another object of its cache, after the stack of its CPU has been taken.
+#[test]
+fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
+    struct Last(NonNull<u8>, *const KmemCache);
+    // SAFETY: a cache may be used by any thread, and its objects go with who has them.
+    unsafe impl Send for Last {}
+    on_cpu(0);
+    let subsystem = subsystem(1);
+    let last = Arc::new(Mutex::new(None::<Last>));
+    let taken = last.clone();
+    let dtor = move |_: &mut [u8]| {
+        let last = taken.lock().take();
+        if let Some(Last(object, cache)) = last {
+            // SAFETY: allocated below of the cache, which lives, and freed here only.
+            unsafe { (*cache).free(object) };
+        }
+    };
+    let cache = KmemCache::builder("last", 2048).dtor(dtor).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
+    *last.lock() = Some(Last(object, &raw const cache));
+    assert_eq!(cache.destroy(), Ok(()));
+    assert!(last.lock().is_none(), "a slab ended, and its destructor freed the last object");
 }
 
 /// The ones that go while magazines are emptied, too: those beyond `min_partial`.

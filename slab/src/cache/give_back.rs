@@ -20,9 +20,6 @@ impl Supplier<Object> for Purging<'_> {
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
         self.1.update(|slabs| slabs + self.0.free_to_slabs(op, rounds));
     }
-    fn node_of(&self, round: Object) -> u32 {
-        self.0.node_of(round)
-    }
 }
 
 impl Cache {
