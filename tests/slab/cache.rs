@@ -49,29 +49,41 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
     }
 }
 
-/// A destructor frees another object of its cache, after the stack of its CPU has been taken.
+/// Destructors free other objects of their cache all along, one a slab: while stacks are taken, while depots are, and behind that.
 #[test]
 fn what_is_freed_while_a_cache_is_destroyed_is_in_no_magazine() {
-    struct Last(NonNull<u8>, *const KmemCache);
+    struct Rest(Vec<NonNull<u8>>, *const KmemCache);
     // SAFETY: a cache may be used by any thread, and its objects go with who has them.
-    unsafe impl Send for Last {}
+    unsafe impl Send for Rest {}
     on_cpu(0);
     let subsystem = subsystem(1);
-    let last = Arc::new(Mutex::new(None::<Last>));
-    let taken = last.clone();
+    let rest = Arc::new(Mutex::new(Rest(vec![], std::ptr::null())));
+    let (taken, calls) = (rest.clone(), Counter::new(0));
     let dtor = move |_: &mut [u8]| {
-        let last = taken.lock().take();
-        if let Some(Last(object, cache)) = last {
+        calls.add(1);
+        let next = if calls.get() % 16 == 0 { taken.lock().0.pop() } else { None };
+        if let Some(object) = next {
+            let cache = taken.lock().1;
             // SAFETY: allocated below of the cache, which lives, and freed here only.
             unsafe { (*cache).free(object) };
         }
     };
-    let cache = KmemCache::builder("last", 2048).dtor(dtor).build_in(&subsystem).unwrap();
-    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let small = Magazines::Sized { capacity: 16, stock: 2, depot_limit: 4 };
+    let cache = KmemCache::builder("last", 2048).magazines(small).dtor(dtor).build_in(&subsystem).unwrap();
+    let objects: Vec<_> = (0..12).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
-    *last.lock() = Some(Last(object, &raw const cache));
+    *rest.lock() = Rest(objects, &raw const cache);
+    let refused = cache.destroy().unwrap_err();
+    let left = std::mem::take(&mut rest.lock().0);
+    assert!((1..12).contains(&left.len()), "some were freed meanwhile: {left:?}");
+    let info = cache.info();
+    assert_eq!(
+        (refused.live, info.used, info.in_magazines, info.in_depot),
+        (left.len() as u64, left.len() as u64, 0, 0)
+    );
+    // SAFETY: allocated above, each freed once.
+    left.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.destroy(), Ok(()));
-    assert!(last.lock().is_none(), "a slab ended, and its destructor freed the last object");
 }
 
 /// The ones that go while magazines are emptied, too: those beyond `min_partial`.
