@@ -189,9 +189,20 @@ mod tests {
     #[test]
     fn tiny_zones_keep_nothing_and_movable_ones_little() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
-        assert_eq!(marks(ZoneKind::Normal, TINY - 1), Watermarks::default());
+        let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
+        assert_eq!((of_much(TINY - 1), of_much(TINY).min), (Watermarks::default(), TINY / 4));
         assert_eq!(marks(ZoneKind::Movable, 1 << 20).min, 128);
         assert_eq!(marks(ZoneKind::Movable, 100).min, 32);
+    }
+
+    #[test]
+    fn a_zone_that_is_not_there_keeps_nothing_and_the_highest_has_none_above() {
+        let mut managed = [1 << 16; ZoneKind::COUNT];
+        managed[ZoneKind::Dma as usize] = 0;
+        let reserve = lowmem_reserve(managed);
+        let none = [0; ZoneKind::COUNT];
+        assert_eq!([reserve[ZoneKind::Dma as usize], reserve[ZoneKind::COUNT - 1]], [none; 2]);
+        assert!(reserve[ZoneKind::Dma32 as usize] != none);
     }
 
     #[test]

@@ -149,12 +149,13 @@ mod tests {
             unsafe fn forget_other_threads(&self) {}
         }
         let counting = Counting(subsystem, RefCell::default());
-        // SAFETY: given back at once, and the process does not fork.
-        unsafe {
-            counting.before_fork();
-            counting.after_fork_in_parent();
-        }
-        counting.1.into_inner()
+        // SAFETY: given back below, and the process does not fork.
+        unsafe { counting.before_fork() };
+        let held = counting.1.take();
+        // SAFETY: as above.
+        unsafe { counting.after_fork_in_parent() };
+        assert_eq!(counting.1.take(), held, "all of them are given back");
+        held
     }
 
     #[test]
