@@ -320,6 +320,7 @@ mod tests {
         let table = table(Cpus::os());
         for layer in layers(&table) {
             let front = layer.fast_path();
+            assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
             let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
             assert!(within + size_of::<u32>() <= size_of_val(&front));
             // SAFETY: inside of it, which is initialised there.

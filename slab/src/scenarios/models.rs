@@ -6,7 +6,7 @@ use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
 use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
-use uslab_magazine::sync::{Arc, planted, relax, thread};
+use uslab_magazine::sync::{Arc, planted, thread};
 
 /// S1: it is always on the list that its fill says, moved once.
 pub(super) fn two_frees_and_an_allocation_on_one_slab() {
@@ -284,7 +284,7 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
     // The other one may come first: what the reserve lacks is a plain number, at which loom switches no thread.
-    relax();
+    pool.reserve();
     match not_reserved {
         // SAFETY: allocated above, of the pool's cache.
         Ok(object) => unsafe { pool.free(object) },
