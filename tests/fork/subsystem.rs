@@ -129,7 +129,6 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
     }
 }
 
-/// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
 /// Runs `busy` on a thread until it calls what it is given, which waits; forks then, and runs `child` in the child, which says whether all is
 /// well there.
 fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
@@ -231,6 +230,7 @@ fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
     }
 }
 
+/// Once the check of the lock order, in debug builds, compared the locks of the one with those of the other, and ended the program.
 #[test]
 fn two_subsystems_are_held_for_one_fork() {
     let _alone = crate::ALONE.lock();

@@ -697,7 +697,7 @@ impl Drop for KmemCache {
 mod tests {
     use super::*;
 
-    /// Which `uslab_cache_create` refuses.
+    /// Those that do are refused on the process's malloc (`Uslab::build`).
     #[test]
     fn a_builder_says_whether_pages_outlive_readers() {
         let builder = || KmemCache::builder("node", 64);

@@ -122,13 +122,13 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 /// For a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Tests that a mutant makes run out of time, each by itself, until it is out of time: what loops for ever where most tests come by would
-/// take hours.
+/// A mutant that makes so many tests run out of time, each by itself, is out of time: hundreds may reach what loops for ever.
 const ENOUGH_LATE: usize = 5;
 
 /// One mutant through all that reaches it. A program that does not end in time is left: another may fail. If none does, its tests run once
-/// more, each by itself and with four times as much time as it has among others, until [`ENOUGH_LATE`] have run out of that, too. If nothing notices the mutant, it is not `argued` to
-/// change nothing, and no bound is asked for, models have their own bounds at last, as far as they then end in time.
+/// more, each by itself and with four times as much time as it has among others, until [`ENOUGH_LATE`] have run out of that, too. If nothing
+/// notices the mutant, it is not `argued` to change nothing, and no bound is asked for, models have their own bounds at last, as far as they
+/// then end in time.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
