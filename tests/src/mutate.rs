@@ -30,7 +30,7 @@ use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
 /// What a crate's root module gets: `on` says whether a mutant is the one that the variable `MUTANT` names. With
-/// `MUTANT_REACHED` it notes all that are asked about, in the file of that name, when the process ends. Where `MUTANT` is [`ABSENT`] the
+/// `MUTANT_REACHED` it notes each that is asked about, once, in the file of that name. Where `MUTANT` is [`ABSENT`] the
 /// process aborts at once: the program should have no switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
@@ -51,7 +51,6 @@ pub mod mutant_switch {
     }
     // Nothing here calls the heap: tests watch it, and what is changed may lie below it.
     unsafe extern "C" {
-        fn atexit(f: extern "C" fn()) -> i32;
         fn getenv(name: *const std::ffi::c_char) -> *const std::ffi::c_char;
         fn write(file: i32, text: *const u8, bytes: usize) -> isize;
     }
@@ -72,30 +71,26 @@ pub mod mutant_switch {
             let named = named.map(|text| text.and_then(|text| text.parse().ok()));
             let noted = named.is_none() && variable(c"MUTANT_REACHED").is_some();
             ACTIVE.store(if noted { REACHED } else { named.flatten().unwrap_or(NONE) }, Relaxed);
-            if noted {
-                // SAFETY: `note` may run at any time, and is C's to call. Twice does no harm.
-                unsafe { atexit(note) };
-            }
             return on(mutant);
         }
-        SEEN[mutant as usize % MOST].store(true, Relaxed);
+        if !SEEN[mutant as usize % MOST].swap(true, Relaxed) {
+            note(mutant);
+        }
         false
     }
-    extern "C" fn note() {
+    // At once: the child of a fork ends without `atexit`, and what is killed does as well.
+    fn note(mutant: u32) {
         use std::io::Write;
         use std::os::unix::ffi::OsStrExt;
-        ACTIVE.store(NONE, Relaxed);
         let Some(name) = variable(c"MUTANT_REACHED") else { return };
         let name = std::ffi::OsStr::from_bytes(name.to_bytes());
         let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(name) else { return };
-        for at in (0..MOST).filter(|at| SEEN[*at].load(Relaxed)) {
-            // A line at once: other processes append to the file, too.
-            let mut line = [0; 8];
-            let mut rest = &mut line[..];
-            let _ = writeln!(rest, "{at}");
-            let left = rest.len();
-            let _ = file.write_all(&line[..line.len() - left]);
-        }
+        // A line at once: other threads and processes append to the file, too.
+        let mut line = [0; 8];
+        let mut rest = &mut line[..];
+        let _ = writeln!(rest, "{mutant}");
+        let left = rest.len();
+        let _ = file.write_all(&line[..line.len() - left]);
     }
 }
 "#;
@@ -772,7 +767,7 @@ mod tests {
 
     /// It once asked for the variable by a call that allocates: a test that watches the heap then failed of the switch itself.
     #[test]
-    fn the_switch_calls_no_heap() {
+    fn the_switch_calls_no_heap_and_notes_what_the_child_of_a_fork_reaches() {
         const PROGRAM: &str = r#"
             use std::alloc::{GlobalAlloc, Layout, System};
             struct Watched;
@@ -788,20 +783,25 @@ mod tests {
             }
             #[global_allocator]
             static HEAP: Watched = Watched;
-            extern "C" fn last() {
-                assert_eq!(CALLS.load(std::sync::atomic::Ordering::Relaxed), unsafe { BEFORE }, "the end calls the heap");
+            unsafe extern "C" {
+                fn fork() -> i32;
+                fn wait(status: *mut i32) -> i32;
+                fn _exit(status: i32) -> !;
             }
-            static mut BEFORE: u32 = 0;
-            unsafe extern "C" { fn atexit(f: extern "C" fn()) -> i32; }
             fn main() {
                 let calls = || CALLS.load(std::sync::atomic::Ordering::Relaxed);
-                // What ends last was asked for first.
-                unsafe { atexit(last) };
                 let before = calls();
                 let on = [mutant_switch::on(12), mutant_switch::on(345), mutant_switch::on(12)];
                 assert_eq!(calls(), before, "the switch calls the heap");
+                // A test's child ends so.
+                if unsafe { fork() } == 0 {
+                    let failed = mutant_switch::on(678) || calls() != before;
+                    unsafe { _exit(failed.into()) };
+                }
+                let mut status = 0;
+                unsafe { wait(&mut status) };
+                assert_eq!(status, 0);
                 println!("{on:?}");
-                unsafe { BEFORE = calls() };
             }
         "#;
         let folder = tempfile::tempdir().unwrap();
@@ -834,7 +834,7 @@ mod tests {
         assert_eq!(run(&[("MUTANT", "345"), ("MUTANT_REACHED", noted_name)]), "[false, true, false]\n");
         assert_eq!(run(&[("MUTANT", "none")]), "[false, false, false]\n");
         assert!(!noted.exists());
-        for noted_by in ["12\n345\n", "12\n345\n12\n345\n"] {
+        for noted_by in ["12\n345\n678\n", "12\n345\n678\n12\n345\n678\n"] {
             assert_eq!(run(&[("MUTANT_REACHED", noted_name)]), "[false, false, false]\n");
             assert_eq!(std::fs::read_to_string(&noted).unwrap(), noted_by);
         }
