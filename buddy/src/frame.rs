@@ -699,7 +699,7 @@ mod tests {
                         shadow.push_back(pfn);
                     }
                 }
-                assert_eq!(list.len() as usize, shadow.len());
+                assert_eq!((list.len() as usize, list.is_empty()), (shadow.len(), shadow.is_empty()));
                 assert_eq!((list.front(), list.back()), (shadow.front().copied(), shadow.back().copied()));
                 assert!(list.iter(&table).eq(shadow.iter().copied()));
             }

@@ -365,9 +365,6 @@ impl Region {
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
     /// [`Backend::Heap`] nothing changes.
     pub fn advise(&self, huge_pages: HugePages) -> bool {
-        if huge_pages == HugePages::System {
-            return true;
-        }
         // SAFETY: the region as a whole.
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
@@ -630,6 +627,17 @@ mod tests {
             assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
             assert_eq!((region.base(), region.bytes()), (base, 12_288));
         }
+    }
+
+    #[test]
+    fn a_region_that_becomes_no_larger_needs_no_memory() {
+        let faults = Faults::new(1);
+        let mut region = Region::committed(64 << 10, 4096, Backend::Os, &faults).unwrap();
+        faults.arm(crate::faults::Rule::parse_all("commit:times=100", &crate::faults::POINTS).unwrap());
+        assert!(
+            !region.resize(128 << 10, true) && region.resize(64 << 10, true) && region.resize(4096, true)
+        );
+        assert_eq!(region.bytes(), 4096);
     }
 
     #[test]

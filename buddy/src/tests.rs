@@ -1158,6 +1158,7 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();
     let of_all = frames.reserved();
+    assert_eq!(of_all, 64 * 8 * 1024);
     // SAFETY: nobody looks at a frame meanwhile.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));

@@ -120,6 +120,24 @@ fn out_of_memory_is_a_value_and_everything_comes_back() {
     assert_all_given_back(&subsystem);
 }
 
+/// The first try asks for less effort only where there is a smaller order to fall back to.
+#[test]
+fn a_slab_of_one_page_that_another_cpu_kept_is_no_fallback() {
+    let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
+    let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
+    assert_eq!(cache.geometry().order(), Order::ZERO);
+    let page = |gfp| subsystem.pages().alloc_block(Order::ZERO, gfp, None).ok();
+    let all = || std::iter::from_fn(|| page(Gfp::NORETRY)).collect::<Vec<_>>();
+    on_cpu(1);
+    let mut pages = all();
+    pages.truncate(pages.len() - 1);
+    on_cpu(0);
+    pages.extend(all());
+    assert!(page(Gfp::NORETRY).is_none());
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!(cache.info().order_fallbacks, 0);
+}
+
 #[test]
 fn under_pressure_other_caches_give_their_empty_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

@@ -732,6 +732,28 @@ fn who_waits_for_an_account_gets_what_its_other_caches_free() {
     assert_all_given_back(&subsystem);
 }
 
+#[test]
+fn a_cache_that_is_made_while_somebody_waits_for_its_account_keeps_nothing() {
+    let subsystem = subsystem(1);
+    let (bytes, _) = four_slabs(&subsystem);
+    // And a page, which is too little for one more.
+    let account = Account::new_in(&subsystem, bytes + 4096);
+    let build = |name, size| KmemCache::builder(name, size).account(&account).build_in(&subsystem).unwrap();
+    let one = build("one", 1000);
+    on_cpu(0);
+    let (held, _) = all_of(&one);
+    let mut acquire = one.acquire(Gfp::KERNEL);
+    assert!(poll(&mut acquire).is_none());
+    let late = build("late", 64);
+    drop(late.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((late.info().in_magazines, late.info().in_depot), (0, 0));
+    drop((acquire, held));
+    for _ in 0..2 {
+        drop(late.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    assert!(late.info().in_magazines > 0);
+}
+
 /// Of two who wait, what comes back is the first one's, whoever looks first.
 #[test]
 fn a_charge_that_came_back_is_the_first_one_s() {
