@@ -580,6 +580,9 @@ mod tests {
         unsafe {
             assert!(!region.protect(backwards.clone(), true) && !region.protect(0..100, true));
             assert!(!region.discard(backwards) && !region.discard(0..0) && !region.discard(0..2 << 20));
+            assert!(
+                region.commit(4096..4096) && region.decommit(4096..4096) && region.protect(4096..4096, true)
+            );
         }
     }
 
@@ -630,13 +633,12 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_becomes_no_larger_needs_no_memory() {
+    fn a_region_is_resized_by_as_much_memory_as_it_grows_by() {
         let faults = Faults::new(1);
         let mut region = Region::committed(64 << 10, 4096, Backend::Os, &faults).unwrap();
-        faults.arm(crate::faults::Rule::parse_all("commit:times=100", &crate::faults::POINTS).unwrap());
-        assert!(
-            !region.resize(128 << 10, true) && region.resize(64 << 10, true) && region.resize(4096, true)
-        );
+        faults.arm(crate::faults::Rule::parse_all("commit:space=65536", &crate::faults::POINTS).unwrap());
+        assert!(region.resize(128 << 10, true) && !region.resize(132 << 10, true));
+        assert!(region.resize(128 << 10, true) && region.resize(4096, true));
         assert_eq!(region.bytes(), 4096);
     }
 

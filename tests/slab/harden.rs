@@ -4,6 +4,7 @@ use crate::common::{Heard, config};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
+use uslab::cache::Account;
 use uslab::{Config, CorruptionKind, Fork, Gfp, Harden, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
 
@@ -838,6 +839,37 @@ fn objects_of_caches_and_of_kmalloc_are_sampled_whatever_way_they_come_and_go() 
     }
     subsystem.shrink();
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
+}
+
+/// Not what is to stay constructed, or readable when it is free, nor what is counted to a limit.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn objects_of_at_most_a_page_that_nothing_is_kept_of_are_sampled() {
+    let (subsystem, _, heard) = guarded(1, true);
+    let account = Account::new_in(&subsystem, usize::MAX);
+    let builder = |size| KmemCache::builder("one", size);
+    let rows = [
+        (true, builder(64)),
+        (true, builder(4096)),
+        (false, builder(4104)),
+        (false, builder(64).ctor(|object| object.fill(1))),
+        (false, builder(64).dtor(|_| ())),
+        (false, builder(64).type_stable()),
+        (false, builder(64).limit(Limit::Slabs(100))),
+        (false, builder(64).account(&account)),
+    ];
+    for (at, (expected, builder)) in rows.into_iter().enumerate() {
+        let cache = builder.build_in(&subsystem).unwrap();
+        let sampled = (0..20).filter(|_| {
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            let sampled = is_sampled(&subsystem, object);
+            // SAFETY: allocated just now.
+            unsafe { cache.free(object) };
+            sampled
+        });
+        assert_eq!(sampled.count() > 0, expected, "{at}");
+    }
+    assert_eq!(heard.take(), []);
 }
 
 /// Does what is to end the process.

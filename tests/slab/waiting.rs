@@ -893,14 +893,18 @@ fn pages_that_come_back_wake_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
-    let kmalloc = subsystem.kmalloc();
-    let held: Vec<_> = (0..9).map(|_| kmalloc.alloc_block(1 << 20, Gfp::KERNEL).unwrap()).collect();
     let reaper = || subsystem.info().reaper;
-    until(|| reaper().thread == ReaperThread::Asleep);
-    let seen = reaper().intervals;
-    drop(held);
-    let now = reaper();
-    assert!(now.thread == ReaperThread::Running || now.intervals > seen, "{now:?}");
+    let cache = KmemCache::builder("large", 64 << 10).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let (kmalloc, slabs) = (subsystem.kmalloc(), cache.alloc_blocks(Gfp::KERNEL, 144).unwrap());
+    let blocks: Vec<_> = (0..9).map(|_| kmalloc.alloc_block(1 << 20, Gfp::KERNEL).unwrap()).collect();
+    let frees: [Box<dyn FnOnce()>; 2] = [Box::new(|| drop(blocks)), Box::new(|| drop(slabs))];
+    for free in frees {
+        until(|| reaper().thread == ReaperThread::Asleep);
+        let seen = reaper().intervals;
+        free();
+        let now = reaper();
+        assert!(now.thread == ReaperThread::Running || now.intervals > seen, "{now:?}");
+    }
 }
 
 /// Once the reaper slept beside futures that waited, and was not started before 8 MiB were in use.
