@@ -707,6 +707,14 @@ mod tests {
     }
 
     #[test]
+    fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
+        let faults = crate::Faults::new(1);
+        let table = FrameTable::new(1 << 20, Backend::Os, &faults).unwrap();
+        faults.arm(crate::faults::Rule::parse_all("commit:space=4096", &crate::faults::POINTS).unwrap());
+        assert!(table.commit((1 << 19) + 3..(1 << 19) + 5) && !table.commit(0..1));
+    }
+
+    #[test]
     fn frames_can_be_read_before_they_are_committed() {
         let table = FrameTable::new(1 << 20, Backend::Os, &crate::Faults::default()).unwrap();
         assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);

@@ -8,7 +8,7 @@ use crate::{
 use std::cell::RefCell;
 use uslab_magazine::sync::{Arc, Counter, Mutex};
 use uslab_magazine::tracepoints::{Counts, Observed, Step};
-use uslab_magazine::{Cpus, Operation, Path, on_cpu};
+use uslab_magazine::{Cpus, Operation, Path, Which, on_cpu};
 
 thread_local! {
     static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
@@ -748,10 +748,16 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
         Step::BlocksTaken { blocks, order, .. } => u64::from(blocks) << order,
         _ => 0,
     };
-    let note = move |op: &Observed<'_>| noted.add(op.steps.iter().map(taken).sum());
+    let (operations, lock_holds) = (Arc::new(Counter::new(0)), 1 << 14 >> 6);
+    let one = operations.clone();
+    let note = move |op: &Observed<'_>| {
+        noted.add(op.steps.iter().map(taken).sum());
+        one.add(1);
+    };
     let observer = pages.tracepoints().observe(note).unwrap();
     assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 1 << 14, |_| ()), 1 << 14);
     assert_eq!((observer.counts(), seen.get()), (Counts::default(), 1 << 14));
+    assert!(operations.get() <= 2 * lock_holds, "{} for {lock_holds} holds of the lock", operations.get());
 }
 
 #[test]
@@ -1315,4 +1321,25 @@ fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
     audited(&pages);
     drop(kept);
     assert_eq!(pages.trim(), 64 * PAGE_SIZE);
+}
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
+    let ends: [fn(&PageAllocator); 4] = [
+        |_| (),
+        |pages| _ = pages.release(),
+        |pages| _ = pages.reap(),
+        |pages| _ = pages.release_idle(|| ()),
+    ];
+    let left = ends.map(|end| {
+        let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 14) });
+        drop([(); 200].map(|()| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
+        let cpus = 0..pages.cpus().count();
+        pages.drain_cpus(cpus.clone());
+        pages.tables().sweep(cpus, Which::Idle, |_| true);
+        end(&pages);
+        pages.tables().release_idle() > 0
+    });
+    assert_eq!(left, [true, false, false, false]);
 }

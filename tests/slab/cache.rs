@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::{
-    AllocError, Block, Gfp, KmallocKind, KmemCache, Limit, Magazines, Mempool, ObjectCache, SizeClass,
-    Subsystem,
+    AllocError, Block, Config, Gfp, KmallocKind, KmemCache, Limit, Magazines, Mempool, ObjectCache,
+    SizeClass, Subsystem,
 };
 use uslab_buddy::{Order, PAGE_SIZE};
-use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
+use uslab_magazine::{Mechanism, on_cpu};
 
 fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
     let mut blocks = Vec::new();
@@ -136,6 +136,42 @@ fn a_slab_of_one_page_that_another_cpu_kept_is_no_fallback() {
     assert!(page(Gfp::NORETRY).is_none());
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!(cache.info().order_fallbacks, 0);
+}
+
+#[test]
+fn pages_are_cleared_where_somebody_counts_on_zeros_and_nowhere_else() {
+    let subsystem = subsystem(1);
+    on_cpu(0);
+    for zeros in [false, true] {
+        let cache = KmemCache::builder("small", 64).magazines(Magazines::Off);
+        let cache = if zeros { cache.zero_on_free() } else { cache }.build_in(&subsystem).unwrap();
+        let mut page = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+        page.bytes_mut().fill(7);
+        let first = page.bytes().as_ptr().addr();
+        drop(page);
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        assert_eq!(object.addr().get() & !4095, first);
+        // SAFETY: the test's object, freed once.
+        unsafe {
+            assert_eq!(object.read(), if zeros { 0 } else { 7 });
+            cache.free(object);
+        }
+    }
+}
+
+#[test]
+fn both_halves_of_an_allocation_serve() {
+    let subsystem = Subsystem::new(Config::default()).unwrap();
+    let cache = KmemCache::builder("halves", 64).check_frees(false).build_in(&subsystem).unwrap();
+    let inlined = (0..1000).filter(|_| {
+        let first = cache.alloc_inlined(Gfp::KERNEL);
+        let object = first.map_or_else(|| cache.alloc_missed(Gfp::KERNEL), Ok).unwrap();
+        // SAFETY: allocated just now.
+        unsafe { cache.free(object) };
+        first.is_some()
+    });
+    let sections = subsystem.cpus().mechanism() == Mechanism::Rseq;
+    assert_eq!(inlined.count() > 0, sections);
 }
 
 #[test]

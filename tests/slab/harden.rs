@@ -5,7 +5,9 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::cache::Account;
-use uslab::{Config, CorruptionKind, Fork, Gfp, Harden, KmemCache, Limit, Malloc, ObjectCache, Subsystem};
+use uslab::{
+    Config, CorruptionKind, Fork, Gfp, Harden, KmemCache, Limit, Magazines, Malloc, ObjectCache, Subsystem,
+};
 use uslab_magazine::on_cpu;
 
 fn hardened(harden: Harden) -> (Subsystem, Heard) {
@@ -425,6 +427,13 @@ fn what_is_freed_is_used_again_late_and_counted_meanwhile() {
     assert_eq!(cache.info().quarantined, 1);
     subsystem.shrink();
     assert_eq!((cache.info().quarantined, cache.info().slabs), (0, 0));
+    // And where nothing else is left.
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let full = KmemCache::builder("full", 256).magazines(magazines).limit(Limit::Slabs(1));
+        let full = full.build_in(&subsystem).unwrap();
+        drop(full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap());
+        assert!(full.info().quarantined > 0 && full.alloc_block(Gfp::KERNEL).is_ok());
+    }
     // A second free of what is kept is one.
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: the second one is the error that is tested.
@@ -494,8 +503,8 @@ fn memory_of_no_bytes_is_an_address_of_its_own_that_nobody_can_touch() {
     subsystem.shrink();
     assert_eq!(subsystem.check().unwrap().slabs, 0);
     // Its pages are pages like others.
-    let pages: Vec<_> = (0..200).map(|_| malloc.alloc(layout(32 << 10), Gfp::KERNEL).unwrap()).collect();
-    pages.iter().for_each(|memory| bytes(*memory, 32 << 10).fill(1));
+    let all = std::iter::from_fn(|| malloc.alloc(layout(32 << 10), Gfp::KERNEL).ok());
+    all.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
 /// What nobody can touch was once looked at for what was written there.

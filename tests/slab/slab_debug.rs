@@ -437,6 +437,25 @@ fn each_byte_of_a_slab_that_no_object_uses_is_watched() {
     unsafe { cache.free(object) };
 }
 
+/// A slab whose constructor has refused is looked at, too, before it goes back.
+#[test]
+fn what_a_constructor_spoilt_is_named() {
+    let (subsystem, reports) = listening("-");
+    let builder = || KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
+    let geometry = *builder().ctor(|_| ()).build_in(&subsystem).unwrap().geometry();
+    let last = (geometry.order().bytes() - 1 - geometry.offset(0)).cast_signed();
+    let refuses = move |object: &mut [u8]| {
+        // SAFETY: a byte of the slab; that is the error that is tested.
+        unsafe { clobber(NonNull::from(object).cast(), last, 1) };
+        false
+    };
+    let cache = builder().try_ctor(refuses).build_in(&subsystem).unwrap();
+    assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Constructor));
+    // One for each time that it was tried.
+    let kinds = reports.kinds();
+    assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
+}
+
 /// Their users are known, and no more.
 #[test]
 fn objects_without_red_zones_have_their_size_and_move_beside_those_that_have_some() {

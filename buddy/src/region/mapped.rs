@@ -212,8 +212,11 @@ pub(super) fn commits_are_counted() -> bool {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::faults::Faults;
-    use crate::region::{Backend, HugePages, Region, Uncommitted};
+    use crate::Tables;
+    use crate::faults::{Faults, MAGAZINE};
+    use crate::per_cpu::PageRound;
+    use crate::region::{Backend, HugePages, Region, Reserved, Uncommitted};
+    use uslab_magazine::{Config, Cpus};
 
     /// What the kernel notes about the mapping at `address`.
     fn flags(address: usize) -> String {
@@ -248,6 +251,12 @@ mod tests {
         if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             assert_eq!(told(HugePages::Advise), (true, true, false));
             assert_eq!(told(HugePages::Never), (true, false, true));
+            let (backend, faults) = (Backend::Os, Faults::default());
+            let side = Reserved::readable(8 << 20, 4096, backend, &faults, MAGAZINE).unwrap();
+            assert!(flags(side.base().addr().get()).contains(" nh"));
+            let tables = Tables::new(Cpus::os(), backend, &faults).unwrap();
+            let layer = tables.layer::<PageRound>(Config::new(4, 2, 2), true).unwrap();
+            assert!(flags(layer.homes()[0]).contains(" nh"));
         }
     }
 

@@ -251,11 +251,8 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path();
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = config.check_frees
-            || config.zero_on_free
-            || config.guarded
-            || resets
-            || config.per_cpu.has_quarantine();
+        // What is hardened, and so each quarantine, has its frees checked.
+        let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;

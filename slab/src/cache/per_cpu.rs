@@ -180,7 +180,7 @@ impl PerCpu {
     }
     /// Whether it may hold objects.
     pub(super) fn holds(&self) -> bool {
-        self.layer().is_some() || self.has_quarantine()
+        self.layer().is_some() || self.quarantine.is_some()
     }
     /// Objects in a magazine; 1 without.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
@@ -190,9 +190,6 @@ impl PerCpu {
     /// See [`Front::Refused`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, Front::Refused)
-    }
-    pub(super) fn has_quarantine(&self) -> bool {
-        self.quarantine.is_some()
     }
     /// Keeps a freed object from use, if there is a quarantine; `out` gets those that may be used again.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {

@@ -123,7 +123,7 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A mutant that makes so many tests run out of time, each by itself, is out of time: hundreds may reach what loops for ever.
-const ENOUGH_LATE: usize = 5;
+const ENOUGH_LATE: usize = 3;
 
 /// One mutant through all that reaches it. A program that does not end in time is left: another may fail. If none does, its tests run once
 /// more, each by itself and with four times as much time as it has among others, until [`ENOUGH_LATE`] have run out of that, too. If nothing
@@ -206,7 +206,7 @@ pub(crate) fn judge(
 
 /// For what takes so many seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
-    const LEAST: f64 = if cfg!(test) { 1.0 } else { 5.0 };
+    const LEAST: f64 = if cfg!(test) { 1.0 } else { 3.0 };
     Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
 }
 
