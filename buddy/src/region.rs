@@ -211,9 +211,6 @@ impl Region {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
         }
-        if range.is_empty() {
-            return true;
-        }
         // SAFETY: `holds` checked that the range is this region's.
         source!(&self.backing, source => unsafe { source.commit(self.at(&range), range.len()) })
     }
@@ -228,9 +225,6 @@ impl Region {
     pub unsafe fn decommit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(DECOMMIT, range.len())) {
             return false;
-        }
-        if range.is_empty() {
-            return true;
         }
         let access = self.uncommitted.access();
         // SAFETY: `holds` checked that the range is this region's; the caller says that nobody uses it.

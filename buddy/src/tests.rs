@@ -1323,6 +1323,16 @@ fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
     assert_eq!(pages.trim(), 64 * PAGE_SIZE);
 }
 
+#[test]
+fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
+    let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
+    for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
+        let pages = made(normal(count));
+        let page = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
+        assert_eq!(pages.frame(page.pfn()).state().migrate_type(), expected, "{count}");
+    }
+}
+
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
