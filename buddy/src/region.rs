@@ -678,6 +678,15 @@ mod tests {
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
         let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
+        // What lies beside it is none of its kind.
+        let mut last = low.split_off(4 << 20).unwrap();
+        core::mem::swap(&mut last.backing, &mut heap.backing);
+        let Err(mut last) = low.join(last) else { panic!("it cannot go back with the others") };
+        core::mem::swap(&mut last.backing, &mut heap.backing);
+        last.uncommitted = Uncommitted::ReadsZero;
+        let Err(mut last) = low.join(last) else { panic!("it is not like the others") };
+        last.uncommitted = Uncommitted::NoAccess;
+        low.join(last).unwrap();
     }
 
     /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.
@@ -747,6 +756,10 @@ mod tests {
         assert_eq!(commit(100), (true, Path::Commit));
         assert_eq!(reserved.committed(), Reserved::STEP);
         assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
+        for steps in [2, 4, 8] {
+            assert_eq!(commit(reserved.committed() + 1), (true, Path::Commit));
+            assert_eq!(reserved.committed(), steps * Reserved::STEP, "twice as much");
+        }
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 

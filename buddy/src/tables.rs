@@ -373,6 +373,34 @@ mod tests {
         drop(tables);
     }
 
+    /// Of those that are made at once, too: nobody would sweep one more.
+    #[test]
+    fn there_are_never_more_tables_than_are_looked_at() {
+        let tables = tables();
+        drop(until_another(&tables).pop());
+        tables.tables.lock().truncate(1);
+        let _full: Vec<_> = core::iter::from_fn(|| {
+            let table = tables.each().next()?;
+            Layer::<PageRound, _>::on_one_node(&table, Config::new(4, 2, 2))
+        })
+        .collect();
+        let first = tables.each().next().unwrap();
+        tables.tables.lock().extend((2..MOST).map(|_| first.clone()));
+        // Both have seen that there may be one more when they go on.
+        // SAFETY: this thread does not fork.
+        unsafe { first.before_fork() };
+        let made: Vec<_> = std::thread::scope(|threads| {
+            let one = || tables.layer::<PageRound>(Config::new(4, 2, 2), true).is_some();
+            let both = [(); 2].map(|()| threads.spawn(one));
+            std::thread::sleep(core::time::Duration::from_millis(100));
+            // SAFETY: as above.
+            unsafe { first.after_fork_in_parent() };
+            both.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.contains(&true) && made.contains(&false));
+        assert_eq!(tables.tables.lock().len(), MOST);
+    }
+
     #[test]
     fn a_number_that_was_given_back_serves_before_another_table_is_made() {
         let tables = tables();

@@ -3,6 +3,7 @@
 use crate::common::{Heard, config};
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
 /// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
@@ -40,6 +41,21 @@ fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
         cache.shrink();
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
+}
+
+#[test]
+fn several_double_frees_that_reach_the_slabs_together_are_all_named() {
+    let (subsystem, heard) = listening(false);
+    let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
+    let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
+    let objects = [(); 3].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+    // SAFETY: the second ones are the error that is tested; nobody uses the objects.
+    objects.iter().chain(&objects).for_each(|object| unsafe { cache.free(*object) });
+    cache.shrink();
+    let said: BTreeSet<_> = heard.take().into_iter().map(|(_, text)| text).collect();
+    let named = |object: NonNull<u8>| said.iter().any(|text| text.contains(&format!("{:#x}", object.addr())));
+    assert!(said.len() == 3 && objects.into_iter().all(named), "{said:?}");
+    drop(keep);
 }
 
 #[test]

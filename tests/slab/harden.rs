@@ -572,6 +572,27 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
+/// Each guard is two mappings more, of those that a process may have.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn slabs_behind_the_first_256_mib_have_no_guard() {
+    let harden = Harden { slab_guards: true, ..Harden::OFF };
+    let mut config = Config { harden, ..config(1, 1, 512 << 20) };
+    config.pages.per_cpu_pages = false;
+    let subsystem = Subsystem::new(config).unwrap();
+    on_cpu(0);
+    let block = || subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap();
+    let before: Vec<_> = (0..64).map(|_| block()).collect();
+    assert!(before.iter().all(|block| block.pfn().get() < 1 << 16));
+    let cache = KmemCache::builder("behind", 2048).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let bytes = cache.geometry().order().bytes();
+    let slab = object.addr().get() & !(bytes - 1);
+    let at = |address: usize| object.with_addr(address.try_into().unwrap());
+    assert_eq!(subsystem.pages().pfn_of(at(slab).as_ptr()).unwrap().get(), 1 << 16);
+    assert!(is_readable(at(slab + bytes - 4096)));
+}
+
 /// Random work of four threads under all of it: nothing is lost, nothing is shared, nothing is reported.
 #[test]
 fn a_hardened_malloc_serves_random_work_and_nothing_is_lost() {

@@ -8,7 +8,7 @@ use crate::exposition;
 use crate::process::alone;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use uslab::{Config, ObjectCache, Subsystem};
+use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
 /// A drain whose barrier is refused takes nothing: objects stay where they are, and serve on.
@@ -22,6 +22,7 @@ fn drains_without_a_barrier() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     let build = |name| ObjectCache::builder(name).ctor(|| 0_u64).build_in(&subsystem).unwrap();
     let (cache, left) = (build("kept"), build("left"));
+    let raw = KmemCache::builder("raw", 64).build_in(&subsystem).unwrap();
     let churn = |cache: &ObjectCache<u64>| {
         let mut held: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
         held.iter_mut().zip(0..).for_each(|(object, i)| **object = i);
@@ -37,6 +38,13 @@ fn drains_without_a_barrier() {
             subsystem.start_profile(1).unwrap_err().to_string(),
             uslab::profile::NotStarted::Fence.to_string()
         );
+        // The thread may be elsewhere each time.
+        let is_open = (0..1000).any(|_| {
+            drop(raw.alloc_block(Gfp::KERNEL).unwrap());
+            // SAFETY: allocated just now.
+            raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
+        });
+        assert!(is_open, "what was closed for it is open again");
     }
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     for _ in 0..5 {

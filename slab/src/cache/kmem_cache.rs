@@ -703,4 +703,17 @@ mod tests {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
+
+    /// What is sampled leaves the inlined path.
+    #[test]
+    fn only_caches_that_may_be_sampled_look_at_each_free() {
+        for (guard_every, size, expected) in
+            [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
+        {
+            let config = crate::Config { guard_every, ..crate::Config::default() };
+            let subsystem = crate::Subsystem::new(config).unwrap();
+            let cache = KmemCache::builder("object", size).build_in(&subsystem).unwrap();
+            assert_eq!(cache.cache().config().guarded, expected, "{guard_every}, {size}");
+        }
+    }
 }

@@ -155,14 +155,12 @@ impl Cache {
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
         let told = set_up && self.tell_owner(slab, order) && self.tell_class(op, slab, order);
+        // Nothing is refused from here on where a class was told: such caches have no constructor, and none of theirs is hidden.
         let made = match told && self.hide(slab, order) {
             true => self.construct(slab, objects),
             false => Err(AllocError::SideTable.into()),
         };
         if let Err(refusal) = made {
-            if told {
-                self.forget_class(slab, order);
-            }
             self.uncover(covered, slab, order);
             // Else nobody could use the pages, and they stay charged.
             if self.show(slab, order) {
