@@ -707,6 +707,14 @@ mod tests {
     }
 
     #[test]
+    fn a_table_says_how_many_frames_it_has() {
+        for len in [0, 1, 100] {
+            let table = table(len);
+            assert_eq!((table.len(), table.is_empty()), (len, len == 0));
+        }
+    }
+
+    #[test]
     fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
         let faults = crate::Faults::new(1);
         let table = FrameTable::new(1 << 20, Backend::Os, &faults).unwrap();

@@ -338,6 +338,17 @@ mod tests {
         assert_eq!(commits_of_another, asked - at_once);
     }
 
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn a_table_of_many_cpus_takes_less_of_the_heap_than_of_addresses() {
+        let region = |backend| {
+            let cpus = Cpus::simulated(64, 1).unwrap();
+            let tables = Tables::new(cpus, backend, &Faults::default()).unwrap();
+            layer(&tables).homes()[1]
+        };
+        assert!(region(Backend::Heap) < region(Backend::Os));
+    }
+
     #[test]
     fn a_table_whose_addresses_are_refused_has_smaller_regions() {
         use crate::faults::{POINTS, Rule};

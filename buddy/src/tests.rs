@@ -1174,6 +1174,17 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     assert_eq!((blocks.len(), limit), (3, Limit::CommitRefused));
 }
 
+/// The heap takes no part back.
+#[test]
+fn addresses_that_the_system_does_not_take_back_stay_in_use() {
+    let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
+    let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.gave_up_addresses());
+    let before = what_there_is();
+    pages.give_up_addresses(0);
+    assert_eq!(what_there_is(), before);
+    assert_eq!(all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
+}
+
 /// Every eighth page stays in use: no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
