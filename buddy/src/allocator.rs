@@ -669,10 +669,9 @@ impl PageAllocator {
     pub unsafe fn give_up_frames(&self) -> usize {
         // Nobody commits frames meanwhile: that is done under this lock, too.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        let pages = self.shared.region.bytes() / PAGE_SIZE;
-        // SAFETY: the pages cannot be committed any more; else by contract.
-        unsafe { self.shared.frames.cut(pages as u32) };
-        pages
+        // SAFETY: their pages cannot be committed any more; else by contract.
+        unsafe { self.shared.frames.cut() };
+        self.shared.frames.len() as usize
     }
 
     /// Bytes of pages that are committed now. Allocates nothing.

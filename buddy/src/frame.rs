@@ -483,15 +483,14 @@ impl FrameTable {
         self.len.set(len);
         had
     }
-    /// Gives the memory of all frames from `len` on back. From now on there are no more.
+    /// Gives the addresses behind the frames that there are back.
     ///
     /// # Safety
-    /// None of them was ever committed; and nobody looks at one meanwhile.
+    /// Nothing there was ever committed; and nobody looks at a frame there meanwhile.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn cut(&self, len: u32) {
-        self.set_len(len.min(self.len()));
+    pub(crate) unsafe fn cut(&self) {
         // SAFETY: passed on.
-        unsafe { self.memory.cut(Self::bytes(0..len).end) };
+        unsafe { self.memory.cut(Self::bytes(0..self.len()).end) };
     }
     #[cfg(not(any(loom, shuttle)))]
     fn bytes(pages: Range<u32>) -> Range<usize> {
