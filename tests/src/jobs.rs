@@ -7,6 +7,7 @@ use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::resume_unwind;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,21 +23,24 @@ pub fn side_by_side<J: Sync, R: Send>(
     let progress = progress(jobs.len(), what);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let (progress, work) = (&progress, &work);
-    // One of `workers` takes every so many.
-    let share = |first: usize| {
-        let ours = jobs.iter().enumerate().skip(first).step_by(workers);
-        ours.take_while(|_| !progress.is_finished()).map(|(i, job)| {
+    // Who is done takes the next one.
+    let next = &AtomicUsize::new(0);
+    let share = || {
+        let mut done = vec![];
+        while !progress.is_finished() {
+            let i = next.fetch_add(1, Relaxed);
+            let Some(job) = jobs.get(i) else { break };
             let result = work(job, progress);
             progress.inc(1);
             if result.is_err() {
                 progress.abandon();
             }
-            (i, result)
-        })
+            done.push((i, result));
+        }
+        done
     };
     let mut done: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..workers).map(|first| scope.spawn(move || share(first).collect::<Vec<_>>())).collect();
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(share)).collect();
         let join =
             |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         threads.into_iter().flat_map(join).collect()

@@ -364,6 +364,14 @@ impl Walk<'_> {
             change.truncate(cut);
             change.push_str("...");
         }
+        // Of what is cut, several may look alike.
+        let alike = |of: &&Mutant| {
+            (of.line, of.column, &*of.rule) == (line, column, rule) && of.change.starts_with(&change)
+        };
+        let before = self.made.mutants.iter().filter(alike).count();
+        if before > 0 {
+            change = format!("{change} ({})", before + 1);
+        }
         let function = self.function.last().cloned().unwrap_or_default();
         self.made.mutants.push(Mutant {
             number,
@@ -838,6 +846,14 @@ mod tests {
             assert_eq!(run(&[("MUTANT_REACHED", noted_name)]), "[false, false, false]\n");
             assert_eq!(std::fs::read_to_string(&noted).unwrap(), noted_by);
         }
+    }
+
+    #[test]
+    fn no_two_mutants_look_alike() {
+        let all = (0..30).map(|i| format!("is_{i}()")).collect::<Vec<_>>().join(" && ");
+        let made = Mutated::new("a.rs", &format!("fn f() {{ if {all} {{ g() }} }}"), 0, "on").unwrap();
+        let shown: std::collections::BTreeSet<_> = made.mutants.iter().map(ToString::to_string).collect();
+        assert!(shown.len() > 30 && shown.len() == made.mutants.len());
     }
 
     #[test]
