@@ -704,6 +704,14 @@ mod tests {
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
 
+    #[test]
+    fn slabs_of_large_objects_may_be_larger() {
+        let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
+        let objects = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().objects();
+        let builder = || KmemCache::builder("object", 20 << 10);
+        assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
+    }
+
     /// What is sampled leaves the inlined path.
     #[test]
     fn only_caches_that_may_be_sampled_look_at_each_free() {
