@@ -677,6 +677,7 @@ mod tests {
     fn a_frame_list_is_a_double_ended_queue() {
         let table = table(64);
         let (mut list, mut shadow, mut seed) = (FrameList::new(), VecDeque::new(), 1_u32);
+        assert!(list.is_empty());
         for _ in 0..10_000 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let pfn = Pfn::new(seed >> 8 & 63);

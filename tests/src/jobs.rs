@@ -7,9 +7,9 @@ use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::resume_unwind;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
+use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
 /// Does all of `jobs`, as many at a time as there are CPUs; the results in their order.
 ///
