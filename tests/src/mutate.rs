@@ -783,9 +783,11 @@ mod tests {
             unsafe impl GlobalAlloc for Watched {
                 unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
                     CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    // SAFETY: passed on.
                     unsafe { System.alloc(layout) }
                 }
                 unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+                    // SAFETY: passed on.
                     unsafe { System.dealloc(memory, layout) }
                 }
             }
@@ -802,11 +804,14 @@ mod tests {
                 let on = [mutant_switch::on(12), mutant_switch::on(345), mutant_switch::on(12)];
                 assert_eq!(calls(), before, "the switch calls the heap");
                 // A test's child ends so.
+                // SAFETY: there is no other thread.
                 if unsafe { fork() } == 0 {
                     let failed = mutant_switch::on(678) || calls() != before;
+                    // SAFETY: ends the child at once.
                     unsafe { _exit(failed.into()) };
                 }
                 let mut status = 0;
+                // SAFETY: writes the status.
                 unsafe { wait(&mut status) };
                 assert_eq!(status, 0);
                 println!("{on:?}");
