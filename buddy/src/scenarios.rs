@@ -28,7 +28,7 @@ fn moves(floor: u64) -> Models<Script> {
     Model::new(THREE, floor).each(Script::all(0, 2, 6))
 }
 #[cfg(shuttle)]
-const RUNS: Schedules = Schedules(10_000);
+const RUNS: Schedules = Schedules(5000);
 
 uslab_magazine::sync::scenarios! {
     b1 {

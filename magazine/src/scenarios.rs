@@ -32,7 +32,7 @@ const TWO: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
-const RUNS: Schedules = Schedules(6000);
+const RUNS: Schedules = Schedules(3000);
 #[cfg(shuttle)]
 const BOTH: Both = Both(RUNS);
 
@@ -44,7 +44,7 @@ const LOST: &str = "every round in one place";
 crate::sync::scenarios! {
     // ---- The contract of a section
     section_contract_under_migration {
-        loom("R1 R3: alloc and free, moved and aborted", both(THREE, [57000, 70000], moves(9)), models::contract);
+        loom("R1 R3: alloc and free, moved and aborted", both(TWO, [5800, 6900], moves(9)), models::contract);
         rseq("section not armed", "R1", RACE);
         rseq("operations counted before the commit", "R3", "the counts are exact");
         claimed("a region is used without its claim", "R1", RACE);
@@ -86,7 +86,7 @@ crate::sync::scenarios! {
 
     // ---- Drains
     h1_drain_against_the_fast_path {
-        loom("H1 T1: drain against the fast path", both(THREE, [18000, 110000], moves(6)), models::drain_fast);
+        loom("H1 T1: drain against the fast path", both(TWO, [2800, 16500], moves(6)), models::drain_fast);
         rseq("section not armed", "T1", RACE);
         rseq("a CPU's number read before the section", "H1 T1", RACE);
         rseq("a region read before the section", "H1 T1", RACE);
@@ -115,7 +115,7 @@ crate::sync::scenarios! {
         rseq("a drain forgets to put a region back", "H1", "is not back");
     }
     h1_drain_while_a_magazine_is_filled {
-        loom("H1: drain while a magazine is filled", both(THREE, [12000, 69000], moves(4)), models::drain_filling);
+        loom("H1: drain while a magazine is filled", both(TWO, [1700, 8700], moves(4)), models::drain_filling);
     }
     h1_reap_of_a_cpu_that_wakes_up {
         loom("H1 T1: reap of a CPU that wakes up", both(THREE, [690, 1000], stays()), models::reap_waking);
@@ -135,7 +135,7 @@ crate::sync::scenarios! {
         bug("drains without their lock", "H3", RACE);
     }
     h3_a_drain_meets_another_one {
-        loom("H3 T1: a drain meets one that gives rounds away", both(THREE, [15000, 34000], stays()), models::drain_meets_drain);
+        loom("H3 T1: a drain meets one that gives rounds away", both(TWO, [1100, 2100], stays()), models::drain_meets_drain);
         bug("a stack is widened beyond its limit", "H3 T1", RACE);
         bug("the first of two drains opens the stack", "H3 T1", RACE);
         bug("a drain gives away what another one took", "H3", LOST);
@@ -168,7 +168,7 @@ crate::sync::scenarios! {
 
     // ---- The table
     t1_a_drain_leaves_other_classes_alone {
-        loom("T1: a drain leaves other classes alone", both(THREE, [5400, 50000], moves(5)), models::two_classes);
+        loom("T1: a drain leaves other classes alone", both(TWO, [990, 7400], moves(5)), models::two_classes);
     }
     t1_a_sweep_of_two_layers {
         loom("T1: a sweep of two layers that are used", both(TWO, [520, 1200], stays()), models::sweep_of_two);

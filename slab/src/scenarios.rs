@@ -48,7 +48,7 @@ const TWO: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
-const RUNS: Schedules = Schedules(4000);
+const RUNS: Schedules = Schedules(2000);
 
 uslab_magazine::sync::scenarios! {
     // For both.
@@ -257,7 +257,7 @@ uslab_magazine::sync::scenarios! {
         bug("a number begins anew with a new object", "H7", "a stale handle is valid");
     }
     m1 {
-        loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
+        loom("M1 objects exchanged between CPUs", Model::new(TWO, 7100).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
         bug("a region is used without its claim", "M1", "Causality violation");
     }
     a5 {

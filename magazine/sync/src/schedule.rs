@@ -304,9 +304,16 @@ impl Schedules {
     /// The most of each kind and seed in which a planted bug is looked for.
     const OF_BUGS: usize = 5000;
 
-    /// Runs it, or the share of it that `SHARD` asks for: see [`schedules`].
+    /// Runs it, or the share of it that `SHARD` asks for: see [`schedules`]. `SCHEDULES=10` in the environment runs ten times as many.
+    ///
+    /// # Panics
+    /// As [`schedules`], and when `SCHEDULES` is no number.
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
-        explore_share(name, self.0, f, shard().unwrap_or(Shard::WHOLE));
+        let times = std::env::var("SCHEDULES").map_or(1, |asked| match asked.parse() {
+            Ok(times @ 1..) => times,
+            _ => panic!("SCHEDULES={asked}: expected how many times as many, a number from 1"),
+        });
+        explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
     /// Expects that it notices a planted bug, if the bug is one of the share that `SHARD` asks for: see [`caught`].
     pub fn bug(

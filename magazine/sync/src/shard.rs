@@ -356,7 +356,8 @@ fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
 
 /// Unsets what models read of the environment, for a program whose models are to run as if nobody had asked for anything.
 pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
-    let settings = ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SHARD", "STORY", "STORY_JSON"];
+    let settings =
+        ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SCHEDULES", "SHARD", "STORY", "STORY_JSON"];
     settings.iter().fold(program, |program, name| program.env_remove(name))
 }
 

@@ -28,7 +28,7 @@ use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
 /// Each property test runs this many cases (`PROPTEST_CASES` wins).
-const CASES: &str = "2000";
+const CASES: &str = "1000";
 /// And so many between edits.
 const QUICK_CASES: &str = "100";
 
@@ -43,7 +43,7 @@ const LITMUS: &str = "litmus";
 /// A share has some of each large model's executions, some of the small models and of the planted bugs, and some seeds of the
 /// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
 ///
-/// Environment: PROPTEST_CASES (default 2000), BOUND (pre-emption bound of all models: 1, 2, 3 or none). Exit codes: 0 all passed,
+/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (that many times as many). Exit codes: 0 all passed,
 /// 1 something failed, 2 wrong usage, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
@@ -145,9 +145,11 @@ fn main() -> ExitCode {
             }
             Some(shard) if totals.good() => {
                 let part = if args.models { "models" } else { "all" };
-                let bound = std::env::var("BOUND").map_or(String::new(), |bound| format!(", BOUND={bound}"));
+                let set =
+                    |name: &str| std::env::var(name).map_or(String::new(), |set| format!(", {name}={set}"));
+                let settings = ["BOUND", "SCHEDULES"].map(set).concat();
                 let rows = std::mem::take(&mut totals.rows);
-                match args.share.leave(WHAT, shard, &format!("({part}{bound})"), rows) {
+                match args.share.leave(WHAT, shard, &format!("({part}{settings})"), rows) {
                     Ok(path) => println!("share {shard}: {}", path.display()),
                     Err(error) => totals.broken.push(format!("{error:#}")),
                 }
