@@ -16,8 +16,9 @@ const PATHS: &[&str] =
 fn configuration(port: u16, dir: &Path) -> String {
     // Workers must be able to read a directory that is its owner's alone.
     let user = if dir.metadata().unwrap().uid() == 0 { "user root;" } else { "" };
+    // A request that wrk left in the middle keeps its worker for a minute otherwise.
     format!(
-        "{user} daemon off; pid pid; error_log error.log notice; worker_processes {WORKERS}; thread_pool default threads=4;
+        "{user} daemon off; pid pid; error_log error.log notice; worker_processes {WORKERS}; thread_pool default threads=4; worker_shutdown_timeout 2s;
         events {{ worker_connections 512; }}
         http {{
             access_log off; client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4;
