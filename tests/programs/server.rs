@@ -230,8 +230,8 @@ fn a_server_whose_objects_are_watched_serves_as_any_other() {
     assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
 
-/// More clients than connections may be: each is served when another one has gone. Which one that is the server's threads decide: a
-/// client that waited for its reply before those behind it may go would wait for ever now and then.
+/// More clients than connections may be: each is served when another one has gone. They may be served in another order than they
+/// connected in, so none keeps its connection until an earlier one has been answered.
 #[test]
 fn clients_beyond_the_limit_wait_for_their_turn() {
     let server = Server::start(&["--max-clients", "100"]);

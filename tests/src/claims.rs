@@ -372,8 +372,8 @@ builds, that breaks it; a *weaker ordering* is one of its memory orderings weake
 run larger scenarios under shuttle, sequentially consistent, and sample. They are all there is for what loom does not compile.
 
 None of it is a proof. Models are small: two or three threads, two CPUs, magazines of one or two; a bug that needs a fourth
-thread or one more pre-emption than the bound is not found by them. `.ci/full models` runs the largest with one more, small ones with
-two more, and ten times as many schedules.
+thread or one more pre-emption than the bound is not found by them. `.ci/full models` runs six of the largest with one more, and ten
+times as many schedules.
 ";
 
 const UNREACHED: &str = "

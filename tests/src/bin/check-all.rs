@@ -43,8 +43,8 @@ const LITMUS: &str = "litmus";
 /// A share has some of each large model's executions, some of the small models and of the planted bugs, and some seeds of the
 /// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
 ///
-/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (that many times as many). Exit codes: 0 all passed,
-/// 1 something failed, 2 wrong usage, or a share that is missing or of another build.
+/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (10 runs ten times
+/// as many schedules). Exit codes: 0 all passed, 1 something failed, 2 wrong usage, or a share that is missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
 struct Args {
