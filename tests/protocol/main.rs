@@ -8,7 +8,7 @@
 //! `uslab story FILE --html`.
 //!
 //! That the code does as `model.rs` says is what the unit test `in_step` of `uslab-magazine` shows.
-#![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
+#![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
 
 mod graph;
 mod model;

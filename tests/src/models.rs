@@ -6,8 +6,7 @@ use crate::mutate::ABSENT;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
-use std::collections::BTreeSet;
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -128,23 +127,12 @@ pub fn loom_flags() -> String {
 
 /// The command that builds and runs the models of a package's library; the caller adds the test's arguments.
 pub fn loom_test(package: &str) -> Command {
-    loom_test_of(package, &["--lib"])
-}
-
-/// The same for another target of the package, as cargo is told it.
-pub fn loom_test_of(package: &str, target: &[&str]) -> Command {
     let mut command = cargo();
     command
-        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package])
-        .args(target)
+        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package, "--lib"])
         .env("RUSTFLAGS", loom_flags())
         .env("MUTANT", ABSENT);
     command
-}
-
-/// The command that compares loom with RC11, on the litmus shapes of `uslab-sync`.
-pub fn litmus_test() -> Command {
-    loom_test_of("uslab-sync", &["--test", "litmus"])
 }
 
 /// The command that builds and runs the scenarios of a package under random and PCT schedules.
@@ -156,6 +144,81 @@ pub fn shuttle_test(package: &str) -> Command {
         .env("RUSTFLAGS", flags("shuttle"))
         .env("MUTANT", ABSENT);
     command
+}
+
+/// The test of `uslab-sync` that compares loom with RC11.
+pub const LITMUS: &str = "litmus";
+
+/// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`].
+///
+/// One build makes all of them: a build of one package alone would compile the checker, and what both depend on, with other features.
+#[derive(Debug)]
+pub struct Programs {
+    /// Program and package folder, by package, or by the name of a test or an example.
+    found: BTreeMap<String, (PathBuf, PathBuf)>,
+}
+
+impl Programs {
+    /// The command that builds them. It prints a JSON message for each.
+    pub fn build_command(checker: &str) -> Command {
+        let mut command = cargo();
+        command
+            .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
+            .args(["--profile", "loom", "--target-dir", &format!("target/{checker}"), "--lib"])
+            .args(MODELLED.iter().flat_map(|of| ["-p", of.package]))
+            .env("RUSTFLAGS", flags(checker));
+        if checker == "loom" {
+            command.args(["--test", LITMUS]).args(EXAMPLES.iter().flat_map(|of| ["--example", of.name]));
+        }
+        command
+    }
+
+    /// Builds them.
+    ///
+    /// # Errors
+    /// The build fails, or cargo does not name a program for each of them.
+    pub fn build(checker: &str) -> anyhow::Result<Self> {
+        let mut command = Self::build_command(checker);
+        let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
+        if !output.status.success() {
+            bail!("the build for {checker}: {}", output.status);
+        }
+        let mut found = BTreeMap::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+            let (Some(program), Some(manifest)) =
+                (message["executable"].as_str(), message["manifest_path"].as_str())
+            else {
+                continue;
+            };
+            let target = message["target"]["name"].as_str().unwrap_or_default();
+            let library = MODELLED.iter().find(|of| of.package.replace('-', "_") == target);
+            let folder = Path::new(manifest).parent().unwrap_or(Path::new("."));
+            let name = library.map_or(target, |of| of.package);
+            found.insert(name.to_owned(), (PathBuf::from(program), folder.to_owned()));
+        }
+        let mut expected: Vec<&str> = MODELLED.iter().map(|of| of.package).collect();
+        if checker == "loom" {
+            expected.extend(EXAMPLES.iter().map(|of| of.name).chain([LITMUS]));
+        }
+        for name in expected {
+            if !found.contains_key(name) {
+                bail!("the build for {checker} made no test program of {name}");
+            }
+        }
+        Ok(Self { found })
+    }
+
+    /// The command that runs one of them, as cargo would: in the folder of its package. The caller adds the test's arguments.
+    ///
+    /// # Panics
+    /// There is none of that name.
+    pub fn run(&self, name: &str) -> Command {
+        let (program, folder) = &self.found[name];
+        let mut command = Command::new(program);
+        command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder).env("MUTANT", ABSENT);
+        command
+    }
 }
 
 /// A package whose models are run, of this workspace or of any other one.

@@ -20,8 +20,7 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLES, Example, MODELLED, Modelled, NOT_FOR_LOOM, OUTSIDE, field, litmus_test, loom_test,
-    loom_test_of, rows, shuttle_test,
+    EXAMPLES, Example, LITMUS, MODELLED, Modelled, NOT_FOR_LOOM, OUTSIDE, Programs, field, loom_test, rows,
 };
 use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
@@ -34,8 +33,6 @@ const QUICK_CASES: &str = "100";
 
 /// What its shares are of.
 const WHAT: &str = "check-all";
-/// Whose models compare loom with RC11.
-const LITMUS: &str = "litmus";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
 /// schedules.
@@ -264,6 +261,7 @@ fn run_quick(totals: &mut Totals) {
     watch("unit tests", "", tests, totals);
     let [Modelled { package, least, .. }, ..] = MODELLED;
     let mut models = loom_test(package);
+    models.arg("--");
     if std::env::var_os("BOUND").is_none() {
         models.env("BOUND", "1");
     }
@@ -295,42 +293,48 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
-/// The models by whose they are.
-fn models() -> Vec<(&'static str, Command)> {
-    let libraries = MODELLED.map(|Modelled { package, .. }| (package, loom_test(package)));
-    let examples =
-        EXAMPLES.map(|Example { package, name, .. }| (name, loom_test_of(package, &["--example", name])));
-    let outside = (OUTSIDE.package, OUTSIDE.checked_test("loom"));
-    libraries.into_iter().chain([(LITMUS, litmus_test())]).chain(examples).chain([outside]).collect()
+/// The two builds for checkers: all that is of this workspace, and the crate outside of it.
+fn builds(checker: &str) -> [Command; 2] {
+    let mut outside = OUTSIDE.checked_test(checker);
+    outside.arg("--no-run");
+    [Programs::build_command(checker), outside]
 }
 
-/// Random and PCT schedules of larger scenarios, under shuttle.
-fn schedules() -> Vec<(&'static str, Command)> {
-    let inside = MODELLED.map(|Modelled { package, .. }| (package, shuttle_test(package)));
-    let mut outside = OUTSIDE.checked_test("shuttle");
-    outside.args(["--", "--nocapture", "--test-threads=2"]);
-    inside.into_iter().chain([(OUTSIDE.package, outside)]).collect()
-}
-
-/// Builds them as long as nothing else wants a CPU. What fails does so again where it is run.
+/// Builds the models at the lowest priority. An error is reported where they run.
 fn build_models() {
-    for (_, run) in models().iter().chain(&schedules()) {
-        let mut build = Command::new("nice");
-        build.args(["-n", "19"]).arg(run.get_program());
-        build.args(run.get_args().take_while(|arg| *arg != "--")).arg("--no-run");
-        build.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        build.current_dir(run.get_current_dir().unwrap_or(workspace()));
-        let _ = build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(checker)) {
+        let mut nice = Command::new("nice");
+        nice.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
+        nice.envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        nice.current_dir(build.get_current_dir().unwrap_or(workspace()));
+        let _ = nice.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
+}
+
+/// The programs of a checker. If they do not build, a failure is noted.
+fn programs(checker: &str, totals: &mut Totals) -> Option<Programs> {
+    println!("== the build for {checker}");
+    let begun = Instant::now();
+    let built = Programs::build(checker);
+    println!("== the build for {checker}: {:.0?}", begun.elapsed());
+    built.map_err(|error| totals.broken.push(format!("{error:#}"))).ok()
 }
 
 fn run_models(totals: &mut Totals) {
-    for (what, command) in models() {
-        // This one looks at all executions, and has no parts.
-        if what != LITMUS || totals.shard.is_none_or(|shard| shard.index() == 0) {
-            count_models(what, command, totals);
-        }
+    let Some(programs) = programs("loom", totals) else { return };
+    for Modelled { package, .. } in MODELLED {
+        count_models(package, programs.run(package), totals);
     }
+    // It looks at all executions, and has no parts.
+    if totals.shard.is_none_or(|shard| shard.index() == 0) {
+        count_models(LITMUS, programs.run(LITMUS), totals);
+    }
+    for Example { name, .. } in EXAMPLES {
+        count_models(name, programs.run(name), totals);
+    }
+    let mut outside = OUTSIDE.checked_test("loom");
+    outside.arg("--");
+    count_models(OUTSIDE.package, outside, totals);
 }
 
 /// Whether all that must be there was.
@@ -362,13 +366,13 @@ fn at_least(what: &str, least: usize, totals: &mut Totals) {
     }
 }
 
-/// Runs the models of one program and counts what it says that it ran.
+/// Runs the models of one program, which takes a test's arguments, and counts what it says that it ran.
 fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     // Another share may run beside this one.
     let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
     // What a former run left is not this run's.
     let _ = std::fs::remove_file(&rows);
-    command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
+    command.args(["--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
     command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
     watch(&format!("models of {what}"), what, command, totals);
     let text = std::fs::read_to_string(&rows).unwrap_or_default();
@@ -389,8 +393,18 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
     }
 }
 
+/// Random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
-    for (package, mut command) in schedules() {
+    let Some(programs) = programs("shuttle", totals) else { return };
+    let inside = MODELLED.map(|Modelled { package, .. }| {
+        let mut command = programs.run(package);
+        command.arg("scenarios");
+        (package, command)
+    });
+    let mut outside = OUTSIDE.checked_test("shuttle");
+    outside.arg("--");
+    for (package, mut command) in inside.into_iter().chain([(OUTSIDE.package, outside)]) {
+        command.args(["--nocapture", "--test-threads=2"]);
         command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
         watch(&format!("schedules of {package}"), package, command, totals);
     }
