@@ -1,4 +1,4 @@
-//! What tests start is built while they run, and of what has been built for them: anything else would be compiled twice.
+//! Builds that must share their libraries: else each would compile its own, which differ by a feature.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -28,4 +28,12 @@ fn programs_that_tests_start_are_built_of_what_tests_have_built() {
         assert!(twice.is_empty(), "`cargo {}` has not built {twice:#?}", tests.join(" "));
         assert!(programs.len() > 50, "{} libraries: most are not seen", programs.len());
     }
+}
+
+#[test]
+fn check_all_is_built_of_libraries_that_the_tests_need() {
+    let programs = libraries(&["build", "--package", "uslab-tests", "--bin", "check-all"]);
+    let built = libraries(&["test", "--workspace"]);
+    let twice: Vec<_> = programs.difference(&built).collect();
+    assert!(twice.is_empty(), "features in tests/Cargo.toml differ from the workspace's: {twice:#?}");
 }
