@@ -293,7 +293,7 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
-/// The two builds for checkers: all that is of this workspace, and the crate outside of it.
+/// The two builds for a checker: the programs of this workspace, and the example crate outside it.
 fn builds(checker: &str) -> [Command; 2] {
     let mut outside = OUTSIDE.checked_test(checker);
     outside.arg("--no-run");
@@ -311,7 +311,7 @@ fn build_models() {
     }
 }
 
-/// The programs of a checker. If they do not build, a failure is noted.
+/// Builds the programs for a checker. Records a failure and returns `None` if the build fails.
 fn programs(checker: &str, totals: &mut Totals) -> Option<Programs> {
     println!("== the build for {checker}");
     let begun = Instant::now();
