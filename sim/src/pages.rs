@@ -60,6 +60,9 @@ struct Written {
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
+        // First: what is made takes half a minute.
+        fs::create_dir_all(&self.dir)
+            .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
@@ -71,8 +74,6 @@ impl Args {
             ("story.html", beside(story.page(None)?)),
         ];
         drop(progress);
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
         let written = pages.each_ref().map(|(name, page)| Written {
             file: self.dir.join(name).display().to_string(),
             bytes: page.len(),

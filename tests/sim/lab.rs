@@ -2,6 +2,7 @@
 
 mod refused;
 
+use crate::study::findings;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -355,7 +356,7 @@ fn the_book_shows_what_the_lab_prints() {
 /// `sim/lab/TEXTS.md` has the same words.
 #[test]
 fn verdicts_are_those_of_the_study() {
-    let of = |name: &str, words| verdicts(&json(&told(&[name, "--exact", "--json", "-"])), words);
+    let of = |name: &str, words| verdicts(findings(name), words);
     assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
     assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
     assert_eq!(of("pinning", "live long"), ["yes"], "E096");
@@ -381,8 +382,8 @@ fn what_is_said_of_a_layout_is_true_of_the_options() {
 /// agreed with the tutorial. And the largest block was compared between memories that were not equally full.
 #[test]
 fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
-    let findings = json(&told(&["fragmentation", "--exact", "--json", "-"]));
-    let of = |words| verdicts(&findings, words);
+    let findings = findings("fragmentation");
+    let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
     // The naive one, and the one by address.
     assert_eq!(of("decays fastest"), ["yes", "undecided"], "E092");

@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use uslab_tests::workspace;
 
 /// The findings, from the workspace's root.
@@ -228,73 +229,73 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// The experiments' findings, each run once.
-#[derive(Default)]
-struct Lab(BTreeMap<String, Value>);
+/// What an experiment finds that measures nothing. Each is run once, whichever tests ask for it.
+pub(crate) fn findings(command: &str) -> &'static Value {
+    static FOUND: Mutex<BTreeMap<String, &OnceLock<Value>>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = *found.entry(command.to_owned()).or_insert_with(|| Box::leak(Box::default()));
+    drop(found);
+    place.get_or_init(|| {
+        let output = Command::new(uslab_tests::lab())
+            // Where traces are named from.
+            .current_dir(workspace().join("sim"))
+            .args(command.split_whitespace())
+            .args(["--exact", "--json", "-"])
+            .output()
+            .expect("the binary starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "uslab lab {command}: {said}");
+        serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+    })
+}
 
-impl Lab {
-    fn run(&mut self, command: &str) -> &Value {
-        self.0.entry(command.to_owned()).or_insert_with(|| {
-            let output = Command::new(uslab_tests::lab())
-                // Where traces are named from.
-                .current_dir(workspace().join("sim"))
-                .args(command.split_whitespace())
-                .args(["--exact", "--json", "-"])
-                .output()
-                .expect("the binary starts");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "uslab lab {command}: {said}");
-            serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
-        })
+/// Whether the key finds the figure; what it finds else.
+fn check(key: &str, figure: &str) -> Result<(), String> {
+    let found = find(key, figure)?;
+    if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
+}
+/// What the key finds, with as many decimals as the figure has; why it finds nothing that could stand in its place.
+fn find(key: &str, figure: &str) -> Result<String, String> {
+    let words: Vec<&str> = key.split(" > ").collect();
+    let (command, path) = words.split_first().ok_or("an empty key")?;
+    let findings = findings(command);
+    let parts = findings["parts"].as_array().ok_or("no parts")?;
+    if let ["claim", says] = path {
+        let mut claims = parts.iter().map(|part| &part["claim"]);
+        let claim = claims
+            .find(|claim| claim["says"].as_str().is_some_and(|text| text.contains(says)))
+            .ok_or_else(|| format!("no claim says {says:?}"))?;
+        let found = claim["found"].as_str().unwrap_or_default();
+        let there = figures(found).iter().any(|other| other.text == figure);
+        return if there { Ok(figure.to_owned()) } else { Err(format!("it found {found:?}")) };
     }
-    /// Whether the key finds the figure; what it finds else.
-    fn check(&mut self, key: &str, figure: &str) -> Result<(), String> {
-        let found = self.find(key, figure)?;
-        if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
-    }
-    /// What the key finds, with as many decimals as the figure has; why it finds nothing that could stand in its place.
-    fn find(&mut self, key: &str, figure: &str) -> Result<String, String> {
-        let words: Vec<&str> = key.split(" > ").collect();
-        let (command, path) = words.split_first().ok_or("an empty key")?;
-        let findings = self.run(command);
-        let parts = findings["parts"].as_array().ok_or("no parts")?;
-        if let ["claim", says] = path {
-            let mut claims = parts.iter().map(|part| &part["claim"]);
-            let claim = claims
-                .find(|claim| claim["says"].as_str().is_some_and(|text| text.contains(says)))
-                .ok_or_else(|| format!("no claim says {says:?}"))?;
-            let found = claim["found"].as_str().unwrap_or_default();
-            let there = figures(found).iter().any(|other| other.text == figure);
-            return if there { Ok(figure.to_owned()) } else { Err(format!("it found {found:?}")) };
-        }
-        let [title, row, column, end @ ..] = path else {
-            return Err("expected experiment > title > row > column".to_owned());
-        };
-        let table = one(parts.iter().map(|part| &part["table"]), "table", |table| {
-            table["title"].as_str().is_some_and(|text| text.starts_with(title))
-        })?;
-        let columns = table["columns"].as_array().ok_or("no columns")?;
-        let column = columns
-            .iter()
-            .position(|there| there["name"] == *column)
-            .ok_or_else(|| format!("no column {column:?}"))?;
-        let named_by = table["named_by"].as_u64().unwrap_or(1) as usize;
-        let rows = table["rows"].as_array().ok_or("no rows")?;
-        let row = one(rows.iter(), "row", |cells| {
-            let cells = cells.as_array().into_iter().flatten().take(named_by);
-            let name = cells.map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned));
-            name.collect::<Vec<_>>().join("; ") == *row
-        })?;
-        let value = match (&row[column], end) {
-            (Value::Object(interval), [end]) => &interval[*end],
-            (Value::Object(interval), []) => &interval["median"],
-            (value, _) => value,
-        };
-        let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-        let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
-        // Which way a difference goes is in the words around it.
-        Ok(grouped(&format!("{:.decimals$}", value.abs())))
-    }
+    let [title, row, column, end @ ..] = path else {
+        return Err("expected experiment > title > row > column".to_owned());
+    };
+    let table = one(parts.iter().map(|part| &part["table"]), "table", |table| {
+        table["title"].as_str().is_some_and(|text| text.starts_with(title))
+    })?;
+    let columns = table["columns"].as_array().ok_or("no columns")?;
+    let column = columns
+        .iter()
+        .position(|there| there["name"] == *column)
+        .ok_or_else(|| format!("no column {column:?}"))?;
+    let named_by = table["named_by"].as_u64().unwrap_or(1) as usize;
+    let rows = table["rows"].as_array().ok_or("no rows")?;
+    let row = one(rows.iter(), "row", |cells| {
+        let cells = cells.as_array().into_iter().flatten().take(named_by);
+        let name = cells.map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned));
+        name.collect::<Vec<_>>().join("; ") == *row
+    })?;
+    let value = match (&row[column], end) {
+        (Value::Object(interval), [end]) => &interval[*end],
+        (Value::Object(interval), []) => &interval["median"],
+        (value, _) => value,
+    };
+    let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
+    // Which way a difference goes is in the words around it.
+    Ok(grouped(&format!("{:.decimals$}", value.abs())))
 }
 
 /// A number with a comma before each three digits in front of the point.
@@ -342,13 +343,12 @@ fn one<'v>(
 /// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
 #[test]
 fn every_exact_figure_is_what_the_experiment_finds() {
-    let (mut lab, mut wrong, mut checked) = (Lab::default(), Vec::new(), 0);
+    let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in [FINDINGS, ROWS] {
         let path = workspace().join(page);
         let text = std::fs::read_to_string(&path).unwrap();
         if std::env::var_os("WRITE").is_some() {
-            let lines =
-                text.lines().map(|line| rewritten(line, |key, figure| lab.find(key, figure).ok()) + "\n");
+            let lines = text.lines().map(|line| rewritten(line, |key, figure| find(key, figure).ok()) + "\n");
             std::fs::write(&path, lines.collect::<String>()).unwrap();
             continue;
         }
@@ -356,7 +356,7 @@ fn every_exact_figure_is_what_the_experiment_finds() {
             for figure in figures(line) {
                 let Some(key) = figure.key.filter(|key| *key != "given") else { continue };
                 checked += 1;
-                if let Err(why) = lab.check(key, figure.text) {
+                if let Err(why) = check(key, figure.text) {
                     wrong.push(format!("{page}:{}: {} by `{key}`: {why}", i + 1, figure.text));
                 }
             }
@@ -414,14 +414,13 @@ fn a_figure_that_no_experiment_finds_is_told() {
             figure("5", false, Some("given")),
         ]
     );
-    let mut lab = Lab::default();
     let key = "buddy > 1024 bytes > free 65 > 128";
-    assert_eq!(lab.check(key, "2"), Ok(()));
-    assert_eq!(lab.check(key, "3"), Err("it is 2".to_owned()));
-    assert_eq!(lab.check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
-    assert_eq!(lab.check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
-    assert_eq!(lab.check("layout > claim > 25 %", "37.5"), Ok(()));
-    assert!(lab.check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
+    assert_eq!(check(key, "2"), Ok(()));
+    assert_eq!(check(key, "3"), Err("it is 2".to_owned()));
+    assert_eq!(check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
+    assert_eq!(check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
+    assert_eq!(check("layout > claim > 25 %", "37.5"), Ok(()));
+    assert!(check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
 }
 
 #[test]

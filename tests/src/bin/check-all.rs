@@ -254,7 +254,18 @@ fn run_quick(totals: &mut Totals) {
     format.args(["fmt", "--all", "--check"]);
     watch("format", "", format, totals);
     let mut tests = cargo();
-    tests.args(["test", "--lib", "-p", "uslab-magazine", "-p", "uslab-buddy", "-p", "uslab"]);
+    tests.args([
+        "test",
+        "--profile",
+        "quick",
+        "--lib",
+        "-p",
+        "uslab-magazine",
+        "-p",
+        "uslab-buddy",
+        "-p",
+        "uslab",
+    ]);
     if std::env::var_os("PROPTEST_CASES").is_none() {
         tests.env("PROPTEST_CASES", QUICK_CASES);
     }
