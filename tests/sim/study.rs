@@ -19,7 +19,6 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
 use uslab_tests::workspace;
 
 /// The findings, from the workspace's root.
@@ -230,7 +229,10 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
 }
 
 /// What an experiment finds that measures nothing. Each is run once, whichever tests ask for it.
+// The harness's threads are none that a checker runs.
+#[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
+    use std::sync::{Mutex, OnceLock, PoisonError};
     static FOUND: Mutex<BTreeMap<String, &OnceLock<Value>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     let place = *found.entry(command.to_owned()).or_insert_with(|| Box::leak(Box::default()));
