@@ -60,7 +60,7 @@ struct Written {
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
-        // First: what is made takes half a minute.
+        // An error here must not wait for the demos, which take half a minute.
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
         let progress = Progress::new();

@@ -12,7 +12,7 @@ fn libraries(arguments: &[&str]) -> BTreeSet<String> {
     let output = cargo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let graph: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // `uslab-protocol` is empty but for its tests, and no dependency.
+    // The library of `uslab-protocol` holds only tests: no other package depends on it.
     let library = |unit: &&Value| {
         unit["mode"] == "build"
             && unit["target"]["name"] != "uslab_protocol"

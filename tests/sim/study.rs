@@ -228,8 +228,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// What an experiment finds that measures nothing. Each is run once, whichever tests ask for it.
-// The harness's threads are none that a checker runs.
+/// The findings of `uslab-lab COMMAND --exact`. The experiment runs once, and all tests share its findings.
+// No model checker runs these tests.
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
     use std::sync::{Mutex, OnceLock, PoisonError};
@@ -251,12 +251,12 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Whether the key finds the figure; what it finds else.
+/// Compares the figure with the one that the key finds. The error says what it found instead.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
 }
-/// What the key finds, with as many decimals as the figure has; why it finds nothing that could stand in its place.
+/// The figure that the key finds, rounded to the decimals of `figure`. The error says why there is none.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;

@@ -206,7 +206,7 @@ pub(crate) fn judge(
 
 /// For what takes so many seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
-    const LEAST: f64 = if cfg!(test) { 0.3 } else { 3.0 };
+    const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
     Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
 }
 
