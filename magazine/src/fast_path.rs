@@ -67,6 +67,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
+    /// Where its stack lies in a region, for a [`StaticPath`], in bytes; 0 if it always misses.
+    #[inline(always)]
+    pub fn stack(&self) -> u32 {
+        if self.is_disabled() { 0 } else { self.class.stack }
+    }
     /// For debuggers: where it is written where the stack lies.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn stack_place(&self) -> usize {
@@ -147,6 +152,47 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 }
 
+/// The inlined path of a layer by [words in statics](crate::Layer::take_static_words): four bytes, and no address to load.
+#[derive(Debug)]
+pub struct StaticPath<R> {
+    stack: u32,
+    rounds: PhantomData<fn(R) -> R>,
+}
+
+impl<R> Clone for StaticPath<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<R> Copy for StaticPath<R> {}
+
+impl<R: Round> StaticPath<R> {
+    /// By what [`FastPath::stack`] said of a layer.
+    ///
+    /// # Safety
+    /// That was not 0. The layer's table has taken the static words, and both live as long as the path is used.
+    #[inline(always)]
+    pub unsafe fn new(stack: u32) -> Self {
+        Self { stack, rounds: PhantomData }
+    }
+    #[inline(always)]
+    fn class(&self) -> Class {
+        Class { index: NO_CLASS.index, stack: self.stack }
+    }
+    /// As [`FastPath::alloc_fast`].
+    #[inline(always)]
+    pub fn alloc(self) -> Option<R> {
+        // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
+        PcpuPtr::of_statics(Inlined::Common).pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
+    }
+    /// As [`FastPath::free_fast`], [of frees](crate::Layer::fast_path_of_frees).
+    #[inline(always)]
+    #[must_use = "a round that was not taken is still the caller's"]
+    pub fn free(self, round: R) -> bool {
+        PcpuPtr::of_statics(Inlined::Frees).push(self.class(), round.into_raw())
+    }
+}
+
 /// By whatever mechanism serves where `PcpuPtr` does not.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
@@ -224,6 +270,14 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
             stacks: fast_paths.map(|fast_path| Stack::of(fast_path.class)),
             rounds: PhantomData,
         }
+    }
+    /// As [`FastPath::stack`], of fast path `i`.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn stack(&self, i: usize) -> u32 {
+        let class = self.stacks[i].class();
+        if class == NO_CLASS { 0 } else { class.stack }
     }
     /// Whether they always miss.
     pub fn is_disabled(&self) -> bool {
@@ -341,6 +395,54 @@ mod tests {
             only.set(cpu).unwrap();
             sched_setaffinity(this, &only).unwrap();
             assert!(table.cpus().mechanism() != Mechanism::Rseq || front.cpu() as usize == cpu);
+        }
+        sched_setaffinity(this, &allowed).unwrap();
+    }
+
+    /// Pins this thread meanwhile.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
+        use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+        for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os().claimed()] {
+            assert!(!layers(&table(cpus))[0].take_static_words());
+        }
+        if Cpus::os().mechanism() != Mechanism::Rseq {
+            assert!(!layers(&table(Cpus::os()))[0].take_static_words());
+            return;
+        }
+        let this = nix::unistd::Pid::from_raw(0);
+        let (allowed, mut only) = (sched_getaffinity(this).unwrap(), CpuSet::new());
+        only.set((0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap()).unwrap()).unwrap();
+        sched_setaffinity(this, &only).unwrap();
+        for _ in 0..2 {
+            let (table, other, supplier) = (table(Cpus::os()), table(Cpus::os()), TestSupplier::new(0, 1));
+            let [layer, beside, _] = &layers(&table);
+            assert!(layer.take_static_words());
+            assert!(!layers(&other)[0].take_static_words() && !layer.take_static_words(), "they are taken");
+            // SAFETY: the layers are of the table that took the words, and live.
+            let [path, other_path] =
+                [layer, beside].map(|layer| unsafe { StaticPath::new(layer.fast_path().stack()) });
+            assert_eq!((path.alloc(), path.free(TestRound(1))), (None, false), "the stack is not open yet");
+            (1..=3).for_each(|round| layer.free(&supplier, TestRound(round)));
+            let got: Vec<usize> = core::iter::from_fn(|| path.alloc()).map(|round| round.0).collect();
+            assert_eq!((got, other_path.alloc()), (vec![3, 2, 1], None));
+            assert!(path.free(TestRound(2)) && path.free(TestRound(3)));
+            // SAFETY: as above.
+            assert_eq!(unsafe { layer.fast_path().alloc() }, Some(TestRound(3)), "of one stack");
+            assert!(table.close_inlined(false));
+            assert_eq!((path.alloc(), path.free(TestRound(4))), (None, true), "frees are open");
+            assert!(table.close_inlined(true));
+            assert_eq!((path.alloc(), path.free(TestRound(5))), (None, false));
+            table.open_inlined();
+            assert_eq!(path.alloc(), Some(TestRound(4)));
+            layer.purge(&supplier);
+            assert_eq!(
+                (path.alloc(), path.free(TestRound(6))),
+                (None, false),
+                "the drain has closed the stack"
+            );
+            assert_eq!(supplier.free.borrow().iter().filter(|round| round.0 == 2).count(), 1);
         }
         sched_setaffinity(this, &allowed).unwrap();
     }

@@ -305,6 +305,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
+    /// From now on [static paths](crate::StaticPath) of its table's layers can be used, as long as that lives. `false` if no restartable
+    /// sequences serve it, or another table has the words, or there are more CPUs than words.
+    #[cfg(not(any(loom, shuttle)))]
+    #[doc(hidden)]
+    pub fn take_static_words(&self) -> bool {
+        self.table.take_static_words()
+    }
     /// What serves its stacks.
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()

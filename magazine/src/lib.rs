@@ -138,7 +138,7 @@ mod test_round;
 pub use cpu::Script;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
 #[doc(hidden)]
-pub use fast_path::{FastPath, FastPathTable};
+pub use fast_path::{FastPath, FastPathTable, StaticPath};
 #[doc(hidden)]
 pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};

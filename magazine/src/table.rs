@@ -58,7 +58,9 @@ use crate::cpu::Cpus;
 use crate::cpu::Mechanism;
 #[cfg(not(any(loom, shuttle)))]
 use crate::cpu::regions::Inlined;
-use crate::cpu::regions::Regions;
+use crate::cpu::regions::{Regions, SPARE};
+#[cfg(not(any(loom, shuttle)))]
+use crate::cpu::rseq::StaticWords;
 use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
@@ -68,14 +70,14 @@ use crate::region::Cells;
 #[doc(hidden)]
 pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN, STACKS};
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::AtomicPtr;
 #[cfg(any(loom, shuttle))]
 use crate::sync::AtomicUsize;
 #[cfg(any(loom, shuttle))]
 use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::{AtomicPtr, Ordering};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
@@ -89,8 +91,6 @@ use std::sync::Arc;
 /// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
 /// page copies its memory for each of its checkpoints.
 const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
-/// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
-const SPARE: usize = 2;
 /// A region is committed in steps of this many bytes.
 const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
@@ -169,6 +169,9 @@ pub struct Table<M> {
     longest_away: Counter,
     /// Which sets of words of inlined paths are closed, as 1; the lock of drains protects it.
     closed: [Counter; 2],
+    /// Copies of these sets; the lock of drains protects it.
+    #[cfg(not(any(loom, shuttle)))]
+    static_words: UnsafeCell<Option<StaticWords>>,
     tracepoints: Arc<Tracepoints>,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
@@ -323,6 +326,8 @@ impl<M: Memory> Table<M> {
             refused: Counter::new(0),
             longest_away: Counter::new(0),
             closed: [const { Counter::new(0) }; 2],
+            #[cfg(not(any(loom, shuttle)))]
+            static_words: UnsafeCell::new(None),
             tracepoints,
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
@@ -387,12 +392,37 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// One that inlined paths read.
+    /// Those that inlined paths read, in the table and in statics; for who holds the lock of drains.
     #[cfg(not(any(loom, shuttle)))]
-    fn inlined_word(&self, set: Inlined, cpu: u32) -> &AtomicPtr<u8> {
+    fn store_inlined(&self, set: Inlined, cpu: u32, region: NonNull<u8>, order: Ordering) {
         debug_assert!(cpu < self.cpus.count());
         // SAFETY: as above.
-        unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
+        let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
+        own.store(region.as_ptr(), order);
+        // SAFETY: the lock of drains is held.
+        if let Some(words) = self.static_words.with(|p| unsafe { (*p).as_ref() }) {
+            words.word(set, SPARE + cpu as usize).store(region.as_ptr(), order);
+        }
+    }
+    /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn take_static_words(&self) -> bool {
+        let _one_at_a_time = self.lock_drains();
+        let slots = SPARE + self.cpus.slots() as usize;
+        let words = (self.cpus.mechanism() == Mechanism::Rseq).then(|| StaticWords::take(slots)).flatten();
+        let Some(words) = words else { return false };
+        for set in [Inlined::Common, Inlined::Frees] {
+            for slot in 0..slots {
+                // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
+                let own =
+                    unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
+                // Relaxed: under the lock; and nobody has a static path of this table yet.
+                words.word(set, slot).store(own.load(Relaxed), Relaxed);
+            }
+        }
+        // SAFETY: the lock of drains is held.
+        self.static_words.with_mut(|p| unsafe { *p = Some(words) });
+        true
     }
 
     /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
@@ -429,10 +459,13 @@ impl<M: Memory> Table<M> {
     fn take_away(&self, cpu: u32) {
         // Relaxed: the fence shows it, and until then either region will do.
         #[cfg(not(any(loom, shuttle)))]
-        for word in
-            [self.word(cpu), self.inlined_word(Inlined::Common, cpu), self.inlined_word(Inlined::Frees, cpu)]
         {
-            word.store(self.home(self.cpus.count()).as_ptr(), Relaxed);
+            let empty = self.home(self.cpus.count());
+            self.word(cpu).store(empty.as_ptr(), Relaxed);
+            for set in [Inlined::Common, Inlined::Frees] {
+                // Relaxed: as above.
+                self.store_inlined(set, cpu, empty, Relaxed);
+            }
         }
         #[cfg(any(loom, shuttle))]
         self.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
@@ -447,7 +480,7 @@ impl<M: Memory> Table<M> {
             for set in [Inlined::Common, Inlined::Frees] {
                 if self.closed[set as usize].get() == 0 {
                     // Release: as above.
-                    self.inlined_word(set, cpu).store(self.home(cpu).as_ptr(), Release);
+                    self.store_inlined(set, cpu, self.home(cpu), Release);
                 }
             }
         }

@@ -7,6 +7,7 @@ mod process;
 mod give_back;
 mod global_alloc;
 mod sections;
+mod static_paths;
 
 #[global_allocator]
 static ALLOCATOR: uslab::Uslab = uslab::Uslab;

@@ -32,6 +32,20 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 
+/// No table has them.
+#[derive(Debug)]
+pub(crate) enum StaticWords {}
+
+#[cfg(not(any(loom, shuttle)))]
+impl StaticWords {
+    pub(crate) fn take(_: usize) -> Option<Self> {
+        None
+    }
+    pub(crate) fn word(&self, _: Inlined, _: usize) -> &'static crate::sync::AtomicPtr<u8> {
+        match *self {}
+    }
+}
+
 impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
@@ -41,6 +55,9 @@ impl PcpuPtr {
     }
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
+    }
+    pub(crate) fn of_statics(_: Inlined) -> Self {
+        Self
     }
     pub(crate) fn disabled() -> Self {
         Self

@@ -4,6 +4,10 @@ use crate::region::Region;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
 
+/// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "a checker's threads have CPUs"))]
+pub(crate) const SPARE: usize = 2;
+
 /// Words that inlined paths read, apart from those that others do. Each set can be closed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "under a checker every operation is behind a miss"))]

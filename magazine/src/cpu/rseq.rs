@@ -88,6 +88,7 @@ use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
 use sections::{cpu_id_at, scratch, symbols, thread_pointer};
+pub(crate) use static_words::StaticWords;
 
 mod registration;
 #[cfg(target_arch = "aarch64")]
@@ -96,6 +97,7 @@ mod sections;
 #[cfg(target_arch = "x86_64")]
 #[path = "rseq/x86_64.rs"]
 mod sections;
+mod static_words;
 
 /// Sections that the kernel sent to their abort address, in this process.
 static ABORTS: Counter = Counter::new(0);

@@ -138,7 +138,7 @@ impl<M: Memory> Table<M> {
             for cpu in 0..self.cpus.count() {
                 let to = self.home(if closed { self.cpus.count() } else { cpu });
                 // Release: as in `put_back`.
-                self.inlined_word(set, cpu).store(to.as_ptr(), Release);
+                self.store_inlined(set, cpu, to, Release);
             }
         }
     }

@@ -345,11 +345,22 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
-        let before = Errno::last_raw();
         // SAFETY: by contract.
-        unsafe { (*cache).cache.free(object) };
-        Errno::set_raw(before);
+        unsafe {
+            if !(*cache).cache.free_inlined(object) {
+                free_missed(cache, object);
+            }
+        }
     }
+}
+/// What may ask the system for something: `errno` stays.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {
+    let before = Errno::last_raw();
+    // SAFETY: passed on.
+    unsafe { (*cache).cache.free_missed(object) };
+    Errno::set_raw(before);
 }
 
 /// # Safety

@@ -108,7 +108,7 @@ pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
-    if let Some(memory) = Uslab.allocate_counted(size, MAX_ALIGN) {
+    if let Some(memory) = Uslab.allocate_next(size, MAX_ALIGN) {
         return memory.as_ptr().cast();
     }
     let memory = malloc(size);

@@ -113,7 +113,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    match Uslab.allocate_counted(size, MAX_ALIGN) {
+    match Uslab.allocate_next(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => allocate_slow(size, MAX_ALIGN, Gfp::KERNEL),
     }
@@ -145,6 +145,9 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     let Some(memory) = NonNull::new(memory.cast()) else { return };
     // SAFETY: the thread's own word, which stays where it is; passed on.
     unsafe {
+        if Uslab.free_next(memory.as_ptr()) {
+            return;
+        }
         let errno = nix::libc::__errno_location();
         let before = errno.read();
         record::freed(memory);

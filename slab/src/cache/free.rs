@@ -24,11 +24,21 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        self.tell_free(object);
-        // SAFETY: the layer lives in `parts`.
-        if !unsafe { self.frees.free_fast(Object(object)) } {
+        // SAFETY: passed on.
+        if !unsafe { self.free_inlined(object) } {
             self.free_missed(object);
         }
+    }
+    /// Its inlined part; `false` if that did nothing: then [`free_missed`](Self::free_missed).
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
+        self.tell_free(object);
+        // SAFETY: the layer lives in `parts`.
+        unsafe { self.frees.free_fast(Object(object)) }
     }
 
     /// The same for whoever has no handle: the cache may have been left, and may end with this object.

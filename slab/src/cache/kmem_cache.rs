@@ -566,6 +566,25 @@ impl KmemCache {
         // SAFETY: passed on.
         unsafe { self.cache.free(object) };
     }
+    /// The two halves of [`free`](Self::free), as of [`alloc`](Self::alloc): `false` is a miss.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    #[doc(hidden)]
+    #[must_use]
+    pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.cache.free_inlined(object) }
+    }
+    /// What follows a miss.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[doc(hidden)]
+    pub unsafe fn free_missed(&self, object: NonNull<u8>) {
+        self.cache.free_missed(object);
+    }
 
     /// Tells the models that an object is used, whose page must be out; nothing in other builds.
     #[inline(always)]

@@ -345,6 +345,11 @@ impl Cache {
         let per_cpu = &self.config.per_cpu;
         [self.allocs, per_cpu.fast_path_of_frees(), per_cpu.fast_path_behind()]
     }
+    /// As [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words).
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn take_static_words(&self) -> bool {
+        self.config.per_cpu.take_static_words()
+    }
     pub(crate) fn config(&self) -> &CacheConfig {
         &self.config
     }

@@ -222,6 +222,10 @@ impl PerCpu {
         objects
     }
 
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn take_static_words(&self) -> bool {
+        self.layer().is_some_and(Layer::take_static_words)
+    }
     /// The inlined path; it always misses where there is none.
     pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)

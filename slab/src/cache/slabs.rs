@@ -8,6 +8,8 @@ use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::debug::harden::Draws;
 use crate::error::AllocError;
+#[cfg(not(any(loom, shuttle)))]
+use crate::memory::page_classes::Known;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -384,10 +386,10 @@ impl Cache {
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
         #[cfg(not(any(loom, shuttle)))]
-        if let Some(class) = self.told_class(_order) {
+        if let Some(known) = self.told_class(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: a slab whose objects are all the cache's.
-            return unsafe { self.core.memory.classes.set(_op, first, pages, class) };
+            return unsafe { self.core.memory.classes.set(_op, first, pages, known) };
         }
         true
     }
@@ -400,8 +402,10 @@ impl Cache {
     }
     /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
     #[cfg(not(any(loom, shuttle)))]
-    fn told_class(&self, order: Order) -> Option<u16> {
-        self.config.page_class.filter(|_| order == self.geometry().order())
+    fn told_class(&self, order: Order) -> Option<Known> {
+        let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
+        let [_, frees, _] = self.fast_paths();
+        Some(Known::new(class, frees.stack()))
     }
 
     /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.

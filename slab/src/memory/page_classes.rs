@@ -1,8 +1,8 @@
-//! The size class of each page: two bytes a page, in an array of their own.
+//! The size class of each page, and where its objects' stack lies: four bytes a page, in an array of their own.
 //!
 //! A free that does not know the size asks it, and needs no frame: a frame's line is written by whoever takes objects of
 //! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
-//! covers 32 pages.
+//! covers 16 pages.
 
 use crate::debug::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
@@ -10,20 +10,45 @@ use uslab_buddy::{Backend, PAGE_SIZE, Reserved};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
-/// What is known of a page: a class and 1, or 0.
+/// What is known of a page. The default is of no class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Known(u32);
+
+impl Known {
+    const CLASS: u32 = 10;
+
+    /// A class, and where the stack of frees of its objects lies in a region, in bytes, or 0.
+    pub(crate) fn new(class: u16, stack: u32) -> Self {
+        debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
+        Self((u32::from(class) + 1) | stack << Self::CLASS)
+    }
+    /// The class and 1; 0 for none.
+    #[inline(always)]
+    pub(crate) fn class(self) -> usize {
+        (self.0 & ((1 << Self::CLASS) - 1)) as usize
+    }
+    #[inline(always)]
+    pub(crate) fn stack(self) -> u32 {
+        self.0 >> Self::CLASS
+    }
+}
+const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - Known::CLASS));
+
+/// The same of one page.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct PageClass(UnsafeCell<u16>);
+pub(crate) struct PageClass(UnsafeCell<Known>);
 
 impl PageClass {
-    /// The class and 1; 0 for a page of no class.
+    /// What is known.
     ///
     /// # Safety
     /// The page is the caller's, or something in it is.
     #[inline(always)]
-    pub(crate) unsafe fn get(&self) -> usize {
+    pub(crate) unsafe fn get(&self) -> Known {
         // SAFETY: it was set before any of the page was handed out, and is set again when all of it has come back.
-        self.0.with(|class| usize::from(unsafe { *class }))
+        self.0.with(|known| unsafe { *known })
     }
 }
 
@@ -56,17 +81,17 @@ impl PageClasses {
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }
-    /// Pages `first..first + pages` are a slab's of the class. `false` if there is no memory to say so.
+    /// Pages `first..first + pages` are a slab's. `false` if there is no memory to say so.
     ///
     /// # Safety
     /// They are the caller's.
     #[must_use]
-    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, class: u16) -> bool {
+    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: Known) -> bool {
         if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
         // SAFETY: passed on.
-        unsafe { self.put(first, pages, class + 1) };
+        unsafe { self.put(first, pages, known) };
         true
     }
     /// They are of no class any more.
@@ -75,12 +100,12 @@ impl PageClasses {
     /// As [`set`](Self::set), which was called for them.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: passed on.
-        unsafe { self.put(first, pages, 0) };
+        unsafe { self.put(first, pages, Known::default()) };
     }
-    unsafe fn put(&self, first: usize, pages: usize, known: u16) {
+    unsafe fn put(&self, first: usize, pages: usize, known: Known) {
         for page in first..first + pages {
             // SAFETY: within what was committed; by contract nobody else has anything in the page.
-            unsafe { self.first().add(page).as_ref().0.with_mut(|class| *class = known) };
+            unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::report::census::{Census, Violation};
 use crate::report::info::{HeapUsage, Info, SlabInfo};
 use crate::report::leaks::Holders;
 use crate::size::large::ZERO_SIZE;
-use crate::size::malloc::{FastPaths, Malloc};
+use crate::size::malloc::{FastPaths, Malloc, StaticPaths};
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -87,11 +87,14 @@ struct Process {
     reap_is_said: bool,
     guard_is_said: bool,
     guard_slots: u32,
+    /// Whether the malloc's own inlined paths may do what the static ones have not done: not if these are open, and not where no
+    /// restartable sequence serves.
+    own_paths: bool,
 }
 
 static PROCESS: Published<Process> = Published::new();
-/// To its malloc. In a static, so that no path follows a pointer to find it.
-static FAST: FastPaths = FastPaths::new();
+/// To its malloc. In statics, so that no path follows a pointer to find it.
+static FAST: StaticPaths = StaticPaths::new();
 
 /// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
 /// no system call and no page fault the next time.
@@ -115,6 +118,11 @@ fn guard_wanted() -> Option<u32> {
 impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
+    }
+    /// The malloc's own inlined paths, if they are to be tried.
+    #[inline]
+    fn own_paths(&self) -> Option<&FastPaths> {
+        self.own_paths.then(|| self.malloc.fast())
     }
     /// Does what the program wants, if the environment does not say otherwise.
     fn reap_as_wanted(&self) {
@@ -216,23 +224,25 @@ fn start_here() -> Option<&'static Process> {
             }
         }
     }
-    let process = PROCESS.publish(Box::new(Process {
+    let record = options.record();
+    let mut process = Box::new(Process {
         malloc: core,
         dump: options.dump(),
-        record: options.record(),
+        record,
         stats: options.stats,
         leaks: options.leaks,
         profile: options.profile,
         reap_is_said: options.reap.is_some(),
         guard_is_said: options.guard.is_some(),
         guard_slots,
-    }));
-    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
-    // where each call is recorded.
-    if process.core().cpus.mechanism() == Mechanism::Rseq && process.record.is_none() {
-        // SAFETY: only the thread that starts is here, once; what is published lives for ever.
-        unsafe { process.malloc.publish(&FAST) };
+        own_paths: false,
+    });
+    // Where each call is recorded none is inlined.
+    if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
+        // SAFETY: only the thread that starts is here, once; the process is published below, and lives for ever.
+        process.own_paths = unsafe { !process.malloc.open(&FAST) };
     }
+    let process = PROCESS.publish(process);
     // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
@@ -335,23 +345,26 @@ impl Uslab {
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: what was started lives for ever.
-        unsafe { FAST.alloc(size, align) }
+        FAST.alloc(size, align)
     }
-    /// What comes next where each instruction counts: all that is done while a profile runs that sees allocations only. `None` if it did
-    /// nothing.
+    /// What comes next where each instruction counts: the malloc's own inlined paths, where the static ones are not open, and all that is
+    /// done while a profile runs that sees allocations only. `None` if it did nothing.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn allocate_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+    pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let process = PROCESS.get()?;
         // SAFETY: what was started lives for ever.
-        unsafe { FAST.alloc_counted(size, align) }
+        unsafe {
+            let own = process.own_paths().and_then(|paths| paths.alloc(size, align));
+            own.or_else(|| process.malloc.fast().alloc_counted(size, align))
+        }
     }
     /// Null if there is none.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
-        if let Some(memory) = self.allocate_counted(layout.size(), layout.align()) {
+        if let Some(memory) = self.allocate_next(layout.size(), layout.align()) {
             if gfp.contains(Gfp::ZERO) {
                 // SAFETY: so many bytes are the caller's from now on.
                 unsafe { memory.write_bytes(0, layout.size()) };
@@ -368,8 +381,6 @@ impl Uslab {
             },
         };
         let memory = match process() {
-            // Nothing was tried.
-            Some(process) if process.record.is_some() => process.malloc.alloc(layout, gfp).ok(),
             Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
             None => bootstrap::alloc(layout),
         };
@@ -396,8 +407,20 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
-        // SAFETY: passed on; what was started lives for ever.
+        // SAFETY: passed on.
         unsafe { FAST.free(memory) }
+    }
+    /// What comes next where each instruction counts, as [`allocate_next`](Self::allocate_next).
+    ///
+    /// # Safety
+    /// As [`free_fast`](Self::free_fast).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
+        let paths = PROCESS.get().and_then(Process::own_paths);
+        // SAFETY: passed on; what was started lives for ever.
+        paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
     /// # Safety
     /// As [`free`](Self::free).
@@ -406,11 +429,11 @@ impl Uslab {
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
+        // SAFETY: passed on.
+        if unsafe { self.free_next(memory.as_ptr()) } {
+            return;
+        }
         match process {
-            // SAFETY: passed on. Nothing was tried.
-            Some(process) if process.record.is_some() && process.malloc.holds(memory) => unsafe {
-                process.malloc.free(memory);
-            },
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
@@ -483,7 +506,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        // SAFETY: passed on; what was started lives for ever.
+        // SAFETY: passed on.
         unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
@@ -493,7 +516,11 @@ impl Uslab {
         match process {
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe {
-                process.malloc.free_sized_slow(memory, layout);
+                if process.own_paths {
+                    process.malloc.free_sized(memory, layout);
+                } else {
+                    process.malloc.free_sized_slow(memory, layout);
+                }
             },
             // SAFETY: passed on.
             _ => unsafe { free_other(process, memory) },
@@ -608,6 +635,11 @@ impl Uslab {
     /// Who allocated and who holds what, since the profile began: as [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
+    }
+    /// Whether its inlined paths are constants of the program, and not found through its malloc.
+    #[doc(hidden)]
+    pub fn has_static_paths(&self) -> bool {
+        FAST.are_open()
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {

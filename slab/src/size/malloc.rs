@@ -7,65 +7,28 @@
 //! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
 //! mapping of its own ([`huge`](crate::huge)).
 
+mod classes;
 mod fast_paths;
+mod static_paths;
 
-use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::harden::{CANARY, Harden};
-use crate::debug::profile::PLACE;
 use crate::error::{AllocError, CacheError};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
+pub use classes::MAX_CLASS;
+use classes::{CLASSES, MAX_SLAB, ORDINARY, align_of_class, class_of, size_of_class};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 pub(crate) use fast_paths::FastPaths;
-use fast_paths::{Known, Stride};
+pub(crate) use static_paths::StaticPaths;
 use std::sync::Arc;
-use uslab_buddy::{Gfp, PAGE_SIZE, Pfn, StackMemory};
-use uslab_magazine::FastPathTable;
-
-/// Classes up to 64 bytes, one for each word.
-const WORDS: usize = 8;
-/// The largest object of a class, in bytes; above are blocks of pages.
-pub const MAX_CLASS: usize = 32 << 10;
-/// How many classes there are.
-pub(crate) const CLASSES: usize = WORDS + 4 * 9;
-/// A sample of a profile holds any object.
-const _: () = assert!(MAX_CLASS <= PLACE);
-/// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
-const MAX_SLAB: u8 = 5;
-/// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
-const ORDINARY: usize = 8 << 10;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 
 /// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
-
-/// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
-const fn class_of(size: usize) -> usize {
-    if size <= 64 {
-        return (size - 1) / 8;
-    }
-    let last = size - 1;
-    let bits = last.ilog2();
-    // 65..=80 is the first step above 64: bit length 6, and the next two bits count the step.
-    WORDS + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
-}
-
-/// Bytes of the objects of class `class`.
-const fn size_of_class(class: usize) -> usize {
-    if class < WORDS {
-        return (class + 1) * 8;
-    }
-    let (doubling, step) = ((class - WORDS) / 4, (class - WORDS) % 4);
-    (5 + step) << (doubling + 4)
-}
-
-/// The alignment that a class promises: the largest power of two that divides its size.
-const fn align_of_class(class: usize) -> usize {
-    1 << size_of_class(class).trailing_zeros()
-}
 
 /// Memory of any size. See the [module](self).
 ///
@@ -88,8 +51,6 @@ const fn align_of_class(class: usize) -> usize {
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// What serves while a profile runs; disabled where each object is seen anyway.
-    counted: FastPathTable<Object, StackMemory, CLASSES>,
     /// Bytes of an object that are a canary's.
     tail: usize,
     /// Serves what has no bytes, where that is an address of its own.
@@ -126,34 +87,26 @@ impl Malloc {
         let nothing =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
-        let counted = FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[2]));
-        let malloc = Self { fast: FastPaths::new(), caches, counted, tail, nothing, core: core.clone() };
-        // SAFETY: once. The malloc keeps its caches, and they the pages.
-        unsafe { malloc.publish(&malloc.fast) };
-        Ok(malloc)
+        let fast = FastPaths::new(core, &caches);
+        Ok(Self { fast, caches, tail, nothing, core: core.clone() })
     }
-    /// Opens paths to this malloc.
+    /// Opens static paths to this malloc. `false` if it cannot have them: see [`static_paths`].
     ///
     /// # Safety
-    /// They were not published before, and the malloc lives as long as anybody uses them.
-    pub(crate) unsafe fn publish(&self, fast: &FastPaths) {
-        let pages = &self.core.memory.pages;
-        let mut strides = [Stride::default(); CLASSES + 1];
-        for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
-            let geometry = cache.geometry();
-            let slab = geometry.order().bytes();
-            // A size is asked of the object, which may have a canary, or be free, or lies among red zones.
-            let plain = geometry.lead() == 0 && !self.core.harden.is_on();
-            let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
-            *stride = known.unwrap_or_default();
+    /// It lives for ever.
+    pub(crate) unsafe fn open(&self, paths: &StaticPaths) -> bool {
+        let fast = &self.fast;
+        // All are of one table, or their paths would be disabled.
+        let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words();
+        if can {
+            // SAFETY: as just found; passed on.
+            unsafe { paths.open(fast) };
         }
-        let [allocs, frees, counted] = [0, 1, 2]
-            .map(|i| FastPathTable::of(self.caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
-        let page_classes = self.core.memory.classes.first();
-        let known = Known { page_classes, frees, counted, profiler: (&self.core.profiler).into(), strides };
-        let bytes = pages.frames().len() as usize * PAGE_SIZE;
-        // SAFETY: passed on.
-        unsafe { fast.publish(pages.address(Pfn::new(0)), bytes, &allocs, known) };
+        can
+    }
+    /// Its own inlined paths.
+    pub(crate) fn fast(&self) -> &FastPaths {
+        &self.fast
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -163,7 +116,7 @@ impl Malloc {
     ///
     /// # Safety
     /// As there, and it is the only malloc of its subsystem; paths to it are its own and `also`.
-    pub(crate) unsafe fn fit_addresses(&self, also: &FastPaths) {
+    pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
         // SAFETY: passed on; nobody asks for the class of a page that is not counted.
         unsafe {
             self.core.fit_addresses(|pages| {
@@ -225,7 +178,7 @@ impl Malloc {
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let profiler = &self.core.profiler;
         if profiler.counts_only()
-            && let Some(class) = self.class(layout).filter(|_| !self.counted.is_disabled())
+            && let Some(class) = self.class(layout).filter(|_| !self.fast.counted.is_disabled())
         {
             return self.alloc_counted(class, layout, gfp);
         }
@@ -268,7 +221,7 @@ impl Malloc {
         let memory = match self.core.profiler.count(cpu, size_of_class(class), || cache.name()) {
             Some(sample) => sample,
             // SAFETY: the caches live.
-            None => match unsafe { self.counted.fast_path(class).alloc() } {
+            None => match unsafe { self.fast.counted.fast_path(class).alloc() } {
                 Some(object) => object.memory(),
                 None => match self.sample(class, layout) {
                     Some(memory) => memory,
@@ -529,44 +482,6 @@ mod tests {
         assert!(malloc.has_size(memory, of(40, 64)) && malloc.has_size(memory, of(0, 64)));
         // SAFETY: allocated above.
         unsafe { malloc.free(memory) };
-    }
-
-    #[test]
-    fn every_size_gets_the_smallest_class_that_holds_it() {
-        let sizes: Vec<usize> = (0..CLASSES).map(size_of_class).collect();
-        assert!(sizes.is_sorted_by(|a, b| a < b));
-        assert_eq!(sizes[..14], [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192]);
-        assert_eq!(sizes.last(), Some(&MAX_CLASS));
-        for size in 1..=MAX_CLASS {
-            let smallest = sizes.iter().position(|class| *class >= size);
-            assert_eq!(Some(class_of(size)), smallest, "size {size}");
-        }
-    }
-
-    #[test]
-    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
-        for align in (0..=15).map(|shift| 1 << shift) {
-            for size in 1..=MAX_CLASS {
-                let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
-                let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
-                let own = (padded <= MAX_CLASS).then(|| class_of(padded));
-                assert_eq!(own, first, "{size} aligned to {align}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
-        let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
-        assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
-        let mean = |class: &dyn Fn(usize) -> usize| {
-            // Where the kernel has classes.
-            (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
-                / ORDINARY as f64
-        };
-        let fine = mean(&|size| size_of_class(class_of(size)));
-        let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
-        assert!(fine < 0.09 && kernel > 2.0 * fine, "{fine} {kernel}");
     }
 
     #[test]

@@ -1,34 +1,19 @@
 //! What the inlined paths of a malloc read: by size, by address, and nothing that anybody writes to while objects come and go.
 //!
-//! It may lie in a static, where no pointer leads to it. Until it is [published](FastPaths::publish) everything misses, by the
-//! same two comparisons that find sizes without a class and addresses of others: so no path asks whether there is a malloc.
-//!
 //! What these paths cost is the loads and stores that they make. So a size leads to its fast path in one load, by a table of
-//! 16 KiB of which a program touches the lines of its sizes.
+//! 16 KiB of which a program touches the lines of its sizes. The process's malloc has [the same in statics](super::static_paths).
 
-use super::{CLASSES, MAX_CLASS, class_of, size_of_class};
+use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
+use crate::cache::core::Core;
+use crate::cache::kmem_cache::KmemCache;
 use crate::debug::profile::Profiler;
 use crate::memory::page_classes::PageClass;
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use uslab_buddy::{PAGE_SIZE, StackMemory};
-use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicUsize, UnsafeCell};
+use uslab_buddy::{PAGE_SIZE, Pfn, StackMemory};
+use uslab_magazine::sync::AtomicUsize;
+use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::{FastPath, FastPathTable};
-
-const WORDS: usize = MAX_CLASS / 8;
-/// The class of each number of words, less one: a table and no arithmetic, because sizes vary and a branch on them is
-/// mispredicted.
-const BY_WORDS: [u8; WORDS] = {
-    let mut table = [0; WORDS];
-    let mut word = 0;
-    while word < WORDS {
-        table[word] = class_of((word + 1) * 8) as u8;
-        word += 1;
-    }
-    table
-};
 
 /// Bytes of the objects of each class.
 const BYTES: [u32; CLASSES] = {
@@ -57,112 +42,94 @@ impl Stride {
 
     /// Of objects that lie `stride` bytes apart in slabs of `slab` bytes, a power of two; `None` for larger slabs, whose objects
     /// are found by their frames.
-    pub(super) fn new(stride: usize, slab: usize) -> Option<Self> {
+    fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
+    /// Both in one word.
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from(self.mask) << 32 | u64::from(self.multiples)
+    }
+    #[inline(always)]
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self { mask: (bits >> 32) as u32, multiples: bits as u32 }
+    }
     /// Whether an object begins so many bytes behind the first page. Never of the default.
     #[inline(always)]
-    fn begins_object(self, offset: usize) -> bool {
+    pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
     }
-}
-
-/// What is published.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
-    pub(super) page_classes: NonNull<PageClass>,
-    /// The caches' inlined paths of frees; closed where objects are checked.
-    pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// What serves allocations while a profile counts them, and that profile.
-    pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
-    pub(super) profiler: NonNull<Profiler>,
-    /// By what is known of a page: none first, then the classes.
-    pub(super) strides: [Stride; CLASSES + 1],
-}
-
-/// The same, as the paths find it.
-#[derive(Debug)]
-struct Tables {
-    known: Known,
-    /// Those of allocations, by words, less one.
-    by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct FastPaths {
-    /// How many entries of the table may be used: all, or none yet.
-    words: AtomicUsize,
-    /// How many bytes the pages have, 0 as long as they are not known, and where they begin.
+    /// Where the pages begin, and how many bytes they have.
+    base: usize,
     bytes: AtomicUsize,
-    base: AtomicUsize,
-    tables: UnsafeCell<MaybeUninit<Tables>>,
+    /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
+    page_classes: NonNull<PageClass>,
+    /// The caches' inlined paths of frees; closed where objects are checked.
+    pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
+    /// What serves allocations while a profile counts them; disabled where each object is seen anyway. And that profile.
+    pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
+    profiler: NonNull<Profiler>,
+    /// By what is known of a page: none first, then the classes.
+    pub(super) strides: [Stride; CLASSES + 1],
+    /// Those of allocations, by words, less one.
+    pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
-// SAFETY: addresses of what any thread may use; written once, before anybody reads them.
+// SAFETY: addresses of what any thread may use.
 unsafe impl Send for FastPaths {}
 // SAFETY: as above.
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Of no malloc yet.
-    pub(crate) const fn new() -> Self {
-        Self {
-            words: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            base: AtomicUsize::new(0),
-            tables: UnsafeCell::new(MaybeUninit::uninit()),
+    /// To the caches of a malloc, which live as long as anybody comes here.
+    pub(super) fn new(core: &Core, caches: &[KmemCache; CLASSES]) -> Self {
+        let pages = &core.memory.pages;
+        let mut strides = [Stride::default(); CLASSES + 1];
+        for (stride, cache) in strides[1..].iter_mut().zip(caches) {
+            let geometry = cache.geometry();
+            let slab = geometry.order().bytes();
+            // A size is asked of the object, which may have a canary, or be free, or lies among red zones.
+            let plain = geometry.lead() == 0 && !core.harden.is_on();
+            let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
+            *stride = known.unwrap_or_default();
         }
-    }
-    /// Opens them, to `bytes` bytes of pages from `base`.
-    ///
-    /// # Safety
-    /// Called once. What is known lives as long as anybody comes here. Both are paths of the same layers.
-    pub(super) unsafe fn publish(
-        &self,
-        base: NonNull<u8>,
-        bytes: usize,
-        allocs: &FastPathTable<Object, StackMemory, CLASSES>,
-        known: Known,
-    ) {
-        let by_words = allocs.arranged(&BY_WORDS);
-        // SAFETY: nobody reads it yet, and only this call writes it.
-        self.tables.with_mut(|p| unsafe { (*p).write(Tables { known, by_words }) });
-        // Relaxed: what comes of it while there are no bytes is of no importance.
-        self.base.store(base.addr().get(), Relaxed);
-        // Release: pair with the Acquire in `front_for` and `offset`.
-        self.words.store(WORDS, Release);
-        self.bytes.store(bytes, Release);
+        let [allocs, frees, counted] = [0, 1, 2]
+            .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
+        Self {
+            base: pages.address(Pfn::new(0)).addr().get(),
+            bytes: AtomicUsize::new(pages.frames().len() as usize * PAGE_SIZE),
+            page_classes: core.memory.classes.first(),
+            frees,
+            counted,
+            profiler: (&core.profiler).into(),
+            strides,
+            by_words: allocs.arranged(&BY_WORDS),
+        }
     }
     /// There are fewer pages now.
     pub(super) fn cut(&self, bytes: usize) {
-        // Relaxed: what was published stays so. (`min`: where nothing was, there are none.)
-        self.bytes.store(bytes.min(self.bytes.load(Relaxed)), Relaxed);
+        // Relaxed: a number.
+        self.bytes.store(bytes, Relaxed);
     }
-    /// # Safety
-    /// It was published: one of the two numbers was not 0.
-    #[inline(always)]
-    unsafe fn tables(&self) -> &Tables {
-        // SAFETY: by contract; not written again.
-        self.tables.with(|p| unsafe { (*p).assume_init_ref() })
+    /// Where the pages begin, how many bytes they have, and the classes of the pages.
+    pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
+        // Relaxed: as above.
+        (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// The entry that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
-    #[inline(always)]
-    fn word_for(&self, size: usize, align: usize) -> Option<usize> {
-        // The last byte of a size that is rounded up to the alignment; that of nothing is far away.
-        let word = (size.wrapping_sub(1) | (align - 1)) / 8;
-        // Acquire: pairs with the Release in `publish`.
-        (word < self.words.load(Acquire)).then_some(word)
-    }
-    /// The fast path of allocations there.
+    /// The fast path of allocations of a size at an alignment; `None` for nothing, and beyond
+    /// [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
-        // SAFETY: it is published, and has so many entries.
-        self.word_for(size, align).map(|word| unsafe { self.tables().by_words.fast_path(word) })
+        let word = word_of(size, align);
+        // SAFETY: it has so many entries.
+        (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
     ///
@@ -181,16 +148,14 @@ impl FastPaths {
     /// As [`alloc`](Self::alloc).
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let word = self.word_for(size, align)?;
-        // SAFETY: it is published, and has so many entries.
-        let Tables { known, by_words } = unsafe { self.tables() };
+        let word = word_of(size, align);
         // SAFETY: the malloc lives, and with it the profiler.
-        let profiler = unsafe { known.profiler.as_ref() };
-        if !profiler.counts_only() {
+        let profiler = unsafe { self.profiler.as_ref() };
+        if word >= WORDS || !profiler.counts_only() {
             return None;
         }
-        // SAFETY: as of the tables.
-        let fast_path = unsafe { by_words.fast_path_as(&known.counted, word) };
+        // SAFETY: it has so many entries.
+        let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
         let bytes = BYTES[usize::from(BY_WORDS[word])];
         // SAFETY: passed on.
         profiler
@@ -206,14 +171,14 @@ impl FastPaths {
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
         ask_for(memory);
-        match (self.word_for(size, align), self.offset(memory)) {
-            // SAFETY: passed on; it is published, the same size leads to the same layer, and null lies in no page.
-            (Some(word), Some(_)) => unsafe {
-                let Tables { known, by_words } = self.tables();
-                let fast_path = by_words.fast_path_as(&known.frees, word);
-                fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
-            },
-            _ => false,
+        let word = word_of(size, align);
+        if word >= WORDS || self.offset(memory).is_none() {
+            return false;
+        }
+        // SAFETY: passed on; the same size leads to the same layer, and null lies in no page.
+        unsafe {
+            let fast_path = self.by_words.fast_path_as(&self.frees, word);
+            fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
     /// The same by the address alone, or null.
@@ -261,11 +226,9 @@ impl FastPaths {
     /// How far behind the first page memory lies, if it is in one.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
-        // Acquire: pairs with the Release in `publish`.
-        let bytes = self.bytes.load(Acquire);
-        // Relaxed: see there.
-        let offset = memory.addr().wrapping_sub(self.base.load(Relaxed));
-        (offset < bytes).then_some(offset)
+        let offset = memory.addr().wrapping_sub(self.base);
+        // Relaxed: see `cut`.
+        (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
     /// Whether memory lies in a page, as objects and blocks do.
     #[inline(always)]
@@ -280,11 +243,10 @@ impl FastPaths {
     #[inline(always)]
     pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
-        // SAFETY: it is published; there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
+        // SAFETY: there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
         unsafe {
-            let known = &self.tables().known;
-            let class = known.page_classes.add(offset / PAGE_SIZE).as_ref().get();
-            let begins = known.strides.get_unchecked(class).begins_object(offset);
+            let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
+            let begins = self.strides.get_unchecked(class).begins_object(offset);
             begins.then(|| class.wrapping_sub(1))
         }
     }
@@ -294,8 +256,8 @@ impl FastPaths {
     /// As [`class_at`](Self::class_at).
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
-        // SAFETY: passed on; what has a class was published.
-        unsafe { self.class_at(memory).map(|class| self.tables().known.frees.fast_path(class)) }
+        // SAFETY: passed on; there is one for each class.
+        unsafe { self.class_at(memory).map(|class| self.frees.fast_path(class)) }
     }
     /// Its bytes.
     ///
@@ -312,7 +274,7 @@ impl FastPaths {
 /// writes. Its last user may have left it long ago; a store that misses holds up all stores behind it, this does not.
 #[inline(always)]
 #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(unused_variables))]
-fn ask_for(memory: *mut u8) {
+pub(super) fn ask_for(memory: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint, of any address: it reads and writes nothing, and does not fault.
     unsafe {
@@ -322,28 +284,13 @@ fn ask_for(memory: *mut u8) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::size_of_class;
     use super::*;
-
-    #[test]
-    fn every_size_of_the_table_has_its_class_at_every_alignment() {
-        for size in 1..=MAX_CLASS {
-            for align in (0..=10).map(|shift| 1 << shift) {
-                let word = ((size - 1) | (align - 1)) / 8;
-                let class = class_of(size.next_multiple_of(align));
-                assert_eq!(
-                    BY_WORDS.get(word).copied().map(usize::from),
-                    Some(class).filter(|_| word < WORDS)
-                );
-            }
-        }
-    }
 
     #[test]
     fn multiples_of_the_stride_and_nothing_else_begin_an_object() {
         for stride in (0..CLASSES).map(size_of_class) {
             for slab in [Stride::MOST, stride.next_power_of_two().max(PAGE_SIZE)] {
-                let objects = Stride::new(stride, slab).unwrap();
+                let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
                 for offset in 0..2 * Stride::MOST {
                     assert_eq!(
                         objects.begins_object(offset),
@@ -374,7 +321,7 @@ mod tests {
             // SAFETY: allocated above, freed once.
             unsafe { malloc.free(memory) };
         }
-        for size in [MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
+        for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
             assert_eq!(found(memory), None, "{size} bytes are no object");
             // SAFETY: as above.
@@ -383,15 +330,6 @@ mod tests {
         assert_eq!(found(crate::size::large::ZERO_SIZE), None);
     }
 
-    #[test]
-    fn before_it_is_published_everything_misses() {
-        let fast = FastPaths::new();
-        let memory = NonNull::from(&fast).cast();
-        assert!((0..MAX_CLASS).all(|size| fast.fast_path_for(size, 8).is_none()));
-        // SAFETY: nothing is read.
-        let found = |memory| unsafe { fast.fast_path_of(memory) }.is_some();
-        assert!(!found(memory.as_ptr()) && !found(core::ptr::null_mut()) && !fast.hold(memory));
-    }
     /// Slabs of another order than usual begin at other multiples: an address inside an object would pass for one.
     #[test]
     fn no_address_inside_an_object_is_taken_for_one_whatever_the_order_of_its_slab() {

@@ -1,0 +1,120 @@
+//! Size classes: four a doubling, and how a size comes to its own.
+
+use crate::debug::profile::PLACE;
+
+/// Classes up to 64 bytes, one for each word.
+const SMALL: usize = 8;
+/// The largest object of a class, in bytes; above are blocks of pages.
+pub const MAX_CLASS: usize = 32 << 10;
+/// How many classes there are.
+pub(super) const CLASSES: usize = SMALL + 4 * 9;
+/// A sample of a profile holds any object.
+const _: () = assert!(MAX_CLASS <= PLACE);
+/// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
+pub(super) const MAX_SLAB: u8 = 5;
+/// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
+pub(super) const ORDINARY: usize = 8 << 10;
+
+/// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
+pub(super) const fn class_of(size: usize) -> usize {
+    if size <= 64 {
+        return (size - 1) / 8;
+    }
+    let last = size - 1;
+    let bits = last.ilog2();
+    // 65..=80 is the first step above 64: bit length 6, and the next two bits count the step.
+    SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
+}
+
+/// Bytes of the objects of class `class`.
+pub(super) const fn size_of_class(class: usize) -> usize {
+    if class < SMALL {
+        return (class + 1) * 8;
+    }
+    let (doubling, step) = ((class - SMALL) / 4, (class - SMALL) % 4);
+    (5 + step) << (doubling + 4)
+}
+
+/// The alignment that a class promises: the largest power of two that divides its size.
+pub(super) const fn align_of_class(class: usize) -> usize {
+    1 << size_of_class(class).trailing_zeros()
+}
+
+/// Numbers of words that have a class.
+pub(super) const WORDS: usize = MAX_CLASS / 8;
+/// The class of each number of words, less one: a table and no arithmetic, because sizes vary and a branch on them is
+/// mispredicted.
+pub(super) const BY_WORDS: [u8; WORDS] = {
+    let mut table = [0; WORDS];
+    let mut word = 0;
+    while word < WORDS {
+        table[word] = class_of((word + 1) * 8) as u8;
+        word += 1;
+    }
+    table
+};
+
+/// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for nothing.
+#[inline(always)]
+pub(super) fn word_of(size: usize, align: usize) -> usize {
+    // The last byte of a size that is rounded up to the alignment.
+    (size.wrapping_sub(1) | (align - 1)) / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::alloc::Layout;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        let sizes: Vec<usize> = (0..CLASSES).map(size_of_class).collect();
+        assert!(sizes.is_sorted_by(|a, b| a < b));
+        assert_eq!(sizes[..14], [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192]);
+        assert_eq!(sizes.last(), Some(&MAX_CLASS));
+        for size in 1..=MAX_CLASS {
+            let smallest = sizes.iter().position(|class| *class >= size);
+            assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
+        for align in (0..=15).map(|shift| 1 << shift) {
+            for size in 1..=MAX_CLASS {
+                let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
+                let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
+                let own = (padded <= MAX_CLASS).then(|| class_of(padded));
+                assert_eq!(own, first, "{size} aligned to {align}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
+        let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
+        assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
+        let mean = |class: &dyn Fn(usize) -> usize| {
+            // Where the kernel has classes.
+            (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / ORDINARY as f64
+        };
+        let fine = mean(&|size| size_of_class(class_of(size)));
+        let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
+        assert!(fine < 0.09 && kernel > 2.0 * fine, "{fine} {kernel}");
+    }
+
+    #[test]
+    fn every_size_of_the_table_has_its_class_at_every_alignment() {
+        for size in 1..=MAX_CLASS {
+            for align in (0..=10).map(|shift| 1 << shift) {
+                let word = word_of(size, align);
+                let class = class_of(size.next_multiple_of(align));
+                assert_eq!(
+                    BY_WORDS.get(word).copied().map(usize::from),
+                    Some(class).filter(|_| word < WORDS)
+                );
+            }
+        }
+    }
+}

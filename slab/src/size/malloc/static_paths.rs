@@ -1,0 +1,152 @@
+//! The inlined paths of the process's malloc, in statics: what they read is at addresses that the program was linked with.
+//!
+//! Before they are [opened](StaticPaths::open) every size has no stack, and no address is within the pages: so no path asks
+//! whether there is a malloc. They stay closed where the system gave the pages fewer than 64 GiB of addresses, and where
+//! no restartable sequence serves; the [malloc's own](super::fast_paths) serve then. These are tried behind a miss.
+//!
+//! An allocation makes six loads, and a free by address nine: of the first page's address, of the page's class, which has
+//! the stack beside it, and of the class's stride; the section makes five.
+
+use super::classes::{BY_WORDS, CLASSES, WORDS, word_of};
+use super::fast_paths::{FastPaths, Stride, ask_for};
+use crate::cache::Object;
+use crate::memory::page_classes::PageClass;
+use core::ptr::{NonNull, null_mut};
+use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::StaticPath;
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+/// The pages from the first one that these paths serve have so many bytes, as a power of two.
+const BITS: u32 = 36;
+/// A first page that no address is within reach of.
+const NOWHERE: usize = 1 << 63;
+
+/// See the [module](self).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct StaticPaths {
+    base: AtomicUsize,
+    page_classes: AtomicPtr<PageClass>,
+    /// By what is known of a page, as in [`FastPaths`].
+    strides: [AtomicU64; CLASSES + 1],
+    /// Where the stacks of allocations lie, by words, less one; 0 is nowhere.
+    by_words: [AtomicU32; WORDS],
+}
+
+impl StaticPaths {
+    /// Closed.
+    pub(crate) const fn new() -> Self {
+        Self {
+            base: AtomicUsize::new(NOWHERE),
+            page_classes: AtomicPtr::new(null_mut()),
+            strides: [const { AtomicU64::new(0) }; CLASSES + 1],
+            by_words: [const { AtomicU32::new(0) }; WORDS],
+        }
+    }
+    /// Whether they can be opened to a malloc with these paths.
+    pub(super) fn serve(of: &FastPaths) -> bool {
+        let (_, bytes, _) = of.pages();
+        bytes >> BITS > 0 && !of.by_words.is_disabled() && !of.frees.is_disabled()
+    }
+    /// Opens them, as a copy of a malloc's.
+    ///
+    /// # Safety
+    /// They [serve](Self::serve) it, and its table has taken the static words. It lives for ever.
+    pub(super) unsafe fn open(&self, of: &FastPaths) {
+        let (base, _, page_classes) = of.pages();
+        // Relaxed: whoever finds the base has these.
+        for (here, stride) in self.strides.iter().zip(of.strides) {
+            here.store(stride.to_bits(), Relaxed);
+        }
+        self.page_classes.store(page_classes.as_ptr(), Relaxed);
+        // Release: pairs with the Acquire in `alloc` and `offset`. What leads to the static words is behind their making.
+        self.base.store(base, Release);
+        for (here, class) in self.by_words.iter().zip(BY_WORDS) {
+            here.store(of.frees.stack(class.into()), Release);
+        }
+    }
+    pub(crate) fn are_open(&self) -> bool {
+        // Relaxed: a hint.
+        self.base.load(Relaxed) != NOWHERE
+    }
+    /// There are fewer pages now: if they are too few, frees miss from now on.
+    pub(super) fn cut(&self, bytes: usize) {
+        if bytes >> BITS == 0 {
+            // Relaxed: nothing is behind it.
+            self.base.store(NOWHERE, Relaxed);
+        }
+    }
+
+    /// The path of a size at an alignment; `None` if there is none.
+    #[inline(always)]
+    fn path_for(&self, size: usize, align: usize) -> Option<StaticPath<Object>> {
+        // Acquire: pairs with the Release in `open`.
+        let stack = self.by_words.get(word_of(size, align))?.load(Acquire);
+        // SAFETY: said by `open`, and so what its contract says.
+        (stack != 0).then(|| unsafe { StaticPath::new(stack) })
+    }
+    /// An object for a size at an alignment; `None` if this did nothing.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.path_for(size, align)?.alloc().map(Object::memory)
+    }
+    /// Takes memory back that was allocated for this size and alignment; `false` if this did nothing, as with null.
+    ///
+    /// # Safety
+    /// Nobody uses the memory any more.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
+        ask_for(memory);
+        match (self.path_for(size, align), self.offset(memory)) {
+            // SAFETY: by contract; null lies in no page.
+            (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
+            _ => false,
+        }
+    }
+    /// The same by the address alone, or null.
+    ///
+    /// # Safety
+    /// It came from this malloc; else as [`free_sized`](Self::free_sized).
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
+        ask_for(memory);
+        let Some(offset) = self.offset(memory) else { return false };
+        // SAFETY: they are open. There is a class for each page, with an entry here; the page's memory is the caller's.
+        unsafe {
+            // Relaxed: stored before the base.
+            let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
+            let known = (*page).get();
+            // Relaxed: as above.
+            let stride = self.strides.get_unchecked(known.class()).load(Relaxed);
+            Stride::from_bits(stride).begins_object(offset)
+                && StaticPath::new(known.stack()).free(Object::new(NonNull::new_unchecked(memory)))
+        }
+    }
+    /// How far behind the first page memory lies, if these paths serve it.
+    #[inline(always)]
+    fn offset(&self, memory: *mut u8) -> Option<usize> {
+        // Acquire: pairs with the Release in `open`.
+        let offset = memory.addr().wrapping_sub(self.base.load(Acquire));
+        (offset >> BITS == 0).then_some(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MAX_CLASS;
+    use super::*;
+
+    #[test]
+    fn before_they_are_opened_everything_misses() {
+        let paths = StaticPaths::new();
+        let memory = (&raw const paths).cast_mut().cast::<u8>();
+        assert!((0..=2 * MAX_CLASS).all(|size| paths.alloc(size, 8).is_none()));
+        for memory in [memory, null_mut(), null_mut::<u8>().wrapping_sub(1)] {
+            // SAFETY: nothing is read.
+            assert!(unsafe { !paths.free(memory) && !paths.free_sized(memory, 8, 8) });
+        }
+    }
+}

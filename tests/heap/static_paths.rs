@@ -1,0 +1,103 @@
+//! Which inlined paths serve the process's malloc, and that each of them does.
+
+use crate::process::alone;
+use std::alloc::{Layout, alloc, dealloc};
+use uslab::Uslab;
+use uslab_magazine::{Cpus, Mechanism};
+
+/// Allocates and frees objects of many sizes in several threads, some in another one than they came from: nobody gets what somebody has.
+fn used() {
+    let threads: Vec<_> = (1..=4_u8)
+        .map(|own| {
+            std::thread::spawn(move || {
+                let mut held = Vec::new();
+                for round in 0..2_000_usize {
+                    let layout = Layout::from_size_align(1 + round * 37 % 40_000, 1 << (round % 7)).unwrap();
+                    // SAFETY: of no size is 0; what was allocated is written within its layout.
+                    let memory = unsafe { alloc(layout) };
+                    assert!(!memory.is_null() && memory.addr().is_multiple_of(layout.align()));
+                    // SAFETY: as above.
+                    unsafe { memory.write_bytes(own, layout.size()) };
+                    held.push((memory.addr(), layout));
+                    if round % 3 > 0 {
+                        freed(held.swap_remove(round * 7 % held.len()), own);
+                    }
+                }
+                (own, held)
+            })
+        })
+        .collect();
+    for (own, held) in threads.into_iter().map(|thread| thread.join().unwrap()) {
+        held.into_iter().for_each(|object| freed(object, own));
+    }
+}
+fn freed((address, layout): (usize, Layout), own: u8) {
+    let memory = core::ptr::with_exposed_provenance_mut::<u8>(address);
+    // SAFETY: allocated above with this layout and written, freed once.
+    unsafe {
+        assert!(core::slice::from_raw_parts(memory, layout.size()).iter().all(|byte| *byte == own));
+        dealloc(memory, layout);
+    }
+}
+/// The same; and whether static paths served.
+fn static_paths_serve() -> bool {
+    used();
+    Uslab.check().unwrap().unwrap();
+    Uslab.has_static_paths()
+}
+
+fn sequences_serve() -> bool {
+    Cpus::os().mechanism() == Mechanism::Rseq
+}
+
+#[test]
+fn static_paths_serve_where_restartable_sequences_do() {
+    alone("static_paths::child_as_it_is", "");
+    alone("static_paths::child_without", "USLAB_RSEQ=off");
+    alone("static_paths::child_without", "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_RSEQ=off");
+    // Sequences serve, but pages have fewer addresses: the malloc's own paths.
+    alone("static_paths::child_without", &format!("ulimit -v {} &&", 8 << 20));
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_as_it_is() {
+    assert_eq!(static_paths_serve(), sequences_serve());
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_without() {
+    assert!(!static_paths_serve());
+}
+
+/// What has been allocated by static paths is freed by others.
+#[test]
+fn static_paths_close_when_pages_lose_addresses() {
+    alone("static_paths::child_that_limits_itself", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_that_limits_itself() {
+    let held: Vec<_> = (0..10_000_u32).map(Box::new).collect();
+    assert_eq!(static_paths_serve(), sequences_serve());
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, 4 << 30, 1 << 62).unwrap();
+    Uslab.fit_address_limit();
+    assert!((0..).zip(&held).all(|(n, held)| **held == n));
+    drop(held);
+    assert!(!static_paths_serve());
+}
+
+/// A cache of the program is of another table: it does not take the words of the malloc's.
+#[test]
+fn caches_of_the_program_have_words_of_their_own() {
+    alone("static_paths::child_with_a_cache", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_with_a_cache() {
+    let cache = uslab::KmemCache::builder("beside", 64).build().unwrap();
+    let held: Vec<_> = (0..1_000).map(|_| cache.alloc_block(uslab::Gfp::KERNEL).unwrap()).collect();
+    assert_eq!(static_paths_serve(), sequences_serve());
+    drop(held);
+    assert_eq!(cache.info().used, 0);
+    cache.shrink();
+}
