@@ -11,8 +11,8 @@ fn used() {
         .map(|own| {
             std::thread::spawn(move || {
                 let mut held = Vec::new();
-                for round in 0..2_000_usize {
-                    let layout = Layout::from_size_align(1 + round * 37 % 40_000, 1 << (round % 7)).unwrap();
+                for round in 0..500_usize {
+                    let layout = Layout::from_size_align(1 + round * 137 % 40_000, 1 << (round % 7)).unwrap();
                     // SAFETY: of no size is 0; what was allocated is written within its layout.
                     let memory = unsafe { alloc(layout) };
                     assert!(!memory.is_null() && memory.addr().is_multiple_of(layout.align()));
@@ -52,11 +52,14 @@ fn sequences_serve() -> bool {
 
 #[test]
 fn static_paths_serve_where_restartable_sequences_do() {
-    alone("static_paths::child_as_it_is", "");
-    alone("static_paths::child_without", "USLAB_RSEQ=off");
-    alone("static_paths::child_without", "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_RSEQ=off");
+    alone("static_paths::child_as_it_is", "USLAB_OPTIONS=check=0");
+    alone("static_paths::child_without", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
+    // Threads are registered by this library.
+    alone("static_paths::child_as_it_is", "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0");
+    // Each free is looked at.
+    alone("static_paths::child_without", "USLAB_OPTIONS=check=1");
     // Sequences serve, but pages have fewer addresses: the malloc's own paths.
-    alone("static_paths::child_without", &format!("ulimit -v {} &&", 8 << 20));
+    alone("static_paths::child_without", &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20));
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -72,7 +75,7 @@ fn child_without() {
 /// What has been allocated by static paths is freed by others.
 #[test]
 fn static_paths_close_when_pages_lose_addresses() {
-    alone("static_paths::child_that_limits_itself", "");
+    alone("static_paths::child_that_limits_itself", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -89,7 +92,7 @@ fn child_that_limits_itself() {
 /// A cache of the program is of another table: it does not take the words of the malloc's.
 #[test]
 fn caches_of_the_program_have_words_of_their_own() {
-    alone("static_paths::child_with_a_cache", "");
+    alone("static_paths::child_with_a_cache", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]

@@ -21,6 +21,25 @@ fn the_library_does_what_c_programs_rely_on() {
     }
 }
 
+#[test]
+fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_malloc() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = compiled("starts.c", dir.path());
+    for options in ["check=0", "check=1"] {
+        let fork = preloaded(Command::new(&starts).arg("fork"), options);
+        let mut late = Command::new(&starts);
+        let late = late.arg("late").arg(libuslab()).env("USLAB_OPTIONS", options).output().unwrap();
+        for output in [fork, late] {
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert!(
+                output.status.success() && out == "all good\n",
+                "{options}: {:?} {out}{err}",
+                output.status
+            );
+        }
+    }
+}
+
 /// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
 #[test]
 fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
