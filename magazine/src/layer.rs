@@ -257,6 +257,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 layer.nodes = nodes.into();
                 return None;
             };
+            table.set_magazine(class, capacity);
             let depot = Depot::new(config.depot_limit);
             nodes.push(NodeClass { net: Counter::new(0), depot, fast_path: FastPath::new(table, class) });
         }
@@ -358,9 +359,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         pushed
     }
-    fn pop_batch(&self, node: &NodeClass<R, M>, into: &mut Magazine) -> bool {
+    fn pop_batch(&self, node: &NodeClass<R, M>, n: u16, into: &mut Magazine) -> bool {
         inject_yield();
-        let (class, n) = (node.class(), u32::from(self.config.capacity));
+        let (class, n) = (node.class(), u32::from(n));
         let popped = match self.mechanism() {
             Mechanism::Rseq => rseq::pop_batch(&*self.table, node.fast_path.pcpu(), class, n, into),
             Mechanism::Claimed => claimed::pop_batch(&*self.table, class, n, into),
@@ -523,7 +524,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.counts.around_frees.add(1);
         } else {
             let mut magazine = Magazine::new();
-            let popped = self.pop_batch(node, &mut magazine);
+            let popped = self.pop_batch(node, self.config.capacity, &mut magazine);
             planted!("a magazine that left a stack is forgotten" => magazine = Magazine::new());
             if popped {
                 self.put_away(op, supplier, node, &mut magazine);
@@ -535,6 +536,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
             }
         }
         self.counts.paths.count(op);
+    }
+
+    /// Whether a free has missed because the round lies on top of this CPU's stack already: it was freed twice. The second free has had no
+    /// effect. Of a layer of several nodes nobody asks.
+    #[cfg(not(any(loom, shuttle)))]
+    #[doc(hidden)]
+    pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
+        let [node] = &*self.nodes else { return false };
+        let mut top = Magazine::new();
+        if !self.pop_batch(node, 1, &mut top) {
+            return false;
+        }
+        let has = top.rounds() == [round.into_raw()];
+        if !self.push_all(op, node, top.rounds()) {
+            self.put_away(op, supplier, node, &mut top);
+        }
+        has
     }
 
     #[cold]

@@ -2,15 +2,19 @@
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
-//!                            seen, cap|limit, head,          0 p p p p . . .
-//!                                             len:16|ops:48
+//!                            seen, cap, limit|quiet, head,   0 p p p p . . .
+//!                                                     len:16|ops:48
 //! ```
 //!
 //! * `head`: how many rounds lie on the stack, and how many pops and pushes it has served. Every section commits by one plain
 //!   store to one head.
 //! * `cap`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be pushed
 //!   there; a batch widens it, up to `limit`. Where that is 0 the class is closed: the [table](crate::table) opens it.
+//! * `quiet`: a stack that holds so many rounds is about to give a magazine away. A CPU that only frees is always there, and one that
+//!   uses again what it frees seldom; so from there on a push asks for no line of its round (a prefetch to write: the next
+//!   pop hands the round out, and who gets it writes).
 //! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
+//! * A push of the round that lies on top misses: it was freed twice, which whoever comes behind the miss may look into.
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
 //!
 //! All of a stack lies together, so a section finds everything by one address, and the line of the head is that of the
@@ -38,6 +42,8 @@ pub(crate) const CLASSES: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 512 };
 pub(crate) const LEN: u64 = 0xffff;
 /// and above it the count of pops and pushes.
 pub(crate) const OP: u64 = 1 << 16;
+/// Of the word of a limit, the limit; the other half is from how many rounds on a stack is quiet.
+const LIMITED: u32 = 0xffff;
 /// What a region notes of pops and pushes whose head was set to zero: the lowest bit says that this is going on,
 const MOVING: u64 = 1;
 /// and above it is how many they were.
@@ -419,13 +425,13 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Puts a round on the class's stack; `false` if no place may be used.
+    /// Puts a round on the class's stack; `false` if no place may be used, or it lies on top already.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
         planted!("a push goes above the last place" => let cap = cap + 1);
-        if len >= cap {
+        if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
         // Speculative: nobody reads above `len` before `len` moves.
@@ -448,7 +454,7 @@ impl Region<'_> {
         let need = len + rounds.len() as u32;
         if need > cap {
             // Acquire: pairs with the Release in `open`, by which a stack that was drained may be used again.
-            let limit = self.limit_word(class).load(Acquire);
+            let limit = self.limit_word(class).load(Acquire) & LIMITED;
             planted!("a stack is widened beyond its limit" => let limit = u32::MAX);
             let cap = (2 * cap).max(need).min(limit);
             let end = class.end(cap);
@@ -512,11 +518,11 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Up to `limit` places may be used. For who holds the lock of drains, while nobody gives away what lies there.
-    pub(crate) fn open(&self, class: Class, limit: u32) {
+    /// Up to `limit` places may be used, and from `quiet` rounds on it is about to give some away. For who holds the lock of drains, while nobody gives away what lies there.
+    pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.
-        self.limit_word(class).store(limit, Release);
+        self.limit_word(class).store(u32::from(limit) | u32::from(quiet) << 16, Release);
         tell!(self => "opens a stack for {limit}");
     }
     /// Whether places may be used; exact for who holds the lock of drains.
@@ -526,7 +532,7 @@ impl Region<'_> {
     /// As [`is_open`](Self::is_open): how many.
     pub(crate) fn limit(&self, class: Class) -> u32 {
         // Relaxed: the lock orders it; for others it is a hint.
-        self.limit_word(class).load(Relaxed)
+        self.limit_word(class).load(Relaxed) & LIMITED
     }
     /// What a drain took that will never give it away lies on the stack again.
     pub(crate) fn untake(&self, class: Class) {

@@ -103,6 +103,8 @@ struct Number {
     limit: AtomicU32,
     /// The limit when no drain is at work.
     open: Counter,
+    /// Rounds that leave a full stack at once.
+    magazine: Counter,
     /// The group of sweeps that take from it; 0 is none.
     swept: Counter,
     /// Drains that are at work; the lock of drains protects it,
@@ -120,6 +122,10 @@ impl Number {
     /// Bytes of its room.
     fn room(&self) -> usize {
         LINE << self.order.get()
+    }
+    /// From how many rounds on a stack of so many places is about to give some away.
+    fn quiet(&self, limit: u16) -> u16 {
+        limit.saturating_sub(self.magazine.get() as u16)
     }
     /// The pages that its room lies on; none if it has no room yet.
     fn pages(&self) -> Range<usize> {
@@ -300,6 +306,7 @@ impl<M: Memory> Table<M> {
         let number = |_| Number {
             limit: AtomicU32::new(0),
             open: Counter::new(0),
+            magazine: Counter::new(0),
             swept: Counter::new(0),
             drains: UnsafeCell::new(0),
             waiting: UnsafeCell::new(0),
@@ -556,6 +563,11 @@ impl<M: Memory> Table<M> {
         roomy.map(|(index, number)| (self.named(index), number))
     }
 
+    /// When the class's stack is full, so many rounds of it leave at once. For who has just got its number.
+    pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
+        self.numbers[class.index as usize].magazine.set(rounds.into());
+    }
+
     /// Bytes of the room for a stack of so many places, a power of two of lines, and how many of its first bytes it may begin
     /// in. Stacks that began at the same place of different pages would fall on the same few sets of a processor's cache,
     /// so those of a page and more begin at different ones; and so that one magazine takes one page.
@@ -603,7 +615,7 @@ impl<M: Memory> Table<M> {
         // Stacks that are open stay so until they are drained.
         if limit > 0 {
             let open = self.used(0..self.cpus.count()).filter(|region| region.is_open(class));
-            open.for_each(|region| region.open(class, limit.into()));
+            open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
     /// Whether the class is closed for good, and not for as long as a drain lasts.
@@ -684,7 +696,7 @@ impl<M: Memory> Table<M> {
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
             return more;
         }
-        region.open(class, limit);
+        region.open(class, limit as u16, number.quiet(limit as u16));
         self.note_backed(region, class);
         true
     }

@@ -85,7 +85,9 @@ class Spec:
         # The halves of one word.
         self.cap_at, self.limit_at = stack - layout["CAP"], stack - layout["LIMIT"]
         self.halves = [-layout[name] >> 2 & 1 for name in ("CAP", "LIMIT")]
-        self.cap, self.limit = self.cap_of(mem), load(mem, self.limit_at, self.halves[1])
+        self.cap = self.cap_of(mem)
+        # The other half of it says when a stack is quiet, which no section asks for before its commit.
+        self.limit = load(mem, self.limit_at, self.halves[1]) & 0xffff
         self.committed = load(mem, BitVecVal(layout["COMMITTED"], 64))
         self.popped = []
         self.done, self.after = getattr(self, kind)()
@@ -106,7 +108,8 @@ class Spec:
         return done, If(done, after, self.mem)
 
     def Push(self):
-        done = ULT(Extract(31, 0, self.len), self.cap)
+        top = load(self.mem, self.place(self.len))
+        done = And(ULT(Extract(31, 0, self.len), self.cap), top != self.rounds[0])
         after = store(self.mem, self.place(self.len + 1), self.rounds[0])
         after = store(after, self.stack, self.head + self.layout["OP"] + 1)
         return done, If(done, after, self.mem)

@@ -36,7 +36,6 @@ pub(crate) struct PcpuPtr;
 #[derive(Debug)]
 pub(crate) enum StaticWords {}
 
-#[cfg(not(any(loom, shuttle)))]
 impl StaticWords {
     pub(crate) fn take(_: usize) -> Option<Self> {
         None

@@ -214,7 +214,8 @@ impl<'s> Copied<'s> {
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            Kind::Push => vec![Operation::Push(class, round(77))],
+            // The second one lies on top of some.
+            Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
         }
@@ -313,7 +314,7 @@ enum Meanwhile {
     /// More of the region is committed.
     Commit,
     /// The class may use so many places on this CPU.
-    Limit(u32),
+    Limit(u16),
     /// Another operation from beginning to end.
     Whole(Operation),
 }
@@ -330,7 +331,7 @@ impl Meanwhile {
         Self::Commit,
         Self::Limit(0),
         Self::Limit(4),
-        Self::Limit(REACH as u32),
+        Self::Limit(REACH),
         Self::Whole(Operation::Pop(CLASS)),
         Self::Whole(Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
         Self::Whole(Operation::PushBatch(CLASS, 2)),
@@ -357,7 +358,7 @@ impl Meanwhile {
             Self::Commit => {
                 _ = table.commit(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
             }
-            Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit),
+            Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit, limit / 2),
             Self::Whole(operation) => _ = operation.in_rust(world, cpu),
         }
     }

@@ -214,11 +214,18 @@ impl Dice {
     }
 }
 
+/// Any, or one of few: then it may lie on top already.
+fn some_round(dice: &mut Dice) -> NonNull<u8> {
+    let most = dice.of(&[2, 1 << 40]);
+    // 1 is where nothing was written.
+    round(2 + dice.below(most))
+}
+
 fn operation(dice: &mut Dice) -> Operation {
     let (class, n) = (dice.of(&BOTH), 1 + dice.below(3));
     match dice.below(6) {
         0 | 1 => Operation::Pop(class),
-        2 | 3 => Operation::Push(class, round(1 + dice.below(1 << 40))),
+        2 | 3 => Operation::Push(class, some_round(dice)),
         4 => Operation::PushBatch(class, n),
         _ => Operation::PopBatch(class, n),
     }
@@ -238,8 +245,7 @@ fn state(dice: &mut Dice, world: &World) -> State {
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
-            places: lens
-                .map(|len| (0..=len).map(|i| (i > 0).then(|| round(1 + dice.below(1 << 40)))).collect()),
+            places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
         }
     };
     State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }

@@ -100,6 +100,9 @@ impl PcpuPtr {
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
     }
+    pub(crate) fn of_statics(_: Inlined) -> Self {
+        Self
+    }
     pub(crate) fn disabled() -> Self {
         Self
     }

@@ -69,6 +69,10 @@ impl Cache {
             return;
         }
         // SAFETY: the object is in use.
+        if unsafe { cache.as_ref() }.is_freed_again(object) {
+            return;
+        }
+        // SAFETY: the object is in use.
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
@@ -88,8 +92,28 @@ impl Cache {
         if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
+        if self.is_freed_again(object) {
+            return;
+        }
         let take_back = |object| self.take_back_missed(object);
         if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
+    }
+
+    /// Whether this is the second free of the object that this CPU took back last: a push of what lies on top misses. That is reported.
+    /// Where something is done with objects first, that finds more; models watch each object.
+    fn is_freed_again(&self, _object: NonNull<u8>) -> bool {
+        #[cfg(any(loom, shuttle))]
+        return false;
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let again =
+                !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(_object));
+            if again {
+                let index = self.place(Object(_object)).ok().map(|place| place.index);
+                self.refuse(CorruptionKind::DoubleFree, _object, index);
+            }
+            again
+        }
     }
 
     /// The same while a profile runs, which has closed the fast path.

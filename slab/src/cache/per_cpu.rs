@@ -283,6 +283,12 @@ impl PerCpu {
         }
     }
 
+    /// As [`Layer::has_on_top`].
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn has_on_top(&self, slabs: &impl Supplier<Object>, object: Object) -> bool {
+        self.layer().is_some_and(|layer| layer.has_on_top(&layer.operation(What::Free), slabs, object))
+    }
+
     /// Gives what `cpus` hold to the slabs.
     pub(super) fn drain(&self, slabs: &impl Supplier<Object>, cpus: Range<u32>) {
         self.each(|layer| layer.drain(slabs, cpus));

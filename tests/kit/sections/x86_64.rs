@@ -186,7 +186,8 @@ impl Section {
         let count = self.loop_end().map(|one| one.0.op1_register());
         let (kind, rounds) = match (count, indexed(false), indexed(true)) {
             (None, Some(load), None) => (Kind::Pop, load.op0_register()),
-            (None, None, Some(store)) => (Kind::Push, store.op1_register()),
+            // What lies on top is compared with the round.
+            (None, Some(_), Some(store)) => (Kind::Push, store.op1_register()),
             (Some(_), Some(load), Some(_)) if !written.contains(&load.memory_base()) => {
                 (Kind::PushBatch, load.memory_base())
             }

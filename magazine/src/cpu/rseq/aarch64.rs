@@ -175,27 +175,35 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it lies on top already, or this thread has no
+    /// CPU. Behind the section it asks for the round's line, to write to it, unless the stack is quiet.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
         // before the length moves. The empty region's caps are 0.
         unsafe {
             section!([
-                "ldur w17, [x16, -{cap}]",
-                "cmp w17, {w:w}, uxth",
+                "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
+                "cmp {c:w}, {w:w}, uxth",
                 "b.ls {miss}",
                 "add x17, x16, {w:w}, uxth 3",
+                "ldr {top}, [x17, {null}]",
+                "cmp {top}, {round}",
+                "b.eq {miss}",
                 "str {round}, [x17, {place}]",
                 "add {w}, {w}, {op}",                             // ops + 1, len + 1
                 "add {w}, {w}, 1",
                 "str {w}, [x16]", // commit
-                "3:",
+                "3: lsr {c}, {c}, 48",
+                "cmp {c:w}, {w:w}, uxth",
+                "csel x17, {round}, x16, hs",
+                "prfm pstl1keep, [x17]",
             ] [
+                c = out(reg) _, top = out(reg) _,
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                cap = const CAP, place = const NULL + ROUND, op = const OP,
+                cap = const CAP, null = const NULL, place = const NULL + ROUND, op = const OP,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -220,6 +228,7 @@ impl PcpuPtr {
                 "csel {cap}, {x}, {cap}, lo",
                 "sub {end}, x16, {limit}",
                 "ldar {end:w}, [{end}]",                          // pairs with the Release in `open`
+                "and {end}, {end}, {len}",
                 "cmp {cap}, {end}",
                 "csel {cap}, {end}, {cap}, hi",
                 "cmp {x}, {cap}",

@@ -138,24 +138,33 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it lies on top already, or this thread has no
+    /// CPU. Behind the section it asks for the round's line, to write to it, unless the stack is quiet: by a conditional move, because
+    /// a branch would be mispredicted. What it asks for then is the line of the head.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
-        // before the length moves. The empty region's caps are 0.
+        // before the length moves. The empty region's caps are 0. A prefetch is a hint, of any address.
         unsafe {
             section!([
-                "cmp {n:e}, dword ptr [{t} - {cap}]",
+                "mov {c}, qword ptr [{t} - {cap}]",               // cap:32 | limit:16 | quiet:16
+                "cmp {n:e}, {c:e}",
                 "jae {miss}",
+                "cmp {round}, qword ptr [{t} + {n}*8 + {null}]",
+                "je {miss}",
                 "mov qword ptr [{t} + {n}*8 + {place}], {round}",
                 "add {w}, {one}",                                 // ops + 1, len + 1
                 "mov qword ptr [{t}], {w}", // commit
-                "3:",
+                "3: shr {c}, 48",
+                "cmp {n:e}, {c:e}",
+                "cmovb {t}, {round}",
+                "prefetchw [{t}]",
             ] [
+                c = out(reg) _,
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                cap = const CAP, place = const NULL + ROUND, one = const OP + 1,
+                cap = const CAP, null = const NULL, place = const NULL + ROUND, one = const OP + 1,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -178,6 +187,7 @@ impl PcpuPtr {
                 "cmp {cap}, {x}",
                 "cmovb {cap}, {x}",
                 "mov {end:e}, dword ptr [{t} - {limit}]",
+                "movzx {end:e}, {end:x}",
                 "cmp {cap}, {end}",
                 "cmova {cap}, {end}",
                 "cmp {x}, {cap}",

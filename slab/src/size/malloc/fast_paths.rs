@@ -170,7 +170,6 @@ impl FastPaths {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        ask_for(memory);
         let word = word_of(size, align);
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
@@ -188,7 +187,6 @@ impl FastPaths {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
-        ask_for(memory);
         // SAFETY: passed on.
         match unsafe { self.fast_path_of(memory) } {
             // SAFETY: passed on; null has no fast path.
@@ -267,18 +265,6 @@ impl FastPaths {
     pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
         // SAFETY: passed on.
         unsafe { self.class_at(memory.as_ptr()) }.map(size_of_class)
-    }
-}
-
-/// Asks for the line that an object begins in, to write to it: the next allocation hands the object out, and whoever gets it
-/// writes. Its last user may have left it long ago; a store that misses holds up all stores behind it, this does not.
-#[inline(always)]
-#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(unused_variables))]
-pub(super) fn ask_for(memory: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, of any address: it reads and writes nothing, and does not fault.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) memory, options(nostack, preserves_flags, readonly));
     }
 }
 

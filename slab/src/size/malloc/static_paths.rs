@@ -8,7 +8,7 @@
 //! the stack beside it, and of the class's stride; the section makes five.
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, word_of};
-use super::fast_paths::{FastPaths, Stride, ask_for};
+use super::fast_paths::{FastPaths, Stride};
 use crate::cache::Object;
 use crate::memory::page_classes::PageClass;
 use core::ptr::{NonNull, null_mut};
@@ -98,7 +98,6 @@ impl StaticPaths {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        ask_for(memory);
         match (self.path_for(size, align), self.offset(memory)) {
             // SAFETY: by contract; null lies in no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
@@ -112,7 +111,6 @@ impl StaticPaths {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
-        ask_for(memory);
         let Some(offset) = self.offset(memory) else { return false };
         // SAFETY: they are open. There is a class for each page, with an entry here; the page's memory is the caller's.
         unsafe {
