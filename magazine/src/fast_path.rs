@@ -1,7 +1,7 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
 use crate::cpu::regions::Inlined;
-use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
+use crate::cpu::rseq::{NO_CLASS, PcpuPtr, StaticWords};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
@@ -152,9 +152,10 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 }
 
-/// The inlined path of a layer by [words in statics](crate::Layer::take_static_words): four bytes, and no address to load.
+/// The inlined path of a layer by [words in a static](crate::Layer::take_static_words): no address is loaded to find them.
 #[derive(Debug)]
 pub struct StaticPath<R> {
+    words: &'static StaticWords,
     stack: u32,
     rounds: PhantomData<fn(R) -> R>,
 }
@@ -170,10 +171,10 @@ impl<R: Round> StaticPath<R> {
     /// By what [`FastPath::stack`] said of a layer.
     ///
     /// # Safety
-    /// That was not 0. The layer's table has taken the static words, and both live as long as the path is used.
+    /// That was not 0. The layer's table has taken these words, and both live as long as the path is used.
     #[inline(always)]
-    pub unsafe fn new(stack: u32) -> Self {
-        Self { stack, rounds: PhantomData }
+    pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
+        Self { words, stack, rounds: PhantomData }
     }
     #[inline(always)]
     fn class(&self) -> Class {
@@ -182,14 +183,15 @@ impl<R: Round> StaticPath<R> {
     /// As [`FastPath::alloc_fast`].
     #[inline(always)]
     pub fn alloc(self) -> Option<R> {
+        let pcpu = PcpuPtr::of_static(self.words, Inlined::Common);
         // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
-        PcpuPtr::of_statics(Inlined::Common).pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
+        pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
     }
     /// As [`FastPath::free_fast`], [of frees](crate::Layer::fast_path_of_frees).
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub fn free(self, round: R) -> bool {
-        PcpuPtr::of_statics(Inlined::Frees).push(self.class(), round.into_raw())
+        PcpuPtr::of_static(self.words, Inlined::Frees).push(self.class(), round.into_raw())
     }
 }
 
@@ -404,11 +406,12 @@ mod tests {
     #[test]
     fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+        static WORDS: StaticWords = StaticWords::new();
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os().claimed()] {
-            assert!(!layers(&table(cpus))[0].take_static_words());
+            assert!(!layers(&table(cpus))[0].take_static_words(&WORDS));
         }
         if Cpus::os().mechanism() != Mechanism::Rseq {
-            assert!(!layers(&table(Cpus::os()))[0].take_static_words());
+            assert!(!layers(&table(Cpus::os()))[0].take_static_words(&WORDS));
             return;
         }
         let this = nix::unistd::Pid::from_raw(0);
@@ -418,11 +421,14 @@ mod tests {
         for _ in 0..2 {
             let (table, other, supplier) = (table(Cpus::os()), table(Cpus::os()), TestSupplier::new(0, 1));
             let [layer, beside, _] = &layers(&table);
-            assert!(layer.take_static_words());
-            assert!(!layers(&other)[0].take_static_words() && !layer.take_static_words(), "they are taken");
+            assert!(layer.take_static_words(&WORDS));
+            assert!(
+                !layers(&other)[0].take_static_words(&WORDS) && !layer.take_static_words(&WORDS),
+                "they are taken"
+            );
             // SAFETY: the layers are of the table that took the words, and live.
             let [path, other_path] =
-                [layer, beside].map(|layer| unsafe { StaticPath::new(layer.fast_path().stack()) });
+                [layer, beside].map(|layer| unsafe { StaticPath::new(&WORDS, layer.fast_path().stack()) });
             assert_eq!((path.alloc(), path.free(TestRound(1))), (None, false), "the stack is not open yet");
             (1..=3).for_each(|round| layer.free(&supplier, TestRound(round)));
             let got: Vec<usize> = core::iter::from_fn(|| path.alloc()).map(|round| round.0).collect();

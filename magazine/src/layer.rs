@@ -39,6 +39,7 @@
 //! they owned: at most a magazine each.
 
 use crate::cpu::regions::Inlined;
+use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
 use crate::fast_path::FastPath;
@@ -307,11 +308,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
     /// From now on [static paths](crate::StaticPath) of its table's layers can be used, as long as that lives. `false` if no restartable
-    /// sequences serve it, or another table has the words, or there are more CPUs than words.
+    /// sequences serve it, or it has words in a static already, or another table has these, or they are too few.
     #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
-    pub fn take_static_words(&self) -> bool {
-        self.table.take_static_words()
+    pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
+        self.table.take_static_words(words)
     }
     /// What serves its stacks.
     pub fn mechanism(&self) -> Mechanism {

@@ -177,7 +177,7 @@ pub struct Table<M> {
     closed: [Counter; 2],
     /// Copies of these sets; the lock of drains protects it.
     #[cfg(not(any(loom, shuttle)))]
-    static_words: UnsafeCell<Option<StaticWords>>,
+    static_words: UnsafeCell<Option<&'static StaticWords>>,
     tracepoints: Arc<Tracepoints>,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
@@ -407,17 +407,20 @@ impl<M: Memory> Table<M> {
         let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
         own.store(region.as_ptr(), order);
         // SAFETY: the lock of drains is held.
-        if let Some(words) = self.static_words.with(|p| unsafe { (*p).as_ref() }) {
+        if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
             words.word(set, SPARE + cpu as usize).store(region.as_ptr(), order);
         }
     }
     /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn take_static_words(&self) -> bool {
+    pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
         let slots = SPARE + self.cpus.slots() as usize;
-        let words = (self.cpus.mechanism() == Mechanism::Rseq).then(|| StaticWords::take(slots)).flatten();
-        let Some(words) = words else { return false };
+        // SAFETY: the lock of drains is held.
+        let has = self.static_words.with(|p| unsafe { (*p).is_some() });
+        if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
+            return false;
+        }
         for set in [Inlined::Common, Inlined::Frees] {
             for slot in 0..slots {
                 // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
@@ -799,6 +802,16 @@ impl<M: Memory> Table<M> {
             Some(0),
             "the empty region stays empty"
         );
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<M> Drop for Table<M> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the table.
+        if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
+            words.give_back();
+        }
     }
 }
 

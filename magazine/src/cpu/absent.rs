@@ -32,16 +32,22 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 
-/// No table has them.
+/// No table takes them.
 #[derive(Debug)]
-pub(crate) enum StaticWords {}
+pub struct StaticWords(());
 
 impl StaticWords {
-    pub(crate) fn take(_: usize) -> Option<Self> {
-        None
+    /// Nobody's.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self(())
     }
-    pub(crate) fn word(&self, _: Inlined, _: usize) -> &'static crate::sync::AtomicPtr<u8> {
-        match *self {}
+    pub(crate) fn take(&self, _: usize) -> bool {
+        false
+    }
+    pub(crate) fn give_back(&self) {}
+    pub(crate) fn word(&self, _: Inlined, _: usize) -> &crate::sync::AtomicPtr<u8> {
+        unreachable!("no table has them")
     }
 }
 
@@ -55,7 +61,7 @@ impl PcpuPtr {
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
     }
-    pub(crate) fn of_statics(_: Inlined) -> Self {
+    pub(crate) fn of_static(_: &'static StaticWords, _: Inlined) -> Self {
         Self
     }
     pub(crate) fn disabled() -> Self {

@@ -88,7 +88,7 @@ use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
 use sections::{cpu_id_at, scratch, symbols, thread_pointer};
-pub(crate) use static_words::StaticWords;
+pub use static_words::StaticWords;
 
 mod registration;
 #[cfg(target_arch = "aarch64")]

@@ -7,7 +7,7 @@
 //! The forms with `std::nothrow` stay C++'s library's, which lead here. So does what follows a failure: its `operator new` tries
 //! again, calls the handler, and throws.
 
-use crate::{allocate, free, has_size, malloc};
+use crate::{allocate, at_a_line, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
@@ -100,6 +100,7 @@ fn library(address: *const c_void) -> *mut c_void {
 /// `operator new(size_t)`.
 #[unsafe(export_name = "_Znwm")]
 pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
+    at_a_line();
     match Uslab.allocate_fast(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => new_slow(size),
@@ -240,6 +241,7 @@ pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
 /// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
 #[unsafe(export_name = "_ZdlPvm")]
 pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
+    at_a_line();
     // SAFETY: passed on.
     unsafe {
         if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {

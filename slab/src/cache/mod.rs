@@ -89,6 +89,8 @@ use refs::CacheRefs;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::StaticWords;
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
@@ -347,8 +349,8 @@ impl Cache {
     }
     /// As [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn take_static_words(&self) -> bool {
-        self.config.per_cpu.take_static_words()
+    pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
+        self.config.per_cpu.take_static_words(words)
     }
     pub(crate) fn config(&self) -> &CacheConfig {
         &self.config

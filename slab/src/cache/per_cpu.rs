@@ -28,6 +28,8 @@ use core::ptr::NonNull;
 use core::str::FromStr;
 use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::StaticWords;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::tracepoints::What;
@@ -223,8 +225,8 @@ impl PerCpu {
     }
 
     #[cfg(not(any(loom, shuttle)))]
-    pub(super) fn take_static_words(&self) -> bool {
-        self.layer().is_some_and(Layer::take_static_words)
+    pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
+        self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
     /// The inlined path; it always misses where there is none.
     pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {

@@ -94,10 +94,10 @@ impl Malloc {
     ///
     /// # Safety
     /// It lives for ever.
-    pub(crate) unsafe fn open(&self, paths: &StaticPaths) -> bool {
+    pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
         // All are of one table, or their paths would be disabled.
-        let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words();
+        let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words(paths.words());
         if can {
             // SAFETY: as just found; passed on.
             unsafe { paths.open(fast) };

@@ -1,4 +1,4 @@
-//! Words of one table in statics of the program, for inlined paths that load no address to find them.
+//! Words of a table in a static of the program, for inlined paths that load no address to find them.
 //!
 //! They are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take) them writes them with its own:
 //! a drain leads all of a CPU's words to the empty region before its fence. Nobody else has a way to them, because a
@@ -14,53 +14,51 @@ use core::ptr::{NonNull, null_mut};
 /// Of each set.
 const SLOTS: usize = SPARE + MAX_CPUS as usize;
 
-#[repr(align(64))]
-struct Words {
-    sets: [[AtomicPtr<u8>; SLOTS]; 2],
+/// Room for a table's words in a static: see [`Layer::take_static_words`](crate::Layer::take_static_words).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct StaticWords {
     /// Where sections are announced.
     area: AtomicIsize,
     taken: AtomicBool,
+    sets: [[AtomicPtr<u8>; SLOTS]; 2],
 }
-
-static WORDS: Words = Words {
-    sets: [const { [const { AtomicPtr::new(null_mut()) }; SLOTS] }; 2],
-    area: AtomicIsize::new(0),
-    taken: AtomicBool::new(false),
-};
-
-/// That they are a table's. It gives them back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct StaticWords(());
 
 impl StaticWords {
-    /// For a table of so many words a set; `None` if that is too many, or they are another table's.
-    pub(crate) fn take(slots: usize) -> Option<Self> {
-        // Acquire: pairs with the Release in `drop`. The table that had them does not write to them any more.
-        if slots > SLOTS || WORDS.taken.swap(true, Acquire) {
-            return None;
+    /// Nobody's yet.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self {
+            area: AtomicIsize::new(0),
+            taken: AtomicBool::new(false),
+            sets: [const { [const { AtomicPtr::new(null_mut()) }; SLOTS] }; 2],
+        }
+    }
+    /// For a table of so many words a set; `false` if that is too many, or they are another table's.
+    pub(crate) fn take(&self, slots: usize) -> bool {
+        // Acquire: pairs with the Release in `give_back`. The table that had them does not write to them any more.
+        if slots > SLOTS || self.taken.swap(true, Acquire) {
+            return false;
         }
         // Relaxed: whoever gets a path has it behind this, as it has the words.
-        WORDS.area.store(area(), Relaxed);
-        Some(Self(()))
+        self.area.store(area(), Relaxed);
+        true
+    }
+    pub(crate) fn give_back(&self) {
+        // Release: pairs with the Acquire in `take`.
+        self.taken.store(false, Release);
     }
     /// The word of a slot: of CPU 0 behind the spare ones.
-    pub(crate) fn word(&self, set: Inlined, slot: usize) -> &'static AtomicPtr<u8> {
-        &WORDS.sets[set as usize][slot]
-    }
-}
-
-impl Drop for StaticWords {
-    fn drop(&mut self) {
-        // Release: pairs with the Acquire in `take`.
-        WORDS.taken.store(false, Release);
+    pub(crate) fn word(&self, set: Inlined, slot: usize) -> &AtomicPtr<u8> {
+        &self.sets[set as usize][slot]
     }
 }
 
 impl PcpuPtr {
-    /// By the words in statics, for who has a path of the table that they are of.
+    /// By words in a static, for who has a path of the table that they are of.
     #[inline(always)]
-    pub(crate) fn of_statics(set: Inlined) -> Self {
+    pub(crate) fn of_static(words: &'static StaticWords, set: Inlined) -> Self {
         // Relaxed: stored before the first such path was made.
-        Self { words: NonNull::from(&WORDS.sets[set as usize][SPARE]).cast(), area: WORDS.area.load(Relaxed) }
+        Self { words: NonNull::from(&words.sets[set as usize][SPARE]).cast(), area: words.area.load(Relaxed) }
     }
 }

@@ -48,11 +48,11 @@ impl Stride {
     }
     /// Both in one word.
     pub(super) fn to_bits(self) -> u64 {
-        u64::from(self.mask) << 32 | u64::from(self.multiples)
+        u64::from(self.multiples) << 32 | u64::from(self.mask)
     }
     #[inline(always)]
     pub(super) fn from_bits(bits: u64) -> Self {
-        Self { mask: (bits >> 32) as u32, multiples: bits as u32 }
+        Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
     /// Whether an object begins so many bytes behind the first page. Never of the default.
     #[inline(always)]

@@ -13,9 +13,9 @@ use crate::cache::Object;
 use crate::memory::page_classes::PageClass;
 use core::ptr::{NonNull, null_mut};
 use uslab_buddy::PAGE_SIZE;
-use uslab_magazine::StaticPath;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use uslab_magazine::{StaticPath, StaticWords};
 
 /// The pages from the first one that these paths serve have so many bytes, as a power of two.
 const BITS: u32 = 36;
@@ -24,7 +24,8 @@ const NOWHERE: usize = 1 << 63;
 
 /// See the [module](self).
 #[derive(Debug)]
-#[repr(C, align(64))]
+// What each allocation and free reads lies on three pages.
+#[repr(C, align(4096))]
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
     page_classes: AtomicPtr<PageClass>,
@@ -32,6 +33,7 @@ pub(crate) struct StaticPaths {
     strides: [AtomicU64; CLASSES + 1],
     /// Where the stacks of allocations lie, by words, less one; 0 is nowhere.
     by_words: [AtomicU32; WORDS],
+    words: StaticWords,
 }
 
 impl StaticPaths {
@@ -42,7 +44,12 @@ impl StaticPaths {
             page_classes: AtomicPtr::new(null_mut()),
             strides: [const { AtomicU64::new(0) }; CLASSES + 1],
             by_words: [const { AtomicU32::new(0) }; WORDS],
+            words: StaticWords::new(),
         }
+    }
+    /// For the malloc's table.
+    pub(super) fn words(&'static self) -> &'static StaticWords {
+        &self.words
     }
     /// Whether they can be opened to a malloc with these paths.
     pub(super) fn serve(of: &FastPaths) -> bool {
@@ -52,7 +59,7 @@ impl StaticPaths {
     /// Opens them, as a copy of a malloc's.
     ///
     /// # Safety
-    /// They [serve](Self::serve) it, and its table has taken the static words. It lives for ever.
+    /// They [serve](Self::serve) it, and its table has taken their words. It lives for ever.
     pub(super) unsafe fn open(&self, of: &FastPaths) {
         let (base, _, page_classes) = of.pages();
         // Relaxed: whoever finds the base has these.
@@ -80,15 +87,15 @@ impl StaticPaths {
 
     /// The path of a size at an alignment; `None` if there is none.
     #[inline(always)]
-    fn path_for(&self, size: usize, align: usize) -> Option<StaticPath<Object>> {
+    fn path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
         // Acquire: pairs with the Release in `open`.
         let stack = self.by_words.get(word_of(size, align))?.load(Acquire);
         // SAFETY: said by `open`, and so what its contract says.
-        (stack != 0).then(|| unsafe { StaticPath::new(stack) })
+        (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
     /// Takes memory back that was allocated for this size and alignment; `false` if this did nothing, as with null.
@@ -97,7 +104,7 @@ impl StaticPaths {
     /// Nobody uses the memory any more.
     #[inline(always)]
     #[must_use]
-    pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
+    pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
         match (self.path_for(size, align), self.offset(memory)) {
             // SAFETY: by contract; null lies in no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
@@ -110,7 +117,7 @@ impl StaticPaths {
     /// It came from this malloc; else as [`free_sized`](Self::free_sized).
     #[inline(always)]
     #[must_use]
-    pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
+    pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
         // SAFETY: they are open. There is a class for each page, with an entry here; the page's memory is the caller's.
         unsafe {
@@ -120,7 +127,8 @@ impl StaticPaths {
             // Relaxed: as above.
             let stride = self.strides.get_unchecked(known.class()).load(Relaxed);
             Stride::from_bits(stride).begins_object(offset)
-                && StaticPath::new(known.stack()).free(Object::new(NonNull::new_unchecked(memory)))
+                && StaticPath::new(&self.words, known.stack())
+                    .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }
     /// How far behind the first page memory lies, if these paths serve it.
@@ -139,12 +147,12 @@ mod tests {
 
     #[test]
     fn before_they_are_opened_everything_misses() {
-        let paths = StaticPaths::new();
-        let memory = (&raw const paths).cast_mut().cast::<u8>();
-        assert!((0..=2 * MAX_CLASS).all(|size| paths.alloc(size, 8).is_none()));
+        static PATHS: StaticPaths = StaticPaths::new();
+        let memory = (&raw const PATHS).cast_mut().cast::<u8>();
+        assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));
         for memory in [memory, null_mut(), null_mut::<u8>().wrapping_sub(1)] {
             // SAFETY: nothing is read.
-            assert!(unsafe { !paths.free(memory) && !paths.free_sized(memory, 8, 8) });
+            assert!(unsafe { !PATHS.free(memory) && !PATHS.free_sized(memory, 8, 8) });
         }
     }
 }
