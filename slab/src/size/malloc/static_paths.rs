@@ -18,9 +18,9 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use uslab_magazine::{StaticPath, StaticWords};
 
 /// The pages from the first one that these paths serve have so many bytes, as a power of two.
-const BITS: u32 = 36;
+const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 /// A first page that no address is within reach of.
-const NOWHERE: usize = 1 << 63;
+const NOWHERE: usize = 1 << (usize::BITS - 1);
 
 /// See the [module](self).
 #[derive(Debug)]
