@@ -72,6 +72,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<TestRound>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
         "as several of them" => YES YES: magazine::FastPathTable<TestRound, magazine::Heap, 2>;
+        "words of a table, for any thread" => YES YES: magazine::StaticWords, magazine::StaticPath<TestRound>;
         "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>, buddy::Tables, buddy::StackMemory;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
