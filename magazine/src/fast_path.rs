@@ -1,7 +1,7 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
 use crate::cpu::regions::Inlined;
-use crate::cpu::rseq::{NO_CLASS, PcpuPtr, StaticWords};
+use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
@@ -67,7 +67,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
-    /// Where its stack lies in a region, for a [`StaticPath`], in bytes; 0 if it always misses.
+    /// Bytes from the start of a region to the head of its stack, for a static path; 0 if it always misses.
     #[inline(always)]
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
@@ -152,46 +152,54 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 }
 
-/// The inlined path of a layer by [words in a static](crate::Layer::take_static_words): no address is loaded to find them.
-#[derive(Debug)]
-pub struct StaticPath<R> {
-    words: &'static StaticWords,
-    stack: u32,
-    rounds: PhantomData<fn(R) -> R>,
-}
+#[cfg(not(any(loom, shuttle)))]
+pub use statics::StaticPath;
+#[cfg(not(any(loom, shuttle)))]
+mod statics {
+    use super::*;
+    use crate::cpu::rseq::StaticWords;
 
-impl<R> Clone for StaticPath<R> {
-    fn clone(&self) -> Self {
-        *self
+    /// The inlined path of a layer whose table has [words in a static](crate::Layer::take_static_words): the address of the words is a constant.
+    #[derive(Debug)]
+    pub struct StaticPath<R> {
+        words: &'static StaticWords,
+        stack: u32,
+        rounds: PhantomData<fn(R) -> R>,
     }
-}
-impl<R> Copy for StaticPath<R> {}
 
-impl<R: Round> StaticPath<R> {
-    /// By what [`FastPath::stack`] said of a layer.
-    ///
-    /// # Safety
-    /// That was not 0. The layer's table has taken these words, and both live as long as the path is used.
-    #[inline(always)]
-    pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
-        Self { words, stack, rounds: PhantomData }
+    impl<R> Clone for StaticPath<R> {
+        fn clone(&self) -> Self {
+            *self
+        }
     }
-    #[inline(always)]
-    fn class(&self) -> Class {
-        Class { index: NO_CLASS.index, stack: self.stack }
-    }
-    /// As [`FastPath::alloc_fast`].
-    #[inline(always)]
-    pub fn alloc(self) -> Option<R> {
-        let pcpu = PcpuPtr::of_static(self.words, Inlined::Common);
-        // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
-        pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
-    }
-    /// As [`FastPath::free_fast`], [of frees](crate::Layer::fast_path_of_frees).
-    #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
-    pub fn free(self, round: R) -> bool {
-        PcpuPtr::of_static(self.words, Inlined::Frees).push(self.class(), round.into_raw())
+    impl<R> Copy for StaticPath<R> {}
+
+    impl<R: Round> StaticPath<R> {
+        /// The path of the layer whose [`FastPath::stack`] is `stack`.
+        ///
+        /// # Safety
+        /// `stack` is not 0. The layer's table has taken these words, and both live as long as the path is used.
+        #[inline(always)]
+        pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
+            Self { words, stack, rounds: PhantomData }
+        }
+        #[inline(always)]
+        fn class(&self) -> Class {
+            Class { index: NO_CLASS.index, stack: self.stack }
+        }
+        /// As [`FastPath::alloc_fast`].
+        #[inline(always)]
+        pub fn alloc(self) -> Option<R> {
+            let pcpu = PcpuPtr::of_static(self.words, Inlined::Common);
+            // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
+            pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
+        }
+        /// As [`FastPath::free_fast`], [of frees](crate::Layer::fast_path_of_frees).
+        #[inline(always)]
+        #[must_use = "a round that was not taken is still the caller's"]
+        pub fn free(self, round: R) -> bool {
+            PcpuPtr::of_static(self.words, Inlined::Frees).push(self.class(), round.into_raw())
+        }
     }
 }
 
@@ -405,6 +413,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
+        use crate::StaticWords;
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         static WORDS: StaticWords = StaticWords::new();
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os().claimed()] {

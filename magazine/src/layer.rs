@@ -39,6 +39,7 @@
 //! they owned: at most a magazine each.
 
 use crate::cpu::regions::Inlined;
+#[cfg(not(any(loom, shuttle)))]
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
@@ -307,8 +308,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
-    /// From now on [static paths](crate::StaticPath) of its table's layers can be used, as long as that lives. `false` if no restartable
-    /// sequences serve it, or it has words in a static already, or another table has these, or they are too few.
+    /// Makes `words` copies of its table's words, so that [static paths](crate::StaticPath) of the table's layers work while the table
+    /// lives. `false` if the table is not served by restartable sequences or has static words already, or if `words` are another
+    /// table's or too few.
     #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
@@ -539,8 +541,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// Whether a free has missed because the round lies on top of this CPU's stack already: it was freed twice. The second free has had no
-    /// effect. Of a layer of several nodes nobody asks.
+    /// True if the round is on top of this CPU's stack. For a free that has missed: if so, the round was freed twice, and the second
+    /// free has had no effect. Always false for a layer of several nodes.
     #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {

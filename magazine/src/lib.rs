@@ -136,11 +136,15 @@ mod test_round;
 
 #[doc(hidden)]
 pub use cpu::Script;
+#[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
+#[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
-pub use fast_path::{FastPath, FastPathTable, StaticPath};
+pub use fast_path::StaticPath;
+#[doc(hidden)]
+pub use fast_path::{FastPath, FastPathTable};
 #[doc(hidden)]
 pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};

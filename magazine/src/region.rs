@@ -10,11 +10,11 @@
 //!   store to one head.
 //! * `cap`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be pushed
 //!   there; a batch widens it, up to `limit`. Where that is 0 the class is closed: the [table](crate::table) opens it.
-//! * `quiet`: a stack that holds so many rounds is about to give a magazine away. A CPU that only frees is always there, and one that
-//!   uses again what it frees seldom; so from there on a push asks for no line of its round (a prefetch to write: the next
-//!   pop hands the round out, and who gets it writes).
+//! * `quiet`: the limit less one magazine. A push below it prefetches the line of its round to write, because the next pop hands the
+//!   round to a user who writes to it. A stack from `quiet` on will give its newest magazine away. The stack of a CPU that only
+//!   frees is always that full; that of a CPU which allocates as much as it frees rarely is.
 //! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
-//! * A push of the round that lies on top misses: it was freed twice, which whoever comes behind the miss may look into.
+//! * A push misses if its round is on top already: the round was freed twice. The slow path can find out.
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
 //!
 //! All of a stack lies together, so a section finds everything by one address, and the line of the head is that of the
@@ -42,7 +42,7 @@ pub(crate) const CLASSES: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 512 };
 pub(crate) const LEN: u64 = 0xffff;
 /// and above it the count of pops and pushes.
 pub(crate) const OP: u64 = 1 << 16;
-/// Of the word of a limit, the limit; the other half is from how many rounds on a stack is quiet.
+/// The lower half of a limit's word is the limit, the upper half `quiet`.
 const LIMITED: u32 = 0xffff;
 /// What a region notes of pops and pushes whose head was set to zero: the lowest bit says that this is going on,
 const MOVING: u64 = 1;
@@ -425,7 +425,7 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Puts a round on the class's stack; `false` if no place may be used, or it lies on top already.
+    /// Puts a round on the class's stack; `false` if no place may be used, or it is on top already.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
@@ -518,7 +518,7 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Up to `limit` places may be used, and from `quiet` rounds on it is about to give some away. For who holds the lock of drains, while nobody gives away what lies there.
+    /// Up to `limit` places may be used; see the module for `quiet`. For who holds the lock of drains, while nobody gives away what lies there.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.

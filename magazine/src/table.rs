@@ -103,7 +103,7 @@ struct Number {
     limit: AtomicU32,
     /// The limit when no drain is at work.
     open: Counter,
-    /// Rounds that leave a full stack at once.
+    /// Rounds of a magazine: a full stack gives one away.
     magazine: Counter,
     /// The group of sweeps that take from it; 0 is none.
     swept: Counter,
@@ -123,7 +123,7 @@ impl Number {
     fn room(&self) -> usize {
         LINE << self.order.get()
     }
-    /// From how many rounds on a stack of so many places is about to give some away.
+    /// [`quiet`](crate::region) of a stack of `limit` places.
     fn quiet(&self, limit: u16) -> u16 {
         limit.saturating_sub(self.magazine.get() as u16)
     }
@@ -399,7 +399,7 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// Those that inlined paths read, in the table and in statics; for who holds the lock of drains.
+    /// Stores to the words of `cpu` that inlined paths read: the table's and their static copies. The lock of drains is held.
     #[cfg(not(any(loom, shuttle)))]
     fn store_inlined(&self, set: Inlined, cpu: u32, region: NonNull<u8>, order: Ordering) {
         debug_assert!(cpu < self.cpus.count());
@@ -426,7 +426,7 @@ impl<M: Memory> Table<M> {
                 // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
                 let own =
                     unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
-                // Relaxed: under the lock; and nobody has a static path of this table yet.
+                // Relaxed: under the lock, and there is no static path of this table yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
         }
@@ -566,7 +566,7 @@ impl<M: Memory> Table<M> {
         roomy.map(|(index, number)| (self.named(index), number))
     }
 
-    /// When the class's stack is full, so many rounds of it leave at once. For who has just got its number.
+    /// A full stack of the class gives `rounds` rounds away. Set once, before the first push.
     pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
@@ -808,7 +808,7 @@ impl<M: Memory> Table<M> {
 #[cfg(not(any(loom, shuttle)))]
 impl<M> Drop for Table<M> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the table.
+        // SAFETY: the table is dropped: this is the only reference.
         if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
             words.give_back();
         }

@@ -32,12 +32,12 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 
-/// No table takes them.
+/// Words that no table takes: there are no restartable sequences.
 #[derive(Debug)]
 pub struct StaticWords(());
 
 impl StaticWords {
-    /// Nobody's.
+    /// Words that no table has taken.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(())

@@ -90,18 +90,6 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 
-/// No table takes them.
-#[derive(Debug)]
-pub struct StaticWords(());
-
-impl StaticWords {
-    /// Nobody's.
-    #[expect(clippy::new_without_default, reason = "for statics")]
-    pub const fn new() -> Self {
-        Self(())
-    }
-}
-
 impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
@@ -111,9 +99,6 @@ impl PcpuPtr {
     }
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
-    }
-    pub(crate) fn of_static(_: &'static StaticWords, _: Inlined) -> Self {
-        Self
     }
     pub(crate) fn disabled() -> Self {
         Self

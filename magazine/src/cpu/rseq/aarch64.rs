@@ -175,8 +175,8 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it lies on top already, or this thread has no
-    /// CPU. Behind the section it asks for the round's line, to write to it, unless the stack is quiet.
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, it is on top already, or this thread has no
+    /// CPU. After the section it prefetches the round's line to write, or the head's line if the stack is quiet.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there

@@ -1,8 +1,8 @@
 //! Words of a table in a static of the program, for inlined paths that load no address to find them.
 //!
-//! They are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take) them writes them with its own:
-//! a drain leads all of a CPU's words to the empty region before its fence. Nobody else has a way to them, because a
-//! [`StaticPath`](crate::StaticPath) is of a layer of that table.
+//! They are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take) them writes each copy with the word:
+//! a drain points all words of a CPU to the empty region before its fence. Only a [`StaticPath`](crate::StaticPath) of a layer of
+//! that table reads them.
 
 use super::super::MAX_CPUS;
 use super::super::regions::{Inlined, SPARE};
@@ -11,7 +11,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicIsize, AtomicPtr};
 use core::ptr::{NonNull, null_mut};
 
-/// Of each set.
+/// Words of each set.
 const SLOTS: usize = SPARE + MAX_CPUS as usize;
 
 /// Room for a table's words in a static: see [`Layer::take_static_words`](crate::Layer::take_static_words).
@@ -25,7 +25,7 @@ pub struct StaticWords {
 }
 
 impl StaticWords {
-    /// Nobody's yet.
+    /// Words that no table has taken yet.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self {
@@ -34,16 +34,17 @@ impl StaticWords {
             sets: [const { [const { AtomicPtr::new(null_mut()) }; SLOTS] }; 2],
         }
     }
-    /// For a table of so many words a set; `false` if that is too many, or they are another table's.
+    /// Takes them for a table of `slots` words a set; `false` if they are fewer, or another table's.
     pub(crate) fn take(&self, slots: usize) -> bool {
         // Acquire: pairs with the Release in `give_back`. The table that had them does not write to them any more.
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }
-        // Relaxed: whoever gets a path has it behind this, as it has the words.
+        // Relaxed: the table makes static paths after this; a thread that gets one synchronises with that.
         self.area.store(area(), Relaxed);
         true
     }
+    /// For the table that took them, when it is dropped.
     pub(crate) fn give_back(&self) {
         // Release: pairs with the Acquire in `take`.
         self.taken.store(false, Release);
@@ -55,7 +56,7 @@ impl StaticWords {
 }
 
 impl PcpuPtr {
-    /// By words in a static, for who has a path of the table that they are of.
+    /// For the holder of a static path of the table that took `words`.
     #[inline(always)]
     pub(crate) fn of_static(words: &'static StaticWords, set: Inlined) -> Self {
         // Relaxed: stored before the first such path was made.

@@ -1,11 +1,11 @@
-//! The inlined paths of the process's malloc, in statics: what they read is at addresses that the program was linked with.
+//! The inlined paths of the process's malloc: their tables are statics, so the addresses of the tables are constants.
 //!
-//! Before they are [opened](StaticPaths::open) every size has no stack, and no address is within the pages: so no path asks
-//! whether there is a malloc. They stay closed where the system gave the pages fewer than 64 GiB of addresses, and where
-//! no restartable sequence serves; the [malloc's own](super::fast_paths) serve then. These are tried behind a miss.
+//! Before they are [opened](StaticPaths::open) no size has a stack and no address is within the pages. So everything misses, without
+//! a test for a malloc. They stay closed if the pages have fewer than 64 GiB of addresses, or restartable sequences do not
+//! serve the process. The slow path then tries [the malloc's own](super::fast_paths).
 //!
-//! An allocation makes six loads, and a free by address nine: of the first page's address, of the page's class, which has
-//! the stack beside it, and of the class's stride; the section makes five.
+//! An allocation makes 6 loads: the stack of the size, and 5 for the pop. A free by address makes 10: the address of the first page,
+//! that of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the push.
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, word_of};
 use super::fast_paths::{FastPaths, Stride};
@@ -19,7 +19,7 @@ use uslab_magazine::{StaticPath, StaticWords};
 
 /// The pages from the first one that these paths serve have so many bytes, as a power of two.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
-/// A first page that no address is within reach of.
+/// An address of the first page that is out of reach of every address.
 const NOWHERE: usize = 1 << (usize::BITS - 1);
 
 /// See the [module](self).
@@ -51,7 +51,7 @@ impl StaticPaths {
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// Whether they can be opened to a malloc with these paths.
+    /// True if they can be opened to a malloc with these paths.
     pub(super) fn serve(of: &FastPaths) -> bool {
         let (_, bytes, _) = of.pages();
         bytes >> BITS > 0 && !of.by_words.is_disabled() && !of.frees.is_disabled()
@@ -62,7 +62,7 @@ impl StaticPaths {
     /// They [serve](Self::serve) it, and its table has taken their words. It lives for ever.
     pub(super) unsafe fn open(&self, of: &FastPaths) {
         let (base, _, page_classes) = of.pages();
-        // Relaxed: whoever finds the base has these.
+        // Relaxed: a thread that loads the base below has these, too.
         for (here, stride) in self.strides.iter().zip(of.strides) {
             here.store(stride.to_bits(), Relaxed);
         }
@@ -77,7 +77,7 @@ impl StaticPaths {
         // Relaxed: a hint.
         self.base.load(Relaxed) != NOWHERE
     }
-    /// There are fewer pages now: if they are too few, frees miss from now on.
+    /// The pages have `bytes` bytes of addresses left: if that is too few, frees miss from now on.
     pub(super) fn cut(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: nothing is behind it.
