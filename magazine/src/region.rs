@@ -534,6 +534,12 @@ impl Region<'_> {
         // Relaxed: the lock orders it; for others it is a hint.
         self.limit_word(class).load(Relaxed) & LIMITED
     }
+    /// See the module. As [`limit`](Self::limit).
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn quiet(&self, class: Class) -> u32 {
+        // Relaxed: as in `limit`.
+        self.limit_word(class).load(Relaxed) >> 16
+    }
     /// What a drain took that will never give it away lies on the stack again.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken(class);

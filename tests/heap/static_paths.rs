@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates and frees objects of many sizes in several threads, some in another one than they came from: nobody gets what somebody has.
+/// Allocates and frees objects of many sizes in several threads; the main thread frees the rest. No object is handed out twice.
 fn used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|own| {
@@ -39,7 +39,7 @@ fn freed((address, layout): (usize, Layout), own: u8) {
         dealloc(memory, layout);
     }
 }
-/// The same; and whether static paths served.
+/// Uses the heap, and returns `true` if static paths served it.
 fn static_paths_serve() -> bool {
     used();
     Uslab.check().unwrap().unwrap();

@@ -204,6 +204,18 @@ fn who_calls_a_supplier_with_a_lock_held_is_told() {
     told(&|| layer.drain(&supplier, 0..1));
 }
 
+#[test]
+fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
+    let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
+    on_cpu(0);
+    let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
+    layer.free(&supplier, TestRound(1));
+    let (region, class) = (table.region(0).unwrap(), layer.nodes[0].class());
+    assert_eq!((region.limit(class), region.quiet(class)), (16, 12));
+    table.change_limit(class, || 8);
+    assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
+}
+
 /// A layer that gets a number for one of its nodes only once kept that number.
 #[test]
 fn a_layer_that_is_refused_keeps_no_numbers() {

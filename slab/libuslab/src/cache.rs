@@ -353,7 +353,7 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// What may ask the system for something: `errno` stays.
+/// The slow part of a free, which may make system calls: it keeps `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {

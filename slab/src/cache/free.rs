@@ -99,8 +99,8 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
     }
 
-    /// Whether this is the second free of the object that this CPU took back last: a push of what lies on top misses. That is reported.
-    /// Where something is done with objects first, that finds more; models watch each object.
+    /// Reports a second free, and returns `true`, if the object is the last one that this CPU took back: then its push has missed. Caches
+    /// with a free hook find more by themselves, and models watch each object.
     fn is_freed_again(&self, _object: NonNull<u8>) -> bool {
         #[cfg(any(loom, shuttle))]
         return false;

@@ -1,4 +1,4 @@
-//! The size class of each page, and where its objects' stack lies: four bytes a page, in an array of their own.
+//! The size class of each page, and the offset of that class's stack: four bytes a page, in a separate array.
 //!
 //! A free that does not know the size asks it, and needs no frame: a frame's line is written by whoever takes objects of
 //! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
@@ -18,7 +18,7 @@ pub(crate) struct Known(u32);
 impl Known {
     const CLASS: u32 = 10;
 
-    /// A class, and where the stack of frees of its objects lies in a region, in bytes, or 0.
+    /// A class, and the offset of its stack in a region, in bytes; 0 if its frees are not inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
         Self((u32::from(class) + 1) | stack << Self::CLASS)

@@ -87,8 +87,7 @@ struct Process {
     reap_is_said: bool,
     guard_is_said: bool,
     guard_slots: u32,
-    /// Whether the malloc's own inlined paths may do what the static ones have not done: not if these are open, and not where no
-    /// restartable sequence serves.
+    /// True if the malloc's own inlined paths are tried after the static ones: these are closed, and restartable sequences serve.
     own_paths: bool,
 }
 
@@ -119,7 +118,7 @@ impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
     }
-    /// The malloc's own inlined paths, if they are to be tried.
+    /// The malloc's own inlined paths, if they are tried.
     #[inline]
     fn own_paths(&self) -> Option<&FastPaths> {
         self.own_paths.then(|| self.malloc.fast())
@@ -636,7 +635,7 @@ impl Uslab {
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
-    /// Whether its inlined paths are constants of the program, and not found through its malloc.
+    /// True if its static paths are open.
     #[doc(hidden)]
     pub fn has_static_paths(&self) -> bool {
         FAST.are_open()

@@ -17,21 +17,21 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use uslab_magazine::{StaticPath, StaticWords};
 
-/// The pages from the first one that these paths serve have so many bytes, as a power of two.
+/// The paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 /// An address of the first page that is out of reach of every address.
 const NOWHERE: usize = 1 << (usize::BITS - 1);
 
 /// See the [module](self).
 #[derive(Debug)]
-// What each allocation and free reads lies on three pages.
+// Aligned so that an allocation and a free read three pages of it.
 #[repr(C, align(4096))]
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
     page_classes: AtomicPtr<PageClass>,
-    /// By what is known of a page, as in [`FastPaths`].
+    /// Indexed by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
-    /// Where the stacks of allocations lie, by words, less one; 0 is nowhere.
+    /// The stack of each size, as [`FastPath::stack`](uslab_magazine::FastPath::stack); 0 before they are opened. By words, less one.
     by_words: [AtomicU32; WORDS],
     words: StaticWords,
 }
@@ -67,7 +67,7 @@ impl StaticPaths {
             here.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: pairs with the Acquire in `alloc` and `offset`. What leads to the static words is behind their making.
+        // Release: pairs with the Acquire in `path_for` and `offset`. The static words were written before.
         self.base.store(base, Release);
         for (here, class) in self.by_words.iter().zip(BY_WORDS) {
             here.store(of.frees.stack(class.into()), Release);
@@ -90,7 +90,7 @@ impl StaticPaths {
     fn path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
         // Acquire: pairs with the Release in `open`.
         let stack = self.by_words.get(word_of(size, align))?.load(Acquire);
-        // SAFETY: said by `open`, and so what its contract says.
+        // SAFETY: `open` stored it, whose contract has the same conditions.
         (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
@@ -131,7 +131,7 @@ impl StaticPaths {
                     .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// How far behind the first page memory lies, if these paths serve it.
+    /// Bytes from the first page to `memory`, if these paths serve it.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         // Acquire: pairs with the Release in `open`.
