@@ -454,7 +454,8 @@ impl Region<'_> {
         let need = len + rounds.len() as u32;
         if need > cap {
             // Acquire: pairs with the Release in `open`, by which a stack that was drained may be used again.
-            let limit = self.limit_word(class).load(Acquire) & LIMITED;
+            let limit = self.limit_word(class).load(Acquire);
+            let limit = limit & LIMITED;
             planted!("a stack is widened beyond its limit" => let limit = u32::MAX);
             let cap = (2 * cap).max(need).min(limit);
             let end = class.end(cap);
@@ -521,8 +522,11 @@ impl Region<'_> {
     /// Up to `limit` places may be used; see the module for `quiet`. For who holds the lock of drains, while nobody gives away what lies there.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
-        // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.
-        self.limit_word(class).store(u32::from(limit) | u32::from(quiet) << 16, Release);
+        {
+            let limit = u32::from(limit) | u32::from(quiet) << 16;
+            // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.
+            self.limit_word(class).store(limit, Release);
+        }
         tell!(self => "opens a stack for {limit}");
     }
     /// Whether places may be used; exact for who holds the lock of drains.

@@ -70,14 +70,14 @@ use crate::region::Cells;
 #[doc(hidden)]
 pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN, STACKS};
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::AtomicPtr;
 #[cfg(any(loom, shuttle))]
 use crate::sync::AtomicUsize;
 #[cfg(any(loom, shuttle))]
 use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::{AtomicPtr, Ordering};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
@@ -399,17 +399,15 @@ impl<M: Memory> Table<M> {
         // SAFETY: written in `new`, for each CPU below the count.
         unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// Stores to the words of `cpu` that inlined paths read: the table's and their static copies. The lock of drains is held.
+    /// The words of `cpu` that inlined paths read: the table's and its copy in a static. The lock of drains is held.
     #[cfg(not(any(loom, shuttle)))]
-    fn store_inlined(&self, set: Inlined, cpu: u32, region: NonNull<u8>, order: Ordering) {
+    fn inlined_copies(&self, set: Inlined, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         debug_assert!(cpu < self.cpus.count());
         // SAFETY: as above.
         let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
-        own.store(region.as_ptr(), order);
         // SAFETY: the lock of drains is held.
-        if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
-            words.word(set, SPARE + cpu as usize).store(region.as_ptr(), order);
-        }
+        let words = self.static_words.with(|p| unsafe { *p });
+        core::iter::once(own).chain(words.map(|words| words.word(set, SPARE + cpu as usize)))
     }
     /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
     #[cfg(not(any(loom, shuttle)))]
@@ -474,7 +472,7 @@ impl<M: Memory> Table<M> {
             self.word(cpu).store(empty.as_ptr(), Relaxed);
             for set in [Inlined::Common, Inlined::Frees] {
                 // Relaxed: as above.
-                self.store_inlined(set, cpu, empty, Relaxed);
+                self.inlined_copies(set, cpu).for_each(|word| word.store(empty.as_ptr(), Relaxed));
             }
         }
         #[cfg(any(loom, shuttle))]
@@ -490,7 +488,8 @@ impl<M: Memory> Table<M> {
             for set in [Inlined::Common, Inlined::Frees] {
                 if self.closed[set as usize].get() == 0 {
                     // Release: as above.
-                    self.store_inlined(set, cpu, self.home(cpu), Release);
+                    self.inlined_copies(set, cpu)
+                        .for_each(|word| word.store(self.home(cpu).as_ptr(), Release));
                 }
             }
         }

@@ -138,7 +138,7 @@ impl<M: Memory> Table<M> {
             for cpu in 0..self.cpus.count() {
                 let to = self.home(if closed { self.cpus.count() } else { cpu });
                 // Release: as in `put_back`.
-                self.store_inlined(set, cpu, to, Release);
+                self.inlined_copies(set, cpu).for_each(|word| word.store(to.as_ptr(), Release));
             }
         }
     }
