@@ -118,8 +118,9 @@ general! {
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    /// The size is for libraries that take one.
     free: unsafe extern "C" fn(*mut c_void, usize),
-    /// Gives memory back; the argument is for those that have one.
+    /// Gives memory back. The argument is for libraries that take one.
     give_back: unsafe extern "C" fn(bool),
 }
 
@@ -128,7 +129,8 @@ impl Loaded {
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
-        // SAFETY: mallocs that are made to be loaded; the functions have these signatures.
+        // SAFETY: mallocs that are made to be loaded. The functions have these signatures, or lack the last argument, which
+        // they then ignore: it is in a register.
         unsafe {
             let open = |file: CString| libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             let library = files.find_map(|file| NonNull::new(open(file)))?.as_ptr();
@@ -190,11 +192,17 @@ loaded! {
     MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
     /// gperftools' tcmalloc.
     GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
+    /// rpmalloc. A thread's first allocation makes its heap. Only a preloaded rpmalloc learns that a thread ended.
+    RpMalloc = "rpmalloc", [c"rpmalloc", c"rpfree", c"rpmalloc_thread_collect"];
 }
 
 /// Those of the shared libraries that are not installed.
 pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
-    let all = [(MiMalloc2::NAME, MiMalloc2::available()), (GPerfTools::NAME, GPerfTools::available())];
+    let all = [
+        (MiMalloc2::NAME, MiMalloc2::available()),
+        (GPerfTools::NAME, GPerfTools::available()),
+        (RpMalloc::NAME, RpMalloc::available()),
+    ];
     all.into_iter().filter(|(_, available)| !available).map(|(name, _)| name)
 }
 
@@ -268,6 +276,7 @@ pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
         contender::<System>(work),
         contender::<MiMalloc2>(work),
         contender::<GPerfTools>(work),
+        contender::<RpMalloc>(work),
         #[cfg(feature = "peers")]
         contender::<MiMalloc3>(work),
         #[cfg(feature = "peers")]

@@ -16,10 +16,11 @@ pub struct Preload {
 }
 
 /// The peers, under the names of the subjects: the file that `benches/peers` builds, or the one that Debian has.
-const PEERS: [(&str, &str); 5] = [
+const PEERS: [(&str, &str); 6] = [
     ("mimalloc2", "libmimalloc.so.2"),
     ("mimalloc3", "libmimalloc.so.3"),
     ("jemalloc", "libjemalloc.so.2"),
+    ("rpmalloc", "librpmalloc.so"),
     ("snmalloc", "libsnmallocshim.so"),
     ("gperftools", "libtcmalloc_minimal.so.4"),
 ];

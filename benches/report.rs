@@ -27,12 +27,21 @@ pub struct Column {
     /// The row of the last table that it counts in, if not the group's.
     row: Option<String>,
     counts: bool,
+    above_floor: bool,
     preloaded: bool,
 }
 
 impl Column {
     fn new(name: impl Into<String>, unit: &'static str, better: Better) -> Self {
-        Self { name: name.into(), unit, better, row: None, counts: true, preloaded: false }
+        Self {
+            name: name.into(),
+            unit,
+            better,
+            row: None,
+            counts: true,
+            above_floor: false,
+            preloaded: false,
+        }
     }
     /// A column where less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str) -> Self {
@@ -53,6 +62,14 @@ impl Column {
     /// It is shown, but not counted in the last table.
     pub fn shown_only(self) -> Self {
         Self { counts: false, ..self }
+    }
+    /// What the floor has is taken off before it is compared: it is the harness's share.
+    pub fn above_floor(self) -> Self {
+        Self { above_floor: true, ..self }
+    }
+    /// True if [`above_floor`](Self::above_floor) was called.
+    pub(crate) fn has_floor(&self) -> bool {
+        self.above_floor
     }
     pub(crate) fn preloaded(&self) -> Self {
         Self { preloaded: true, ..self.clone() }
@@ -170,6 +187,16 @@ impl Report {
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
+        if column.above_floor {
+            match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
+                // Without a floor the values mean something else.
+                None => rows.clear(),
+                Some(floor) => rows.iter_mut().for_each(|row| {
+                    row.median -= floor;
+                    row.quartiles = row.quartiles.map(|quartile| quartile - floor);
+                }),
+            }
+        }
         let general = rows.iter().filter(|row| row.kind == Kind::General).map(|row| row.median);
         let reference = match column.better {
             Better::Lower => general.min_by(f64::total_cmp),

@@ -85,6 +85,7 @@ pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
         Contender::of::<mallocs::OneSize<mallocs::System, WORDS>>(work),
         Contender::of::<mallocs::OneSize<mallocs::MiMalloc2, WORDS>>(work),
         Contender::of::<mallocs::OneSize<mallocs::GPerfTools, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::RpMalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<mallocs::OneSize<mallocs::MiMalloc3, WORDS>>(work),
         #[cfg(feature = "peers")]
@@ -323,18 +324,25 @@ impl Bench {
             )
         });
         let processes: Vec<_> = processes.collect();
+        let contenders = |group: &Group| {
+            let system = processes.iter().map(|(process, name, kind)| {
+                process.contender(name.clone(), *kind, group.isolated, group.question("system"))
+            });
+            // The floor is the same with every malloc: that of the C library's process.
+            let floor = group.contenders.iter().find(|contender| contender.kind == Kind::Floor);
+            let floor = floor.filter(|_| group.columns.iter().any(Column::has_floor)).map(|floor| {
+                let question = group.question(&floor.name);
+                processes[0].0.contender(floor.name.clone(), floor.kind, group.isolated, question)
+            });
+            system.chain(floor).collect()
+        };
         let mut groups = Vec::new();
         for group in std::mem::take(&mut self.groups) {
             let preloaded = of(&group).then(|| Group {
                 row: name(&group.row),
                 case: group.case.clone(),
                 columns: group.columns.iter().map(Column::preloaded).collect(),
-                contenders: processes
-                    .iter()
-                    .map(|(process, name, kind)| {
-                        process.contender(name.clone(), *kind, group.isolated, group.question("system"))
-                    })
-                    .collect(),
+                contenders: contenders(&group),
                 isolated: group.isolated,
             });
             groups.push(group);

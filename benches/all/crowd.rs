@@ -1,0 +1,108 @@
+//! What a pair and a thread cost when many threads allocate: all are alive at once, and move freely among the CPUs.
+
+use std::sync::Barrier;
+use std::time::Duration;
+use uslab_benches::pools::Null;
+use uslab_benches::resident::resident;
+use uslab_benches::team::mean;
+use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, clock, contenders};
+
+/// Objects that a thread holds at a time.
+const BATCH: usize = 64;
+/// Batches between two readings of the thread's clock.
+const TURN: usize = 8;
+/// Bytes of a stack: too few for a huge page.
+const STACK: usize = 256 << 10;
+
+#[derive(Clone)]
+struct Crowd {
+    threads: usize,
+    /// Turns of a thread that are timed.
+    turns: usize,
+}
+
+/// Allocates a batch and frees it, [`TURN`] times. Returns its CPU time.
+fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
+    let start = clock::cpu();
+    for _ in 0..TURN {
+        let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
+        for object in objects {
+            local.free(object);
+        }
+    }
+    clock::cpu() - start
+}
+
+/// As [`turn`], not timed: each object has the stamp that was written to it.
+fn check<S: Subject>(local: &mut S::Local<'_>) {
+    let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
+    for (stamp, object) in objects.into_iter().enumerate() {
+        assert!(!S::CHECKED || local.stamp(&object) == stamp as u64, "{}: another object's stamp", S::NAME);
+        local.free(object);
+    }
+}
+
+impl Crowd {
+    /// CPU nanoseconds for a pair, the mean over the threads; and MiB.
+    fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
+        let barrier = &Barrier::new(self.threads + 1);
+        let member = || {
+            let mut local = subject.local();
+            check::<S>(&mut local);
+            turn::<S>(&mut local);
+            // Every thread has allocated when the first one is timed.
+            barrier.wait();
+            let mut used = Duration::ZERO;
+            for _ in 0..self.turns {
+                used += turn::<S>(&mut local);
+                std::thread::yield_now();
+            }
+            // The main thread reads the memory between these two.
+            barrier.wait();
+            barrier.wait();
+            used.as_nanos() as f64 / (self.turns * TURN * BATCH) as f64
+        };
+        let before = resident();
+        std::thread::scope(|scope| {
+            let spawn = |_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, member);
+            let members: Vec<_> = (0..self.threads).map(spawn).collect::<Result<_, _>>().expect("threads");
+            barrier.wait();
+            barrier.wait();
+            let during = resident();
+            barrier.wait();
+            let pairs =
+                members.into_iter().map(|member| member.join().expect("a thread that does not panic"));
+            vec![mean(&pairs.collect::<Vec<_>>()), (during - before) / f64::from(1 << 20)]
+        })
+    }
+}
+
+impl Work for Crowd {
+    fn live(&self) -> usize {
+        self.threads * BATCH
+    }
+    fn suits<S: Subject>(&self) -> bool {
+        // Its ring would grow with the threads.
+        S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        self.measure(made.get())
+    }
+}
+
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
+        "crowd",
+        "CPU ns for a pair of 64 B on each of many threads, free to move; MiB that all threads take while they are alive and idle, less what null takes; a process each",
+    );
+    for threads in [1, 4, 64, 512, 4096] {
+        let crowd =
+            Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
+        let memory = Column::lower("memory", "MiB").above_floor();
+        // A few threads take so little that a ratio means nothing.
+        let memory = if threads < 64 { memory.shown_only() } else { memory.counts_in("memory of a crowd") };
+        let mut all = contenders::<8>(&crowd);
+        all.push(Contender::new(Null::NAME, Null::KIND, move || crowd.measure(&Null::new(BATCH))));
+        bench.isolated(format!("{threads} threads"), [Column::lower("pair", "ns"), memory], all);
+    }
+}

@@ -1,0 +1,52 @@
+//! What an allocation costs after a free that left every slab half empty.
+
+use crate::memory::free;
+use rand::seq::SliceRandom;
+use std::time::Duration;
+use uslab_benches::work::{Places, random};
+use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
+
+/// Halves of a round that are freed and allocated again.
+const HALVES: usize = 4;
+
+#[derive(Clone)]
+struct Refills {
+    objects: usize,
+}
+
+impl Work for Refills {
+    fn live(&self) -> usize {
+        self.objects
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let mut order: Box<[u32]> = (0..self.objects as u32).collect();
+        let mut rng = random();
+        let mut places = Places::new(self.objects);
+        let mut local = made.get().local();
+        for &place in &order {
+            places.put(place as usize, local.alloc(u64::from(place)));
+        }
+        let mut used = Duration::ZERO;
+        for _ in 0..HALVES {
+            order.shuffle(&mut rng);
+            let half = &order[..self.objects / 2];
+            free::<S, _>(&mut local, &mut places, half);
+            let start = clock::cpu();
+            for &place in half {
+                places.put(place as usize, local.alloc(u64::from(place)));
+            }
+            used += clock::cpu() - start;
+        }
+        free::<S, _>(&mut local, &mut places, &order);
+        vec![used.as_nanos() as f64 / (HALVES * (self.objects / 2)) as f64]
+    }
+}
+
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
+        "refills",
+        "CPU ns for an allocation of 64 B, when a random half of 1,000,000 objects was freed and that half is allocated again",
+    );
+    let refills = Refills { objects: bench.scale(1_000_000) };
+    bench.group("", [Column::lower("", "ns")], contenders::<8>(&refills));
+}

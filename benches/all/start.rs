@@ -1,0 +1,21 @@
+//! What it costs that a process starts: the malloc's own start is a part of it.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use uslab_benches::{Bench, Column, Contender, Kind};
+
+/// The row has one contender, which starts processes with the malloc that this process has. So it compares the preloaded
+/// mallocs only.
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row("start", "wall us for `true`, from its start to its end");
+    let times = bench.scale(200);
+    let round = move || {
+        let start = Instant::now();
+        for _ in 0..times {
+            let end = Command::new("true").stdin(Stdio::null()).status().expect("the program `true`");
+            assert!(end.success(), "true: {end}");
+        }
+        vec![start.elapsed().as_secs_f64() * 1e6 / times as f64]
+    };
+    bench.group("", [Column::lower("", "us")], vec![Contender::new("system", Kind::General, round)]);
+}
