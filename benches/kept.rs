@@ -8,9 +8,11 @@ use crate::report::Row;
 use anyhow::Context;
 use criterion::measurement::{Measurement, ValueFormatter};
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Criterion refuses smaller samples.
@@ -78,10 +80,90 @@ pub(crate) fn directory() -> PathBuf {
     )
 }
 
+/// What a row's samples were measured on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// The commit of the tree, with `-dirty` if it had changes.
+    pub(crate) commit: String,
+    /// Rounds, load and machine.
+    pub(crate) how: String,
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "commit {}; {}", self.commit, self.how)
+    }
+}
+
+/// The commit of the tree.
+pub(crate) fn commit() -> String {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]);
+    let output = git.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::null()).output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    said.ok().filter(|said| !said.is_empty()).unwrap_or_else(|| "unknown".into())
+}
+
+/// Criterion's name of a folder. The file of a run is in the folder of its row.
+fn folder(name: &str) -> String {
+    name.replace(['?', '"', '/', '\\', '*', '<', '>', ':', '|', '^'], "_")
+}
+fn run_file(directory: &Path, row: &str, baseline: &str) -> PathBuf {
+    directory.join(folder(row)).join(format!("{baseline}.run.json"))
+}
+
+/// Saves, for each row that is saved as a baseline, what it was measured on.
+///
+/// # Errors
+/// A file that cannot be written.
+fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyhow::Result<()> {
+    for row in rows {
+        let path = run_file(directory, &row.row, baseline);
+        std::fs::write(&path, serde_json::to_string(run)?).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// What was kept of the runs that rows of a baseline are from: a line each, with the rows if there are several runs.
+///
+/// # Errors
+/// A file that is none of [`Run`]'s.
+pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::Result<String> {
+    let mut runs: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let path = run_file(directory, row, baseline);
+        let run = match std::fs::read_to_string(&path) {
+            Err(_) => "commit not kept".into(),
+            Ok(text) => {
+                let run: Run = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+                run.to_string()
+            }
+        };
+        match runs.iter_mut().find(|(other, _)| *other == run) {
+            Some((_, rows)) => rows.push(row),
+            None => runs.push((run, vec![row])),
+        }
+    }
+    let several = runs.len() > 1;
+    let line = |(run, rows): (String, Vec<&str>)| {
+        let rows = if several { format!(" ({})", rows.join(", ")) } else { String::new() };
+        format!("`{baseline}`{rows}: {run}")
+    };
+    Ok(runs.into_iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
 /// Hands rows to criterion, each as a benchmark named row/case/subject. Rows of fewer rounds than criterion wants are left out.
-pub(crate) fn analyse(rows: &[Row], baselines: &Baselines, directory: &Path) {
-    let enough = rows.iter().filter(|row| row.samples.len() >= LEAST);
-    for row in enough.clone() {
+///
+/// # Errors
+/// The run cannot be kept with a baseline.
+pub(crate) fn analyse(
+    rows: &[Row],
+    run: &Run,
+    baselines: &Baselines,
+    directory: &Path,
+) -> anyhow::Result<()> {
+    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= LEAST).collect();
+    for row in &enough {
         let mut criterion = Criterion::default()
             .with_measurement(Kept(row.unit))
             .output_directory(directory)
@@ -107,9 +189,10 @@ pub(crate) fn analyse(rows: &[Row], baselines: &Baselines, directory: &Path) {
         group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next));
         group.finish();
     }
-    if enough.count() == 0 && !rows.is_empty() {
+    if enough.is_empty() && !rows.is_empty() {
         eprintln!("criterion wants {LEAST} rounds or more: it was asked nothing");
     }
+    baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
 }
 
 /// As criterion names it within its group. A benchmark without a case has its subject for one.
@@ -135,13 +218,43 @@ pub(crate) fn saved(
         times: Vec<f64>,
     }
     let mut path = directory.to_owned();
-    path.extend([row, case, subject].into_iter().filter(|part| !part.is_empty()));
+    path.extend([row, case, subject].into_iter().filter(|part| !part.is_empty()).map(folder));
     path.extend([baseline, "sample.json"]);
     let Ok(file) = File::open(&path) else {
         return Ok(Vec::new());
     };
     let sample: Sample = serde_json::from_reader(file).with_context(|| path.display().to_string())?;
     Ok(sample.times.iter().zip(&sample.iters).map(|(time, iterations)| time / iterations).collect())
+}
+
+/// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
+///
+/// # Errors
+/// A file of criterion's that is not one.
+pub(crate) fn saved_cases(
+    directory: &Path,
+    row: &str,
+    baseline: &str,
+) -> anyhow::Result<Vec<(String, String)>> {
+    #[derive(Deserialize)]
+    struct Benchmark {
+        function_id: Option<String>,
+        value_str: Option<String>,
+    }
+    let folders = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let mut cases = Vec::new();
+    for subject in folders(&directory.join(folder(row))).iter().flat_map(|case| folders(case)) {
+        let path = subject.join(baseline).join("benchmark.json");
+        let Ok(file) = File::open(&path) else { continue };
+        let benchmark: Benchmark =
+            serde_json::from_reader(file).with_context(|| path.display().to_string())?;
+        cases.extend(benchmark.function_id.zip(benchmark.value_str));
+    }
+    cases.sort_unstable();
+    Ok(cases)
 }
 
 #[cfg(test)]
@@ -151,22 +264,28 @@ mod tests {
     use crate::subject::Kind;
 
     #[test]
-    fn criterion_takes_each_sample_once() {
+    fn criterion_takes_each_sample_once_and_a_baseline_keeps_its_commit() {
         let samples: Vec<f64> = (1..=11).map(|n| f64::from(n) + 0.25).collect();
         let mut report = Report::new(String::new(), Vec::new());
-        for case in ["case", ""] {
+        for case in ["bench/case", ""] {
             let subject = [("subject", Kind::Ours, samples.clone())].into_iter();
             report.add("row", case, &Column::lower("", "ns"), subject);
         }
         let folder = tempfile::tempdir().unwrap();
         let baselines = Baselines { save_baseline: Some("a".into()), ..Baselines::default() };
-        analyse(&report.rows, &baselines, folder.path());
-        for case in ["case", ""] {
+        let run = Run { commit: "0123abcd".into(), how: "11 rounds".into() };
+        analyse(&report.rows, &run, &baselines, folder.path()).unwrap();
+        for case in ["bench/case", ""] {
             let mut taken = saved(folder.path(), ["row", case, "subject"], "a").unwrap();
             taken.sort_by(f64::total_cmp);
             let close = taken.iter().zip(&samples).all(|(a, b)| (a - b).abs() < 1e-9);
             assert!(taken.len() == samples.len() && close, "{taken:?}");
         }
-        assert!(saved(folder.path(), ["row", "case", "subject"], "b").unwrap().is_empty());
+        assert!(saved(folder.path(), ["row", "bench/case", "subject"], "b").unwrap().is_empty());
+        assert_eq!(runs(folder.path(), &["row"], "a").unwrap(), "`a`: commit 0123abcd; 11 rounds");
+        let two = "`a` (row): commit 0123abcd; 11 rounds\n`a` (other): commit not kept";
+        assert_eq!(runs(folder.path(), &["row", "other"], "a").unwrap(), two);
+        let cases = saved_cases(folder.path(), "row", "a").unwrap();
+        assert_eq!(cases, [("bench/case".into(), "subject".into())]);
     }
 }

@@ -14,12 +14,16 @@
 //! | [`preload`] | the mallocs that there are to preload |
 //! | [`kept`] | the samples of the rounds as criterion's benchmarks |
 //! | [`report`] | medians, ratios; the tables |
+//! | [`means`] | whole programs: what was saved of them, means |
+//! | [`page`] | a page of saved runs |
 
 pub mod child;
 pub mod clock;
 pub mod kept;
 pub mod mallocs;
+pub mod means;
 pub mod ours;
+mod page;
 pub mod pools;
 pub mod preload;
 pub mod report;

@@ -4,19 +4,19 @@
 //! peers that `benches/peers` has built or the machine has as shared libraries. A program or a library that there is not is
 //! named on standard error.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use uslab_benches::means::{COLUMNS, OURS, ROW, means, unit};
 use uslab_benches::preload::{Preload, peers};
-use uslab_benches::report::{Report, Row};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
 /// What is there to compare.
 fn preloads() -> Vec<Preload> {
-    let ours = Preload { name: "uslab".into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+    let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 
@@ -52,9 +52,6 @@ struct Cost {
 
 /// How a program ended that should have ended well.
 struct Failure(String);
-
-/// Names of the benchmark programs start with it.
-const BENCH: &str = "bench/";
 
 const PROGRAMS: [Program; 22] = [
     Program {
@@ -277,77 +274,9 @@ fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     Ok(Cost::new(time, &end.rusage))
 }
 
-/// Geometric means over the programs, of each malloc to the best single peer: that with the lowest mean.
-fn means(report: &Report) -> String {
-    let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
-    for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
-        for column in ["time", "CPU time", "peak"] {
-            let of_column = |row: &&Row| {
-                row.case.starts_with(BENCH) == bench && row.case.ends_with(&format!(", {column}"))
-            };
-            let rows: Vec<_> = report.rows.iter().filter(of_column).collect();
-            let Some(means) = Means::of(&rows) else { continue };
-            let _ = writeln!(text, "{programs}, {column}: {means}");
-        }
-    }
-    text
-}
-
-/// Of one column.
-struct Means {
-    cases: usize,
-    /// The lowest first; of each the mean of its ratios to the best peer in each case.
-    means: Vec<(String, f64)>,
-    /// Of the best peer.
-    best: f64,
-    /// Those that did not end well everywhere.
-    incomplete: Vec<String>,
-}
-
-impl Means {
-    /// `None` without a peer that has every case.
-    fn of(rows: &[&Row]) -> Option<Self> {
-        let distinct = |name: fn(&Row) -> &String| {
-            let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();
-            names.sort_unstable();
-            names.dedup();
-            names
-        };
-        let (cases, subjects) = (distinct(|row| &row.case).len(), distinct(|row| &row.subject));
-        let (mut means, mut incomplete, mut best) = (Vec::new(), Vec::new(), f64::INFINITY);
-        for subject in subjects {
-            let own = || rows.iter().filter(|row| row.subject == subject);
-            let logarithms: Vec<_> = own().filter_map(|row| Some(row.ratio?.ln())).collect();
-            if logarithms.len() < cases {
-                incomplete.push(subject);
-                continue;
-            }
-            let mean = (logarithms.iter().sum::<f64>() / cases as f64).exp();
-            if own().all(|row| row.kind == Kind::General) {
-                best = best.min(mean);
-            }
-            means.push((subject, mean));
-        }
-        means.sort_by(|a, b| a.1.total_cmp(&b.1));
-        best.is_finite().then_some(Self { cases, means, best, incomplete })
-    }
-}
-
-impl fmt::Display for Means {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best);
-        let shown: Vec<_> = self.means.iter().map(shown).collect();
-        write!(f, "{} ({} cases)", shown.join(", "), self.cases)?;
-        if !self.incomplete.is_empty() {
-            write!(f, "; not in every case: {}", self.incomplete.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let mut bench = Bench::start(
-        "malloc",
+        ROW,
         "whole programs with a malloc preloaded: wall time, CPU time, and the largest resident set of a process",
     );
     let (quick, preloads) = (bench.quick(), preloads());
@@ -383,9 +312,7 @@ fn main() -> anyhow::Result<()> {
             };
             Contender::new(name, kind, round)
         });
-        let unit = if program.case.starts_with(BENCH) { "ns" } else { "s" };
-        let columns =
-            [Column::lower("time", unit), Column::lower("CPU time", unit), Column::lower("peak", "MiB")];
+        let columns = COLUMNS.map(|name| Column::lower(name, unit(program.case, name)));
         bench.group(program.case, columns, contenders.collect());
     }
     let report = bench.report()?;

@@ -1,6 +1,7 @@
 //! What a run found: for each case and subject the median of its rounds, how far they spread, and the ratio to the best
 //! general allocator of the same run; and the last table, where each of our subjects stands in each row.
 
+use crate::page::PRELOADED;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
@@ -83,8 +84,8 @@ impl Column {
         }
     }
     /// Of the last table; `row` is the group's, which says already what is preloaded.
-    fn standing(&self, row: &str) -> Option<String> {
-        let named = |name: &String| format!("{name}{}", if self.preloaded { " preloaded" } else { "" });
+    pub(crate) fn standing(&self, row: &str) -> Option<String> {
+        let named = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
     }
 }
@@ -119,10 +120,12 @@ pub struct Row {
 /// Everything of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Rounds and load.
-    how: String,
+    /// Commit, rounds, load and machine.
+    pub(crate) how: String,
     /// The names of the rows, and what they ask.
-    names: Vec<(String, String)>,
+    pub(crate) names: Vec<(String, String)>,
+    /// Rows and cases for which no subject has a value.
+    pub(crate) unmeasured: Vec<(String, String)>,
     /// Case by case, the best first.
     pub rows: Vec<Row>,
 }
@@ -132,6 +135,18 @@ fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
+}
+
+/// CPUs, kernel, and what serves our CPUs' slots.
+pub(crate) fn machine() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "{} CPUs ({}), Linux {}, slots by {}",
+        crate::team::cpus(),
+        processor(),
+        kernel.trim(),
+        crate::ours::mechanism()
+    )
 }
 
 /// The value below which a share of `sorted` lies, between two values by their distance.
@@ -150,15 +165,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 
 impl Report {
     pub(crate) fn new(how: String, names: Vec<(String, String)>) -> Self {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let how = format!(
-            "{how}; {} CPUs ({}), Linux {}, slots by {}",
-            crate::team::cpus(),
-            processor(),
-            kernel.trim(),
-            crate::ours::mechanism()
-        );
-        Self { how, names, rows: Vec::new() }
+        Self { how, names, rows: Vec::new(), unmeasured: Vec::new() }
     }
 
     /// A column of a group with everybody's rounds. Who has none has no row.
@@ -187,6 +194,9 @@ impl Report {
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
+        if rows.is_empty() {
+            self.unmeasured.push((row.into(), column.case(case)));
+        }
         if column.above_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
                 // Without a floor the values mean something else.
@@ -215,7 +225,7 @@ impl Report {
     }
 
     /// One row as Markdown: subjects down, cases across; in a cell the median and the ratio.
-    fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
         let (mut cases, mut subjects) = (Vec::new(), Vec::new());
         for row in rows() {
@@ -310,48 +320,87 @@ impl Report {
     }
 }
 
-/// The last table, the worst row first: each of our subjects in each row, its ratio to the best peer in its worst case. Of
-/// several runs it is the middle ratio, and from which to which they go; case and values are the last run's.
+/// One of our subjects in one row of several runs.
+pub(crate) struct Place<'r> {
+    /// The row of the last table.
+    pub(crate) name: &'r str,
+    /// Its worst case in the middle run.
+    pub(crate) worst: &'r Row,
+    /// The ratios of all runs, in order.
+    pub(crate) ratios: Vec<f64>,
+    /// The middle run's ratio.
+    pub(crate) ratio: f64,
+    /// The best peer of the middle run. `None` if the ratio is to something else.
+    pub(crate) best: Option<&'r Row>,
+    /// The middle run.
+    run: &'r Report,
+}
+
+impl<'r> Place<'r> {
+    fn of(mut runs: Vec<(Standing<'r>, &'r Report)>) -> Self {
+        runs.sort_by(|(a, _), (b, _)| a.ratio.total_cmp(&b.ratio));
+        let ratios = runs.iter().map(|(standing, _)| standing.ratio).collect();
+        let (Standing { name, worst, ratio }, run) = runs.swap_remove(runs.len() / 2);
+        let best = run.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
+        Place { name, worst, ratios, ratio, best, run }
+    }
+    /// From which ratio to which, if there are several runs.
+    pub(crate) fn spread(&self) -> String {
+        match self.ratios.as_slice() {
+            [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
+            [_] | [] => String::new(),
+        }
+    }
+    /// The best peer with its value.
+    pub(crate) fn best(&self) -> String {
+        self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)))
+    }
+}
+
+/// Each of our subjects in each row, the worst ratio first. Of an even number of runs the worse one of the middle two counts.
+pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
+    let mut all: Vec<Vec<(Standing<'_>, &Report)>> = Vec::new();
+    for run in runs {
+        for standing in run.standings() {
+            let same = |runs: &&mut Vec<(Standing<'_>, &Report)>| {
+                let other = &runs[0].0;
+                other.name == standing.name && other.worst.subject == standing.worst.subject
+            };
+            match all.iter_mut().find(same) {
+                Some(runs) => runs.push((standing, run)),
+                None => all.push(vec![(standing, run)]),
+            }
+        }
+    }
+    let mut places: Vec<_> = all.into_iter().map(Place::of).collect();
+    places.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+    places
+}
+
+/// The last table: see [`places`].
 pub fn standings(runs: &[Report]) -> String {
-    let Some((last, before)) = runs.split_last() else {
-        return String::new();
-    };
-    let before: Vec<_> = before.iter().map(Report::standings).collect();
-    let rows = last.standings().into_iter().map(|standing| {
-        let same = |s: &&Standing<'_>| s.name == standing.name && s.worst.subject == standing.worst.subject;
-        let others = before.iter().filter_map(|run| run.iter().find(same)).map(|s| s.ratio);
-        let mut ratios: Vec<_> = others.chain([standing.ratio]).collect();
-        ratios.sort_by(f64::total_cmp);
-        (quantile(&ratios, 0.5), ratios, standing)
-    });
-    let mut rows: Vec<_> = rows.collect();
-    if rows.is_empty() {
+    let places = places(runs);
+    if places.is_empty() {
         return String::new();
     }
-    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut text = String::from(
         "\n| row | subject | to the best peer | runs | worst case | median | best peer | to the commit before |\n|---|---|---|---|---|---|---|---|\n",
     );
-    for (ratio, ratios, Standing { name, worst, .. }) in rows {
-        let runs = match ratios.as_slice() {
-            [_] => String::new(),
-            [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
-            [] => String::new(),
-        };
-        // Where more is better, the reference is nobody's.
-        let best = last.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
-        let best = best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)));
-        let commit = last.beside(worst, Kind::Before).filter_map(|row| {
+    for place in places {
+        let Place { name, worst, ratio, run, .. } = &place;
+        let commit = run.beside(worst, Kind::Before).filter_map(|row| {
             let commit = row.subject.strip_prefix(&worst.subject)?.strip_prefix('@')?;
             Some(format!("{:.2} ({commit})", worst.median / row.median))
         });
         let _ = writeln!(
             text,
-            "| {name} | {} | {ratio:.2} | {runs} | {} | {} {} | {best} | {} |",
+            "| {name} | {} | {ratio:.2} | {} | {} | {} {} | {} | {} |",
             worst.subject,
+            place.spread(),
             worst.case,
             short(worst.median),
             worst.unit,
+            place.best(),
             commit.collect::<Vec<_>>().join(", "),
         );
     }

@@ -5,17 +5,19 @@
 //! subject always follows the same one.
 
 use crate::child::{self, Companion, Program, Question};
-use crate::kept::{self, Baselines};
+use crate::kept::{self, Baselines, Run};
 use crate::mallocs;
+use crate::means;
 use crate::ours;
+use crate::page::{PRELOADED, Page};
 use crate::pools;
 use crate::preload::{self, Preload};
-use crate::report::{Column, Report, standings};
+use crate::report::{self, Column, Report, standings};
 use crate::subject::{Kind, Made, Subject, Work};
 use anyhow::Context;
 use clap::Parser;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What the command line says.
@@ -44,6 +46,9 @@ struct Arguments {
     /// Measures nothing: the tables of saved baselines, and how the last one spreads over them
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["save_baseline", "baseline"])]
     saved: Vec<String>,
+    /// With --saved: writes these runs, and those of the whole programs, as a page. The path is relative to the workspace
+    #[arg(long, value_name = "FILE", requires = "saved", conflicts_with_all = ["filter", "skip", "subjects", "previous"])]
+    page: Option<PathBuf>,
     /// Given by `cargo bench`; without it (`cargo test --benches`) one quick round shows that the bench works
     #[arg(long, hide = true)]
     bench: bool,
@@ -245,11 +250,16 @@ impl Bench {
         self.select()?;
         let reports = if self.arguments.saved.is_empty() {
             let baselines = self.arguments.baselines.clone();
-            let report = self.measure();
-            kept::analyse(&report.rows, &baselines, &kept::directory());
+            let (report, run) = self.measure();
+            kept::analyse(&report.rows, &run, &baselines, &kept::directory())?;
             vec![report]
         } else {
-            self.arguments.saved.iter().map(|name| self.saved(name)).collect::<anyhow::Result<_>>()?
+            let saved = self.arguments.saved.iter().map(|name| self.saved(name));
+            let reports = saved.collect::<anyhow::Result<Vec<_>>>()?;
+            if let Some(file) = &self.arguments.page {
+                self.write_page(&reports, file)?;
+            }
+            reports
         };
         for report in &reports {
             print!("{report}");
@@ -299,7 +309,7 @@ impl Bench {
             return Ok(());
         }
         let of = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
-        let name = |row: &str| format!("{row} preloaded");
+        let name = |row: &str| format!("{row}{PRELOADED}");
         let wanted =
             |group: &Group| of(group) && self.wanted(&format!("{}/{}", name(&group.row), group.case));
         if !self.groups.iter().any(wanted) {
@@ -358,7 +368,34 @@ impl Bench {
         Ok(())
     }
 
-    fn measure(mut self) -> Report {
+    /// The page of saved runs.
+    fn write_page(&self, runs: &[Report], file: &Path) -> anyhow::Result<()> {
+        let mut expected = Vec::new();
+        for group in &self.groups {
+            let ours = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
+            for subject in ours.map(|contender| &contender.name) {
+                let standings = group.columns.iter().filter_map(|column| column.standing(&group.row));
+                expected.extend(standings.map(|standing| (standing, subject.clone())));
+            }
+        }
+        expected.sort_unstable();
+        expected.dedup();
+        let programs = self.arguments.saved.iter().map(|name| means::saved(&kept::directory(), name));
+        let programs = programs.filter_map(Result::transpose).collect::<anyhow::Result<Vec<_>>>()?;
+        let features = if cfg!(feature = "peers") { " --features peers" } else { "" };
+        let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+        let command = format!(
+            "cargo bench -p uslab-benches{features} --bench {} -- {}",
+            self.name,
+            arguments.join(" ")
+        );
+        let page = Page { command, runs, expected, programs: &programs }.to_string();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        std::fs::write(&file, page.trim_end().to_owned() + "\n").with_context(|| file.display().to_string())
+    }
+
+    fn measure(mut self) -> (Report, Run) {
+        let commit = kept::commit();
         mallocs::missing().for_each(|name| {
             eprintln!("{name} left out: its library is not installed, and benches/peers has not built it")
         });
@@ -376,8 +413,10 @@ impl Bench {
                 }
             }
         }
-        let how = format!("{rounds} interleaved rounds, load average {load_before} to {}", load());
-        self.found(how, samples)
+        let load = format!("load average {load_before} to {}", load());
+        let how = format!("{rounds} interleaved rounds, {load}; {}", report::machine());
+        let run = Run { commit, how };
+        (self.found(run.to_string(), samples), run)
     }
 
     /// What was saved as a baseline.
@@ -394,7 +433,10 @@ impl Bench {
         }
         let none = samples.iter().flatten().flatten().all(Vec::is_empty);
         anyhow::ensure!(!none, "--saved: no baseline {baseline} of these rows");
-        Ok(self.found(format!("saved as {baseline}"), samples))
+        let saved = self.groups.iter().zip(&samples);
+        let saved = saved.filter(|(_, of)| of.iter().flatten().any(|rounds| !rounds.is_empty()));
+        let rows = dedup(saved.map(|(group, _)| group.row.as_str()).collect());
+        Ok(self.found(kept::runs(&directory, &rows, baseline)?, samples))
     }
 
     /// Rows from what each column of each contender of each group has in its rounds.
@@ -448,7 +490,7 @@ fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
 }
 
 /// A folder's name, which is a commit.
-fn name_of(folder: &std::path::Path) -> String {
+fn name_of(folder: &Path) -> String {
     folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
 

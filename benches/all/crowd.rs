@@ -1,5 +1,8 @@
 //! What a pair and a thread cost when many threads allocate: all are alive at once, and move freely among the CPUs.
 
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::sync::Barrier;
 use std::time::Duration;
 use uslab_benches::pools::Null;
@@ -11,6 +14,8 @@ use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, 
 const BATCH: usize = 64;
 /// Batches between two readings of the thread's clock.
 const TURN: usize = 8;
+/// Bytes of a MiB.
+const MIB: f64 = 1048576.0;
 /// Bytes of a stack: too few for a huge page.
 const STACK: usize = 256 << 10;
 
@@ -72,8 +77,44 @@ impl Crowd {
             barrier.wait();
             let pairs =
                 members.into_iter().map(|member| member.join().expect("a thread that does not panic"));
-            vec![mean(&pairs.collect::<Vec<_>>()), (during - before) / f64::from(1 << 20)]
+            vec![mean(&pairs.collect::<Vec<_>>()), (during - before) / MIB]
         })
+    }
+}
+
+/// MiB of threads that call no malloc. (Those of the standard library do: it is counted with every subject.)
+fn alone(threads: usize) -> f64 {
+    extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
+        // About as much of the stack as the others use outside of the malloc.
+        black_box([0_u64; 256]);
+        // SAFETY: `alone` joins this thread before it drops the barrier.
+        let barrier = unsafe { &*barrier.cast_const().cast::<Barrier>() };
+        barrier.wait();
+        barrier.wait();
+        std::ptr::null_mut()
+    }
+    let barrier = Barrier::new(threads + 1);
+    let argument = std::ptr::from_ref(&barrier).cast_mut().cast::<c_void>();
+    let mut members = Vec::with_capacity(threads);
+    let before = resident();
+    // SAFETY: the attributes are initialized before they are used; threads get a valid argument, and each is joined once.
+    unsafe {
+        let mut attributes = MaybeUninit::uninit();
+        assert_eq!(libc::pthread_attr_init(attributes.as_mut_ptr()), 0);
+        assert_eq!(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK), 0);
+        for _ in 0..threads {
+            let mut thread = MaybeUninit::uninit();
+            let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), member, argument);
+            assert_eq!(failed, 0, "threads");
+            members.push(thread.assume_init());
+        }
+        barrier.wait();
+        let during = resident();
+        barrier.wait();
+        for thread in members {
+            libc::pthread_join(thread, std::ptr::null_mut());
+        }
+        (during - before) / MIB
     }
 }
 
@@ -102,7 +143,8 @@ pub(crate) fn row(bench: &mut Bench) {
         // A few threads take so little that a ratio means nothing.
         let memory = if threads < 64 { memory.shown_only() } else { memory.counts_in("memory of a crowd") };
         let mut all = contenders::<8>(&crowd);
-        all.push(Contender::new(Null::NAME, Null::KIND, move || crowd.measure(&Null::new(BATCH))));
+        let null = move || vec![crowd.measure(&Null::new(BATCH))[0], alone(crowd.threads)];
+        all.push(Contender::new(Null::NAME, Null::KIND, null));
         bench.isolated(format!("{threads} threads"), [Column::lower("pair", "ns"), memory], all);
     }
 }

@@ -1,0 +1,122 @@
+//! Whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, what it saved, means.
+
+use crate::kept;
+use crate::report::{Column, Report, Row};
+use crate::subject::Kind;
+use std::fmt::{self, Write as _};
+use std::path::Path;
+
+/// The row of the programs.
+pub const ROW: &str = "malloc";
+/// Our malloc.
+pub const OURS: &str = "uslab";
+/// What is measured of a program.
+pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
+/// Names of the benchmark programs start with it.
+const BENCH: &str = "bench/";
+
+/// The unit of a program's column.
+pub fn unit(program: &str, column: &str) -> &'static str {
+    match (column, program.starts_with(BENCH)) {
+        ("peak", _) => "MiB",
+        (_, true) => "ns",
+        (_, false) => "s",
+    }
+}
+
+/// The column's part of a case, behind the program's name.
+pub(crate) fn split(case: &str) -> Option<(&str, &str)> {
+    case.rsplit_once(", ")
+}
+
+/// What the bench saved as a baseline; `None` if it saved nothing. Each case counts for itself.
+///
+/// # Errors
+/// A file of criterion's that is not one.
+pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
+    let cases = kept::saved_cases(directory, ROW, baseline)?;
+    if cases.is_empty() {
+        return Ok(None);
+    }
+    let mut report = Report::new(kept::runs(directory, &[ROW], baseline)?, Vec::new());
+    for of_case in cases.chunk_by(|a, b| a.0 == b.0) {
+        let case = &of_case[0].0;
+        let Some((program, column)) = split(case) else { continue };
+        let column = Column::lower("", unit(program, column)).counts_in(case);
+        let mut subjects = Vec::new();
+        for (_, subject) in of_case {
+            let kind = if subject == OURS { Kind::Ours } else { Kind::General };
+            subjects.push((subject.as_str(), kind, kept::saved(directory, [ROW, case, subject], baseline)?));
+        }
+        report.add(ROW, case, &column, subjects.into_iter());
+    }
+    Ok(Some(report))
+}
+
+/// Geometric means over the programs, of each malloc to the best single peer: that with the lowest mean.
+pub fn means(report: &Report) -> String {
+    let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
+    for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
+        for column in COLUMNS {
+            let of_column = |row: &&Row| {
+                row.case.starts_with(BENCH) == bench && row.case.ends_with(&format!(", {column}"))
+            };
+            let rows: Vec<_> = report.rows.iter().filter(of_column).collect();
+            let Some(means) = Means::of(&rows) else { continue };
+            let _ = writeln!(text, "{programs}, {column}: {means}");
+        }
+    }
+    text
+}
+
+/// Of one column.
+struct Means {
+    cases: usize,
+    /// The lowest first; of each the mean of its ratios to the best peer in each case.
+    means: Vec<(String, f64)>,
+    /// Of the best peer.
+    best: f64,
+    /// Those that did not end well everywhere.
+    incomplete: Vec<String>,
+}
+
+impl Means {
+    /// `None` without a peer that has every case.
+    fn of(rows: &[&Row]) -> Option<Self> {
+        let distinct = |name: fn(&Row) -> &String| {
+            let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        };
+        let (cases, subjects) = (distinct(|row| &row.case).len(), distinct(|row| &row.subject));
+        let (mut means, mut incomplete, mut best) = (Vec::new(), Vec::new(), f64::INFINITY);
+        for subject in subjects {
+            let own = || rows.iter().filter(|row| row.subject == subject);
+            let logarithms: Vec<_> = own().filter_map(|row| Some(row.ratio?.ln())).collect();
+            if logarithms.len() < cases {
+                incomplete.push(subject);
+                continue;
+            }
+            let mean = (logarithms.iter().sum::<f64>() / cases as f64).exp();
+            if own().all(|row| row.kind == Kind::General) {
+                best = best.min(mean);
+            }
+            means.push((subject, mean));
+        }
+        means.sort_by(|a, b| a.1.total_cmp(&b.1));
+        best.is_finite().then_some(Self { cases, means, best, incomplete })
+    }
+}
+
+impl fmt::Display for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best);
+        let shown: Vec<_> = self.means.iter().map(shown).collect();
+        write!(f, "{} ({} cases)", shown.join(", "), self.cases)?;
+        if !self.incomplete.is_empty() {
+            write!(f, "; not in every case: {}", self.incomplete.join(", "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! A page of saved runs, as Markdown: what is won and what is lost, and the tables of some rows.
+
+use crate::means::{self, COLUMNS};
+use crate::report::{Place, Report, places, short};
+use std::fmt;
+
+/// What the page is made of.
+pub(crate) struct Page<'r> {
+    /// The command that wrote it.
+    pub(crate) command: String,
+    /// The runs; values and tables are the last one's.
+    pub(crate) runs: &'r [Report],
+    /// Rows of the last table, each with a subject that should be in it.
+    pub(crate) expected: Vec<(String, String)>,
+    /// The same runs of the whole programs, as far as they were saved.
+    pub(crate) programs: &'r [Report],
+}
+
+/// Rows that the page has tables of, under their headings. Each comes with the preloaded row, if it is another one.
+const TABLES: [(&str, &[&str]); 5] = [
+    ("1 to 4,096 threads", &["crowd", "crowd preloaded"]),
+    ("After a fragmenting free", &["refills", "refills preloaded"]),
+    ("Slow operations", &["tails", "tails preloaded"]),
+    ("Memory", &["memory", "memory preloaded"]),
+    ("The start of a process", &["start preloaded"]),
+];
+
+/// What names of preloaded rows end with.
+pub(crate) const PRELOADED: &str = " preloaded";
+
+impl Page<'_> {
+    fn won_and_lost(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
+        let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
+        let won = places.iter().filter(|place| place.ratio < 1.0).count();
+        writeln!(f, "Won: {won} of {}.\n", places.len())?;
+        writeln!(f, "| row | subject | to the best peer | runs | worst case | median | best peer |")?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
+        for place in &places {
+            let Place { name, worst, ratio, .. } = place;
+            let (subject, case, value, unit) = (&worst.subject, &worst.case, short(worst.median), worst.unit);
+            let (spread, best) = (place.spread(), place.best());
+            writeln!(f, "| {name} | {subject} | {ratio:.2} | {spread} | {case} | {value} {unit} | {best} |")?;
+        }
+        let measured = |(row, subject): &&(String, String)| {
+            places.iter().any(|place| place.name == row && place.worst.subject == *subject)
+        };
+        for (row, subject) in self.expected.iter().filter(|(row, _)| here(row)).filter(|e| !measured(e)) {
+            writeln!(f, "| {row} | {subject} | not measured | | | | |")?;
+        }
+        writeln!(f)
+    }
+
+    fn tables(&self, rows: &[&str], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = self.runs.last() else { return Ok(()) };
+        for row in rows {
+            if !last.rows.iter().any(|measured| measured.row == *row) {
+                writeln!(f, "**{row}**: not measured.\n")?;
+                continue;
+            }
+            let what = last.names.iter().find(|(name, _)| name == row).map_or("", |(_, what)| what);
+            last.table(row, what, f)?;
+            let without = last.unmeasured.iter().filter(|(of, _)| of == row).map(|(_, case)| case.as_str());
+            let without: Vec<_> = without.collect();
+            if !without.is_empty() {
+                writeln!(f, "Not measured: {}.\n", without.join("; "))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each program's ratios to the best peer in it, and the means.
+    fn programs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = self.programs.last() else {
+            return writeln!(f, "Not measured.\n");
+        };
+        let places = places(self.programs);
+        let mut programs: Vec<_> =
+            places.iter().filter_map(|place| means::split(place.name)).map(|(program, _)| program).collect();
+        programs.sort_unstable();
+        programs.dedup();
+        writeln!(
+            f,
+            "The ratios of `{}` to the best peer in each program, and from which to which they go over the runs.\n",
+            means::OURS
+        )?;
+        writeln!(f, "| program | {} |\n|---|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()))?;
+        for program in programs {
+            write!(f, "| {program} |")?;
+            for column in COLUMNS {
+                let case = format!("{program}, {column}");
+                match places.iter().find(|place| place.name == case) {
+                    None => write!(f, " not measured |")?,
+                    Some(place) if place.ratios.len() < 2 => write!(f, " {:.2} |", place.ratio)?,
+                    Some(place) => write!(f, " {:.2} ({}) |", place.ratio, place.spread())?,
+                }
+            }
+            writeln!(f)?;
+        }
+        writeln!(f)?;
+        let means = means::means(last);
+        let mut lines = means.lines();
+        writeln!(f, "Of the last run, {}:\n", lines.next().unwrap_or_default())?;
+        lines.try_for_each(|line| writeln!(f, "- {line}"))?;
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# Benchmarks\n")?;
+        writeln!(f, "This command wrote this page. `benches/README.md` defines rows, subjects and peers.\n")?;
+        writeln!(f, "```console\n$ {}\n```\n", self.command)?;
+        writeln!(f, "The runs:\n")?;
+        for line in self.runs.iter().flat_map(|run| run.how.lines()) {
+            writeln!(f, "- {line}")?;
+        }
+        for line in self.programs.iter().flat_map(|run| run.how.lines()) {
+            writeln!(f, "- programs, {line}")?;
+        }
+        writeln!(f, "\n## What is won, what is lost\n")?;
+        writeln!(
+            f,
+            "A ratio is to the best peer in the worst case of the row: below 1 the row is won. Ratio, case and values are from the run with the middle ratio; *runs* is the lowest and the highest ratio of all runs. `disturbed` has ratios to the subject's own quiet run, `scaling` to the middle of the peers.\n"
+        )?;
+        writeln!(f, "Called in the program:\n")?;
+        self.won_and_lost(false, f)?;
+        writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
+        self.won_and_lost(true, f)?;
+        for (heading, rows) in TABLES {
+            writeln!(f, "## {heading}\n")?;
+            writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;
+            self.tables(rows, f)?;
+        }
+        writeln!(f, "## Whole programs\n")?;
+        self.programs(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Column;
+    use crate::subject::Kind;
+
+    fn run(name: &str, ours: f64) -> Report {
+        let names = ["hot", "hot preloaded", "crowd"].map(|row| (row.to_owned(), format!("what {row} is")));
+        let mut report = Report::new(format!("`{name}`: commit {name}; 11 rounds"), names.into());
+        let column = Column::lower("", "ns");
+        let mut add = |row: &str, case: &str, of: &[(&'static str, Kind, f64)]| {
+            let samples = of.iter().map(|(subject, kind, value)| (*subject, *kind, vec![*value]));
+            report.add(row, case, &column, samples);
+        };
+        add("hot", "64 B", &[("uslab", Kind::Ours, ours), ("peer", Kind::General, 10.0)]);
+        add("hot preloaded", "64 B", &[("libuslab", Kind::Ours, 12.0), ("peer", Kind::General, 10.0)]);
+        add("crowd", "4 threads", &[("uslab", Kind::Ours, 5.0), ("peer", Kind::General, 10.0)]);
+        add("crowd", "64 threads", &[]);
+        report
+    }
+
+    fn programs(ours: f64) -> Report {
+        let mut report = Report::new("`a`: commit a; 6 rounds".into(), Vec::new());
+        for case in ["bench/cfrac, time", "bench/cfrac, peak"] {
+            let column = Column::lower("", "ns").counts_in(case);
+            let of = [("uslab", Kind::Ours, vec![ours]), ("peer", Kind::General, vec![2.0])];
+            report.add(means::ROW, case, &column, of.into_iter());
+        }
+        report
+    }
+
+    #[test]
+    fn page_has_runs_ratios_and_what_was_not_measured() {
+        let runs = [run("a", 9.0), run("b", 7.0), run("c", 8.0)];
+        let expected = [("hot", "uslab"), ("tails", "uslab"), ("mixed preloaded", "libuslab")];
+        let expected = expected.map(|(row, subject)| (row.to_owned(), subject.to_owned())).into();
+        let programs = [programs(1.0), programs(3.0), programs(1.5)];
+        let page = Page { command: "cargo bench".into(), runs: &runs, expected, programs: &programs };
+        let page = page.to_string();
+        let (called, preloaded) = page.split_once("preloaded peers:").unwrap();
+        for line in [
+            "$ cargo bench",
+            "- `b`: commit b; 11 rounds",
+            "- programs, `a`: commit a; 6 rounds",
+            "Won: 2 of 2.",
+            "| hot | uslab | 0.80 | 0.70 to 0.90 | 64 B | 8.00 ns | peer 10.0 |",
+            "| tails | uslab | not measured | | | | |",
+        ] {
+            assert!(called.lines().any(|other| other == line), "no line {line}\n{page}");
+        }
+        for line in [
+            "Won: 0 of 1.",
+            "| hot preloaded | libuslab | 1.20 | 1.20 to 1.20 | 64 B | 12.0 ns | peer 10.0 |",
+            "| mixed preloaded | libuslab | not measured | | | | |",
+            "**crowd**: what crowd is",
+            "| uslab | 5.00 (0.50) |",
+            "Not measured: 64 threads.",
+            "**tails**: not measured.",
+            "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
+            "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
+        ] {
+            assert!(preloaded.lines().any(|other| other == line), "no line {line}\n{page}");
+        }
+        assert!(!called.contains("| hot preloaded") && !preloaded.contains("| hot |"));
+    }
+
+    #[test]
+    fn page_without_programs_reports_them_as_not_measured() {
+        let runs = [run("a", 9.0)];
+        let page = Page { command: String::new(), runs: &runs, expected: Vec::new(), programs: &[] };
+        assert!(page.to_string().ends_with("## Whole programs\n\nNot measured.\n\n"));
+    }
+}
