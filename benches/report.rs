@@ -194,9 +194,6 @@ impl Report {
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
-        if rows.is_empty() {
-            self.unmeasured.push((row.into(), column.case(case)));
-        }
         if column.above_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
                 // Without a floor the values mean something else.
@@ -206,6 +203,9 @@ impl Report {
                     row.quartiles = row.quartiles.map(|quartile| quartile - floor);
                 }),
             }
+        }
+        if rows.is_empty() {
+            self.unmeasured.push((row.into(), column.case(case)));
         }
         let general = rows.iter().filter(|row| row.kind == Kind::General).map(|row| row.median);
         let reference = match column.better {

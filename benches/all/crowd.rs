@@ -139,12 +139,13 @@ pub(crate) fn row(bench: &mut Bench) {
     for threads in [1, 4, 64, 512, 4096] {
         let crowd =
             Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
-        let memory = Column::lower("memory", "MiB").above_floor();
-        // A few threads take so little that a ratio means nothing.
-        let memory = if threads < 64 { memory.shown_only() } else { memory.counts_in("memory of a crowd") };
+        // A few threads take less than what readings of the memory differ by.
+        let memory = (threads >= 64)
+            .then(|| Column::lower("memory", "MiB").above_floor().counts_in("memory of a crowd"));
+        let columns = [Some(Column::lower("pair", "ns")), memory];
         let mut all = contenders::<8>(&crowd);
         let null = move || vec![crowd.measure(&Null::new(BATCH))[0], alone(crowd.threads)];
         all.push(Contender::new(Null::NAME, Null::KIND, null));
-        bench.isolated(format!("{threads} threads"), [Column::lower("pair", "ns"), memory], all);
+        bench.isolated(format!("{threads} threads"), columns.into_iter().flatten(), all);
     }
 }
