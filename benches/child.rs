@@ -115,7 +115,7 @@ impl Companion {
             if !isolated {
                 return this.round(&question);
             }
-            let answer = if failed { Vec::new() } else { alone(&this.program, &question) };
+            let answer = if failed { Vec::new() } else { this.alone(&question) };
             failed |= answer.is_empty();
             answer
         };
@@ -137,18 +137,19 @@ impl Companion {
             Vec::new()
         })
     }
+
+    /// One round in a separate process. Nothing, and a message on standard error, if it fails or exceeds the limit.
+    fn alone(&self, question: &Question) -> Vec<f64> {
+        let answer = self.program.start().and_then(|mut process| process.ask_within(LIMIT, question));
+        answer.unwrap_or_else(|error| {
+            eprintln!("{}: {}/{}/{}: {error:#}", self.name, question.row, question.case, question.subject);
+            Vec::new()
+        })
+    }
 }
 
-/// How long a process with one question may take. rpmalloc 1.4 with 4,096 threads takes longer: it spins on a lock.
+/// How long a process with one question may take. Allocators that spin on a lock may take longer with 4,096 threads.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// One round in a separate process. Nothing, and a message on standard error, if it fails or exceeds the limit.
-fn alone(program: &Program, question: &Question) -> Vec<f64> {
-    program.start().and_then(|mut process| process.ask_within(LIMIT, question)).unwrap_or_else(|error| {
-        eprintln!("{}/{}/{}: {error:#}", question.row, question.case, question.subject);
-        Vec::new()
-    })
-}
 
 /// Answers the questions on standard input until there are no more.
 ///
