@@ -15,7 +15,7 @@
 //! | [`kept`] | the samples of the rounds as criterion's benchmarks |
 //! | [`report`] | medians, ratios; the tables |
 //! | [`means`] | whole programs: what was saved of them, means |
-//! | [`page`] | a page of saved runs |
+//! | `page` | a page of saved runs |
 
 pub mod child;
 pub mod clock;

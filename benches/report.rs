@@ -377,7 +377,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
     places
 }
 
-/// The last table: see [`places`].
+/// The last table, the worst row first, as Markdown. Empty without a run.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {
