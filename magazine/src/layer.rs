@@ -51,13 +51,12 @@ use crate::paths::{PathCounts, Paths};
 use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
-use crate::sync::{Counter, Fixed, Rank, assert_unlocked, catch_panic, planted, tell};
+use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::table::{SweepGroup, Table, Taken, Which};
 use crate::tracepoints::{Operation, Step, What};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
@@ -664,12 +663,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// rounds.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
-        let (mut rounds, mut outcome) = (0, Ok(()));
+        let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
             let give = |class, taken: &mut Taken<'_>| rounds += self.give(op, supplier, class, taken);
-            outcome = outcome.and(catch_panic(|| self.table.collect(class, give)));
+            panics.catch(|| self.table.collect(class, give));
         }
-        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        panics.resume();
         rounds
     }
     /// What is left of a [purge](Self::purge_in) after a [sweep](Table::sweep) of all stacks.

@@ -1,6 +1,8 @@
-//! The name by which programs that are linked with the library ask for it: see the `Makefile`.
+//! What the library says of itself to the dynamic linker: its name, as in the `Makefile`, and that it stays.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab.so.0");
+    // `dlclose` leaves it mapped: threads, signal handlers and objects that it gave out refer to it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -27,6 +27,7 @@ mod linearizability;
 mod malloc;
 mod observe;
 mod outlived;
+mod panics;
 mod prometheus;
 mod rcu;
 mod sandbox;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::on_cpu;
 use crate::shadow::{TestSupplier, table};
+use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
 /// Hands out rounds without end.

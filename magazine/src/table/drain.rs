@@ -9,14 +9,13 @@ use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::Ordering::Release;
-use crate::sync::{MutexGuard, catch_panic, planted};
+use crate::sync::{FirstPanic, MutexGuard, planted};
 #[cfg(not(any(loom, shuttle)))]
 use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::time::Duration;
-use std::panic::resume_unwind;
 
 /// Which stacks a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,15 +191,14 @@ impl<M: Memory> Table<M> {
             }
         }
         let giving = Giving::new(self, number, classes.clone());
-        let outcome = giving.during(|| {
-            let each = classes.map(|class| {
-                let outcome = self.give(class, number, &mut give);
+        let mut panics = FirstPanic::default();
+        giving.during(|| {
+            for class in classes {
+                self.give(class, number, &mut give, &mut panics);
                 giving.is_done_with(class);
-                outcome
-            });
-            each.fold(Ok(()), Result::and)
+            }
         });
-        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        panics.resume();
     }
 
     /// The class takes part in all sweeps of `group` from now on, until its number is given back.
@@ -243,8 +241,9 @@ impl<M: Memory> Table<M> {
         };
         if number > 0 {
             let giving = Giving::new(self, number, core::iter::once(class));
-            let outcome = giving.during(|| self.give(class, number, &mut give));
-            outcome.unwrap_or_else(|panic| resume_unwind(panic));
+            let mut panics = FirstPanic::default();
+            giving.during(|| self.give(class, number, &mut give, &mut panics));
+            panics.resume();
         }
     }
 
@@ -302,26 +301,24 @@ impl<M: Memory> Table<M> {
         region.set_backed(&pages);
     }
 
-    /// Gives away what the drain of that number took, or took over, and opens the class. The first panic of `give`.
+    /// Gives away what the drain of that number took, or took over, and opens the class. `panics` catches those of `give`.
     fn give(
         &self,
         class: Class,
         number: u64,
         give: &mut impl FnMut(Class, &mut Taken<'_>),
-    ) -> std::thread::Result<()> {
-        let mut outcome = Ok(());
+        panics: &mut FirstPanic,
+    ) {
         for region in self.used(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
                 region.forget_taken(class);
-                let given = catch_panic(|| give(class, &mut Taken { region, class, left: taken }));
-                outcome = outcome.and(given);
+                panics.catch(|| give(class, &mut Taken { region, class, left: taken }));
             }
         }
         let _one_at_a_time = self.lock_drains();
         // SAFETY: the lock of drains is held; who gives away has closed it, or claimed it from who has.
         unsafe { self.reopen(class) };
-        outcome
     }
 
     /// Closes the class for the drain of that number, which takes over what waits to be given away.

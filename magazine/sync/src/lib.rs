@@ -138,13 +138,42 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
-/// Runs code of users, or of a supplier, behind which something has to be done whether it panics or not. A panic that is
-/// caught is the caller's to pass on. A checker's is not caught: see [`abandoned`].
+/// Runs a user's function. The caller puts its own state right, then passes a panic on with `resume_unwind`. A checker's panic is not
+/// caught: see [`abandoned`].
 pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     if cfg!(any(loom, shuttle)) {
         Ok(f())
     } else {
         std::panic::catch_unwind(core::panic::AssertUnwindSafe(f))
+    }
+}
+
+/// Runs a user's function whose panic ends here: the panic hook has reported it. `None` if it panicked. The payload is forgotten, because
+/// its `Drop` may panic.
+pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
+    catch_panic(f).map_err(core::mem::forget).ok()
+}
+
+/// Users' functions that run one after another, each whether the others panic or not. The first panic is passed on behind the last of them;
+/// the payloads of the others are forgotten.
+#[derive(Debug, Default)]
+#[must_use = "`resume` passes the panic on"]
+pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
+
+impl FirstPanic {
+    /// Runs one of them. `None` if it panicked.
+    pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
+        let later = |panic| match &mut self.0 {
+            Some(_) => core::mem::forget(panic),
+            first => *first = Some(panic),
+        };
+        catch_panic(f).map_err(later).ok()
+    }
+    /// Passes the first panic on, if there was one.
+    pub fn resume(self) {
+        if let Some(panic) = self.0 {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 

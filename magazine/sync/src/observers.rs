@@ -8,7 +8,7 @@
 #![allow(clippy::missing_const_for_thread_local)]
 
 use crate::Ordering::{Acquire, Relaxed, Release};
-use crate::{AtomicU32, Counter, UnsafeCell, catch_panic, planted, thread_local};
+use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, planted, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
@@ -180,11 +180,11 @@ impl<F: ?Sized> Slot<F> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Runs what is the function's.
-    fn enter<R>(&self, run: impl FnOnce() -> R) -> std::thread::Result<R> {
+    /// Runs the function, or its `Drop`. `None` if it panicked.
+    fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
         let this = Inside { slot: self.address(), outer: INSIDE.with(Cell::get) };
         INSIDE.with(|inside| inside.set(&raw const this));
-        let result = catch_panic(run);
+        let result = contain_panic(run);
         INSIDE.with(|inside| inside.set(this.outer));
         result
     }
@@ -202,7 +202,7 @@ impl<F: ?Sized> Slot<F> {
         if before & OPEN != 0 {
             // SAFETY: it was open when this call was counted, so nobody takes it out before the call has left.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
-            panicked = self.enter(call).is_err();
+            panicked = self.enter(call).is_none();
             if panicked {
                 self.close(0);
             }
@@ -228,7 +228,7 @@ impl<F: ?Sized> Slot<F> {
         if self.state.compare_exchange(last, last + 1, Acquire, Relaxed).is_ok() {
             // SAFETY: it is not open, and no other call is counted that saw it open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
-            drop(self.enter(|| drop(observer)));
+            _ = self.enter(|| drop(observer));
             // Relaxed: a guess. Release: pairs with the Acquire in `remove`, or in `add`, and with that above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
@@ -317,6 +317,28 @@ mod tests {
         let _second = guard(&t, move |with| call(&own, with));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
+    }
+
+    /// Once the second panic reached the caller, and who removed the observer waited for ever.
+    #[test]
+    fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("a payload");
+            }
+        }
+        let t = observers();
+        let panics = guard(&t, |_| std::panic::panic_any(Bomb));
+        (0..2).for_each(|with| call(&t, with));
+        assert_eq!(t.panics(), 1);
+        drop(panics);
+        // Neither does what it captured.
+        let bomb = Bomb;
+        let captures = guard(&t, move |_| _ = &bomb);
+        call(&t, 0);
+        drop(captures);
+        assert_eq!(t.panics(), 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 #[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Acquire;
-use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, catch_panic, planted};
+use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
 
 impl Cache {
     /// One more of `count`, objects or slabs that wait for readers, before it does. Threads that sleep until they are woken have seen none.
@@ -59,7 +59,7 @@ impl Core {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
                 // A reset that panics has been reported where it did so. What follows is others'.
-                core::mem::forget(catch_panic(|| {
+                contain_panic(|| {
                     // SAFETY: who deferred it gave it up, and who might have read it has gone.
                     if !unsafe { core.free_object(object) } {
                         match &cache {
@@ -70,7 +70,7 @@ impl Core {
                             None => core.refuse(CorruptionKind::Foreign, object),
                         }
                     }
-                }));
+                });
                 // Last: who waits for it to become 0 finds all the rest done.
                 if let Some(cache) = cache {
                     // Relaxed: a number.

@@ -9,11 +9,10 @@ use super::per_cpu::OBJECTS;
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
-use std::panic::resume_unwind;
 use uslab_buddy::{Gfp, PAGE_SIZE};
+use uslab_magazine::sync::FirstPanic;
 #[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::catch_panic;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
 
@@ -50,11 +49,11 @@ impl Core {
     /// What `each` cache gives away of what a sweep took: the sum. A panic (of a handler of corruption) goes on when all have done so, the
     /// first one; else the others would be closed up to the next sweep.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
-        let (mut sum, mut outcome) = (0, Ok(()));
+        let (mut sum, mut panics) = (0, FirstPanic::default());
         for cache in self.refs() {
-            outcome = outcome.and(catch_panic(|| sum += each(&cache)));
+            panics.catch(|| sum += each(&cache));
         }
-        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        panics.resume();
         sum
     }
 

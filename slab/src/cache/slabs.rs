@@ -11,15 +11,11 @@ use crate::error::AllocError;
 #[cfg(not(any(loom, shuttle)))]
 use crate::memory::page_classes::Known;
 use core::any::Any;
-use core::panic::AssertUnwindSafe;
-use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-#[cfg(any(not(loom), crossbeam_loom))]
-use uslab_magazine::sync::catch_panic;
-use uslab_magazine::sync::{assert_unlocked, planted, tell};
+use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
@@ -241,7 +237,7 @@ impl Cache {
             let constructed = if self.core.faults.fires(call.cache(self.name())) {
                 Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
             } else {
-                catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object)))
+                catch_panic(|| (hooks.construct)(object))
             };
             let done = constructed
                 .map_err(Refusal::Panic)
@@ -261,8 +257,7 @@ impl Cache {
         assert_unlocked();
         for index in 0..objects {
             let Object(object) = self.object(ObjectIndex { slab, index });
-            // What it panics with may panic when it is dropped.
-            core::mem::forget(catch_unwind(AssertUnwindSafe(|| destruct(object))));
+            contain_panic(|| destruct(object));
             self.counts.destructed.add(1);
         }
     }
@@ -345,15 +340,12 @@ impl Cache {
                 // Before they are free: the child of a fork in between would count them in two places.
                 cache.counts.grace_pages.sub(pages);
                 // Nobody's operation any more.
-                let ended = catch_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
+                let ended = contain_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
                 // Who waits for it to become 0 finds all done but for the charge, which says so by itself. In the child of a fork in
                 // between a slab may be charged that is lost, and not wait that is none.
                 // Relaxed: a number.
                 cache.counts.grace.fetch_sub(1, Relaxed);
-                match ended {
-                    Ok(charge) => charge.into_iter().for_each(|order| cache.uncharge(order)),
-                    Err(panic) => core::mem::forget(panic),
-                }
+                ended.flatten().into_iter().for_each(|order| cache.uncharge(order));
             });
             return;
         }

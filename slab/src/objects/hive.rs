@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{abandoned, catch_panic, planted, relax, unique};
+use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
 
 /// How often a hive looks again: seconds.
 const PATIENCE: u32 = 1 << 20;
@@ -246,15 +246,15 @@ impl<T> Drop for Hive<T> {
         if !self.look() {
             return;
         }
-        let mut outcome = Ok(());
+        let mut panics = FirstPanic::default();
         for object in self.live.iter() {
             // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
             unsafe {
-                outcome = outcome.and(catch_panic(|| object.cast::<T>().drop_in_place()));
+                panics.catch(|| object.cast::<T>().drop_in_place());
                 self.cache.free(object);
             }
         }
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        panics.resume();
     }
 }
 

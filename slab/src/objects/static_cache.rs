@@ -9,11 +9,9 @@ use crate::published::Published;
 use core::cell::Cell;
 use core::fmt;
 #[cfg(not(any(loom, shuttle)))]
-use core::panic::AssertUnwindSafe;
+use std::panic::resume_unwind;
 #[cfg(not(any(loom, shuttle)))]
-use std::panic::{catch_unwind, resume_unwind};
-#[cfg(not(any(loom, shuttle)))]
-use uslab_magazine::sync::thread_local;
+use uslab_magazine::sync::{catch_panic, thread_local};
 
 /// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare it with
 /// [`object_cache!`](crate::object_cache), which works under loom, too; there each execution has one of its own.
@@ -106,7 +104,7 @@ impl Starting {
             return Err(StartError::Starting);
         }
         STARTING.set(&raw const this);
-        let made = catch_unwind(AssertUnwindSafe(make));
+        let made = catch_panic(make);
         STARTING.set(this.outer);
         made.map_or_else(|panic| resume_unwind(panic), Ok)
     }

@@ -32,7 +32,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use uslab_magazine::sync::catch_panic;
+use uslab_magazine::sync::contain_panic;
 
 #[derive(Debug, Default)]
 struct State {
@@ -162,10 +162,10 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             std::mem::take(&mut state.short)
         };
         // What panics has been reported where it did so.
-        core::mem::forget(catch_panic(|| core.end_interval()));
+        contain_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
-            core::mem::forget(catch_panic(|| core.relieve()));
+            contain_panic(|| core.relieve());
         }
         let mut state = shared.state.lock();
         state.intervals += 1;

@@ -20,7 +20,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, assert_unlocked, catch_panic, planted, thread_local};
+use uslab_magazine::sync::{Rank, assert_unlocked, contain_panic, planted, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 ///
@@ -177,15 +177,12 @@ impl Shrinkers {
         planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
-                let asked = catch_panic(|| match entry.shrinker.count() {
+                let asked = contain_panic(|| match entry.shrinker.count() {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
-                // What it panics with may panic when it is dropped. Something may have gone before.
-                dropped += asked.unwrap_or_else(|panic| {
-                    core::mem::forget(panic);
-                    1
-                });
+                // Before it panicked something may have gone.
+                dropped += asked.unwrap_or(1);
             }
         }
         dropped

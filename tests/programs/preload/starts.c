@@ -42,13 +42,7 @@ static void *work(void *own) {
     return NULL;
 }
 
-int main(int count, char **words) {
-    if (count > 2 && !strcmp(words[1], "late")) {
-        void *library = dlopen(words[2], RTLD_NOW | RTLD_LOCAL);
-        if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
-        allocate = (void *(*)(size_t))dlsym(library, "malloc");
-        release = (void (*)(void *))dlsym(library, "free");
-    }
+static char *use(void) {
     pthread_t threads[3];
     for (uintptr_t own = 0; own < 3; own++) pthread_create(&threads[own], NULL, work, (void *)(own + 1));
     char *wrong = work((void *)4);
@@ -56,6 +50,23 @@ int main(int count, char **words) {
         void *said;
         pthread_join(threads[own], &said);
         if (said) wrong = said;
+    }
+    return wrong;
+}
+
+int main(int count, char **words) {
+    void *library = NULL;
+    if (count > 2 && !strcmp(words[1], "late")) {
+        library = dlopen(words[2], RTLD_NOW | RTLD_LOCAL);
+        if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
+        allocate = (void *(*)(size_t))dlsym(library, "malloc");
+        release = (void (*)(void *))dlsym(library, "free");
+    }
+    char *wrong = use();
+    if (library && !wrong) {
+        // The library stays mapped. The second `use` starts threads, which call what the library has registered.
+        if (dlclose(library)) return fprintf(stderr, "%s\n", dlerror()), 1;
+        wrong = use();
     }
     if (wrong) return fprintf(stderr, "%s\n", wrong), 1;
     if (child == 0) return 0;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::thread::{Thread, current, park_timeout};
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, catch_panic, planted};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, contain_panic, planted};
 
 /// Bytes of pages that a subsystem has committed, and of mappings above 4 MiB, before it starts a thread: what is less is not worth one.
 pub const START_BYTES: usize = 8 << 20;
@@ -253,7 +253,7 @@ fn run(weak: &Weak<dyn Reap>) {
     while let Some(core) = weak.upgrade() {
         let own = core.background();
         // What panics has been reported where it did so.
-        core::mem::forget(catch_panic(|| core.end_interval()));
+        contain_panic(|| core.end_interval());
         own.intervals.add(1);
         let now = core.changes();
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
