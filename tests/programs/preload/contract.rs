@@ -40,6 +40,19 @@ fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_mal
     }
 }
 
+/// Once the first allocation read the list of CPUs, and the filter of a login server ended the program. (Above 8 MiB the reaper starts a thread,
+/// but with `reap=0`.)
+#[test]
+fn after_main_has_begun_a_small_program_asks_only_for_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = compiled("sandbox.c", dir.path());
+    for options in ["check=0", "check=1", "reap=0"] {
+        let output = preloaded(&mut Command::new(&sandbox), options);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out == "all good\n", "{options}: {:?} {out}{err}", output.status);
+    }
+}
+
 /// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
 #[test]
 fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
@@ -396,7 +409,8 @@ fn a_start_takes_few_system_calls() {
     say(&format!(
         "preload: {nothing} system calls of a program that allocates nothing, {allocates} of one that does"
     ));
-    assert!(nothing <= 80 && allocates <= 130, "{nothing} and {allocates}");
+    // The library starts the malloc before `main`, so both have a start.
+    assert!(nothing <= allocates && allocates <= 115, "{nothing} and {allocates}");
 }
 
 #[test]
