@@ -347,13 +347,14 @@ impl PageAllocator {
     fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
         let frame = self.shared.frames.frame(pfn);
-        frame.set_state(State::new(Kind::Allocated, order, mobility).compound(compound));
+        let zero = frame.state().is_zero();
+        frame.set_state(State::new(Kind::Allocated, order, mobility).compound(compound).zero(zero));
         let heads = if compound { order.pages() } else { 1 };
         for page in 0..heads {
             self.shared.frames.frame(pfn.up(page)).set_head(pfn);
         }
         self.watch(pfn, order, Frame::page_take);
-        if gfp.contains(Gfp::ZERO) {
+        if gfp.contains(Gfp::ZERO) && !zero {
             // SAFETY: the block is committed and the caller's alone, who does not have it yet.
             unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
         }

@@ -49,7 +49,7 @@ pub enum Kind {
 
 /// A frame's state: what the page is, and for the first page of a block which block.
 ///
-/// Bits: kind 0..2, order 2..6, migrate type 6..8; of an allocated block compound 8, of a free one discarded 9.
+/// Bits: kind 0..2, order 2..6, migrate type 6..8; of an allocated block compound 8, of a free one discarded 9; zero 10.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(u32);
 
@@ -101,6 +101,14 @@ impl State {
     /// Whether the memory of a free block was given back to the system while the block stayed committed.
     pub const fn is_discarded(self) -> bool {
         self.0 >> 9 & 1 == 1
+    }
+    pub(crate) const fn zero(self, yes: bool) -> Self {
+        Self(self.0 & !(1 << 10) | (yes as u32) << 10)
+    }
+    /// True if the memory is known to be zero: no user has had it since the system gave it, or took its contents. Of an allocated block, if
+    /// it was so when it was handed out.
+    pub const fn is_zero(self) -> bool {
+        self.0 >> 10 & 1 == 1
     }
     /// Whether this is a free block of exactly this order.
     #[inline(always)]

@@ -152,6 +152,79 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     assert_eq!(resident(), 0, "and none where nothing is committed");
 }
 
+/// Pages of a block that are resident.
+#[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
+fn resident_pages(pages: &PageAllocator, block: &PageBlock<'_>) -> usize {
+    let mut each = vec![0_u8; block.order().pages() as usize];
+    let memory = pages.address(block.pfn());
+    // SAFETY: the block is mapped, and has as many pages as there are bytes.
+    let known =
+        unsafe { nix::libc::mincore(memory.as_ptr().cast(), block.order().bytes(), each.as_mut_ptr()) };
+    assert_eq!(known, 0);
+    each.iter().filter(|page| **page & 1 == 1).count()
+}
+#[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
+fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8] {
+    // SAFETY: the block is committed, and the caller's as long as it is borrowed.
+    unsafe { core::slice::from_raw_parts_mut(pages.address(block.pfn()).as_ptr(), block.order().bytes()) }
+}
+
+#[test]
+#[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
+fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
+    let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
+    let pages = made(config);
+    let order = order(6);
+    let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
+    // Never used: both halves of each block that was split.
+    let (mut a, b) = (zeroed(), zeroed());
+    assert_eq!([&a, &b].map(|block| resident_pages(&pages, block)), [0, 0]);
+    // Used, freed and merged with what was not.
+    bytes(&pages, &mut a).fill(7);
+    drop((a, b));
+    let (whole, _) = all(&pages, Order::MAX, Gfp::ZERO);
+    for mut block in whole {
+        assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
+    }
+    // Given back while a neighbour stays: discarded, and split again.
+    let kept = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    assert!(pages.release() > 0);
+    let mut c = zeroed();
+    assert_eq!(resident_pages(&pages, &c), 0);
+    assert!(bytes(&pages, &mut c).iter().all(|byte| *byte == 0));
+    drop((c, kept));
+    // Decommitted as a whole.
+    pages.release();
+    assert_eq!(resident_pages(&pages, &zeroed()), 0);
+    audited(&pages);
+}
+
+/// The system does not take the contents of locked memory.
+#[test]
+#[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
+fn pages_that_were_given_back_and_not_taken_are_written() {
+    let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
+    let order = order(6);
+    for keep in [true, false] {
+        let kept = keep.then(|| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
+        let mut used = pages.alloc_block(order, Gfp::KERNEL, None).unwrap();
+        let memory = bytes(&pages, &mut used);
+        memory.fill(7);
+        // SAFETY: the memory is mapped.
+        if unsafe { nix::libc::mlock(memory.as_ptr().cast(), memory.len()) } != 0 {
+            // Some systems allow nobody to.
+            return;
+        }
+        drop(used);
+        pages.release();
+        let (blocks, _) = all(&pages, order, Gfp::ZERO);
+        for mut block in blocks {
+            assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
+        }
+        drop(kept);
+    }
+}
+
 #[test]
 fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
     let pages = made(normal(1024 + 700));

@@ -94,17 +94,18 @@ impl ZoneShared {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
-    /// Gives the memory of `pages` back. They stay committed.
+    /// Gives the memory of `pages` back. They stay committed. `false` if it stays: memory that is locked (`mlock`) only costs more than was
+    /// thought.
     ///
     /// # Safety
     /// The pages are free, committed, and nobody can take them meanwhile.
-    unsafe fn discard(&self, pages: Range<Pfn>) {
+    unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
         #[cfg(any(loom, shuttle))]
         for page in pages.start.get()..pages.end.get() {
             self.frames.frame(Pfn::new(page)).page_discard();
         }
-        // SAFETY: nobody uses them, by contract. Memory that is locked (`mlock`) stays, and only costs more than was thought.
-        unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) };
+        // SAFETY: nobody uses them, by contract.
+        unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
     }
 }
 
@@ -173,6 +174,8 @@ pub(crate) struct Inner {
     listed: u32,
     /// Of these, in discarded blocks.
     discarded: u32,
+    /// The system took the contents of all pages that were given back so far. It keeps those of locked memory (`mlock`).
+    discards_zero: bool,
     /// Of these, in backed blocks that are large enough to be discarded.
     backed: u32,
     /// The least that `backed` was since the last `release_idle`.
@@ -312,6 +315,7 @@ impl Zone {
             areas: Default::default(),
             listed: 0,
             discarded: 0,
+            discards_zero: true,
             backed: 0,
             idle: 0,
             recent: 0,
@@ -453,7 +457,10 @@ impl Zone {
                         drop(inner);
                         inner = self.inner.lock();
                     });
-                    shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
+                    let frame = shared.frames.frame(pfn);
+                    // Its own, or that of the free block that it was cut from.
+                    let zero = frame.state().is_zero() && inner.discards_zero;
+                    frame.set_state(State::new(Kind::PerCpu, order, mobility).zero(zero));
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     last = pfn.get();
@@ -730,7 +737,7 @@ impl Zone {
         inner.events.commits += 1;
         self.set_types(shared, start, pages, mobility);
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
-            self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+            self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility).zero(true), End::Front);
         }
         Ok(true)
     }
@@ -794,9 +801,14 @@ impl Zone {
             }
             bytes += pages as usize * PAGE_SIZE;
             // Until the memory has gone nobody may take the pages.
-            planted!("free pages are discarded after their lock" => drop(inner));
+            planted!("free pages are discarded after their lock" => {
+                drop(inner);
+                // SAFETY: there is none: others may take the pages.
+                unsafe { shared.discard(run.clone()) };
+                inner = self.inner.lock();
+            });
             // SAFETY: the pages are on free lists of this zone, whose lock is held.
-            unsafe { shared.discard(run) };
+            inner.discards_zero &= unsafe { shared.discard(run) };
         }
     }
 
@@ -830,7 +842,7 @@ impl Zone {
             let pages = state.order().pages();
             if !state.is_discarded() {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.discarded(true), End::Back);
+                self.insert(shared, inner, block, state.discarded(true).zero(true), End::Back);
                 backed += pages;
                 // SAFETY: the frames of a free block but for its first one say `Inside`, and nobody uses them.
                 unsafe { shared.frames.discard(block.get() + 1..block.get() + pages) };
@@ -862,7 +874,7 @@ impl Zone {
         // SAFETY: the pages were free and are now on no list, so nobody uses them or their frames, all of which say
         // `Inside`; the lock is held until they are among the uncommitted ones.
         unsafe {
-            shared.region.decommit(byte_range(start, pages));
+            inner.discards_zero &= shared.region.decommit(byte_range(start, pages));
             shared.frames.discard(start.get()..start.get() + pages);
         }
     }

@@ -56,12 +56,14 @@ impl Core {
             }
             Ok(first) => first,
         };
+        let frame = memory.frames().frame(first);
+        let is_zero = frame.state().is_zero();
         // SAFETY: the block is ours, and `large` is no cache.
-        unsafe { memory.frames().frame(first).set_owner(large()) };
+        unsafe { frame.set_owner(large()) };
         self.large.allocated(op, order);
         self.grown();
         let memory = memory.pages.address(first);
-        if gfp.contains(Gfp::ZERO) {
+        if gfp.contains(Gfp::ZERO) && !is_zero {
             // All of it where what others left is not to be seen: its user may grow in place.
             let bytes = if self.zeroed(Gfp::empty()).is_empty() { size } else { order.bytes() };
             // SAFETY: the block is ours until it is returned, and at least so large.
