@@ -6,6 +6,8 @@ use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
 use crate::geometry::OrderRule;
 use crate::memory::huge::HUGE_CACHE;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::pressure::keep_free;
 use core::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use uslab_magazine::Cpus;
 
 /// Bytes of free memory that stay with a subsystem of the default [`Config`] without anybody calling
 /// [`reap`](crate::Subsystem::reap): frees give back what is more (see [`PageConfig::keep_free`]). A burst of so much costs no
-/// system call and no page fault the next time.
+/// system call and no page fault the next time. In a control group with a limit it is at most an eighth of that.
 pub const KEEP_FREE: usize = 16 << 20;
 
 /// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
@@ -92,10 +94,10 @@ impl Config {
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
-    /// memory stay when objects and slabs come back.
+    /// memory stay when objects and slabs come back. Reads the limit of the control group.
     fn default() -> Self {
         let pages = PageConfig::default_for(Cpus::os());
-        Self::new(PageConfig { keep_free: Some(KEEP_FREE), ..pages })
+        Self::new(PageConfig { keep_free: Some(keep_free(KEEP_FREE)), ..pages })
     }
 }
 

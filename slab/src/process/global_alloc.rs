@@ -29,6 +29,7 @@ use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
 use crate::process::options::{Dump, Options};
 use crate::published::Published;
+use crate::reclaim::pressure::keep_free;
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
 use crate::report::census::{Census, Violation};
@@ -96,7 +97,7 @@ static PROCESS: Published<Process> = Published::new();
 static FAST: StaticPaths = StaticPaths::new();
 
 /// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
-/// no system call and no page fault the next time.
+/// no system call and no page fault the next time. In a control group with a limit it is at most an eighth of that.
 pub const KEEP_FREE: usize = 64 << 20;
 
 /// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
@@ -181,7 +182,7 @@ fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
     let mut config = Config::default();
     config.pages.huge_pages = options.huge_pages;
-    config.pages.keep_free = Some(KEEP_FREE);
+    config.pages.keep_free = Some(keep_free(KEEP_FREE));
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
     config.guard_every = options.guard.or_else(guard_wanted).unwrap_or(0);

@@ -4,6 +4,9 @@
 //! stalled on memory for so long within a window. A *memory group* (Documentation/admin-guide/cgroup-v2.rst) has a mark,
 //! `memory.high`, above which its processes are slowed down; it is looked at from time to time. The
 //! [reaper](crate::Reaper) heeds both, if it is told to.
+//!
+//! A group may have a limit, too: the kernel ends a process of a group that exceeds it. Free memory that an allocator keeps counts. So an
+//! allocator [keeps](keep_free) at most an eighth of the limit that it was started under.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -123,9 +126,67 @@ impl MemoryGroup {
     }
 }
 
+/// Part of a group's limit that may be free memory of one allocator.
+const SHARE: u64 = 8;
+
+/// Bytes of free memory that stay with an allocator which wants to keep `most`: less in a process group with a limit. Reads some files.
+pub(crate) fn keep_free(most: usize) -> usize {
+    let groups = std::fs::read_to_string("/proc/self/cgroup");
+    let limit = groups.ok().and_then(|groups| least_limit(&groups, Path::new("/sys/fs/cgroup")));
+    limit.map_or(most, |limit| most.min(usize::try_from(limit / SHARE).unwrap_or(most)))
+}
+
+/// Bytes: the least limit of the groups in the text of `/proc/PID/cgroup` and of those above them, of either version, below `root`. What
+/// cannot be read limits nothing: a container sees its own group as the root, whatever the text says.
+fn least_limit(groups: &str, root: &Path) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let (mount, files): (_, &[_]) = if controllers.is_empty() {
+            (root.to_owned(), &["memory.max", "memory.high"])
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (root.join("memory"), &["memory.limit_in_bytes"])
+        } else {
+            (PathBuf::new(), &[])
+        };
+        let own = Path::new(path).strip_prefix("/").unwrap_or(Path::new("")).to_owned();
+        files.iter().flat_map(move |file| {
+            let read = |group: &Path| std::fs::read_to_string(mount.join(group).join(file));
+            own.ancestors()
+                .filter_map(|group| read(group).ok()?.trim().parse::<u64>().ok())
+                .collect::<Vec<_>>()
+        })
+    });
+    limits.min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_limit_of_a_group_and_those_above_it_counts() {
+        let root = std::env::temp_dir().join(format!("uslab-limits-{}", std::process::id()));
+        let put = |file: &str, text: &str| {
+            let file = root.join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let limit = |groups: &str| least_limit(groups, &root);
+        assert_eq!([limit(""), limit("0::/a/b\n"), limit("rubbish\n4:memory\n")], [None; 3]);
+        put("a/b/memory.max", "max\n");
+        put("a/b/memory.high", "3000\n");
+        put("a/memory.max", "2000\n");
+        assert_eq!([limit("0::/a/b\n"), limit("0::/a\n"), limit("0::/\n")], [Some(2000), Some(2000), None]);
+        put("a/b/memory.max", "1000\n");
+        assert_eq!(limit("0::/a/b\n"), Some(1000));
+        // The first version, and a container whose group is its root.
+        put("memory/memory.limit_in_bytes", "500\n");
+        put("memory/deep/memory.limit_in_bytes", "9223372036854771712\n");
+        let first = "9:name=systemd:/\n5:cpu,memory:/deep\n0::/\n";
+        assert_eq!([limit(first), limit("4:memory:/docker/0123\n")], [Some(500); 2]);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn a_group_is_short_from_a_sixteenth_below_its_mark() {
