@@ -96,8 +96,16 @@ impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
     /// memory stay when objects and slabs come back. Reads the limit of the control group.
     fn default() -> Self {
+        Self::keeping(KEEP_FREE)
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Config {
+    /// As the default, but for the free memory that stays.
+    pub(crate) fn keeping(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
-        Self::new(PageConfig { keep_free: Some(keep_free(KEEP_FREE)), ..pages })
+        Self::new(PageConfig { keep_free: Some(keep_free(most)), ..pages })
     }
 }
 

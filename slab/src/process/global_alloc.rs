@@ -29,7 +29,6 @@ use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
 use crate::process::options::{Dump, Options};
 use crate::published::Published;
-use crate::reclaim::pressure::keep_free;
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
 use crate::report::census::{Census, Violation};
@@ -180,9 +179,8 @@ fn start() -> Option<&'static Process> {
 #[inline(never)]
 fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
-    let mut config = Config::default();
+    let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
-    config.pages.keep_free = Some(keep_free(KEEP_FREE));
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
     config.guard_every = options.guard.or_else(guard_wanted).unwrap_or(0);

@@ -15,7 +15,8 @@ mod events;
 mod events;
 
 pub(crate) use events::{Watched, next};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -131,8 +132,10 @@ const SHARE: u64 = 8;
 
 /// Bytes of free memory that stay with an allocator which wants to keep `most`: less in a process group with a limit. Reads some files.
 pub(crate) fn keep_free(most: usize) -> usize {
-    let groups = std::fs::read_to_string("/proc/self/cgroup");
-    let limit = groups.ok().and_then(|groups| least_limit(&groups, Path::new("/sys/fs/cgroup")));
+    // With room for all of it: one read, and the one that finds the end.
+    let mut groups = String::with_capacity(4096);
+    let read = File::open("/proc/self/cgroup").and_then(|mut file| file.read_to_string(&mut groups));
+    let limit = read.ok().and_then(|_| least_limit(&groups, Path::new("/sys/fs/cgroup")));
     limit.map_or(most, |limit| most.min(usize::try_from(limit / SHARE).unwrap_or(most)))
 }
 
@@ -151,10 +154,13 @@ fn least_limit(groups: &str, root: &Path) -> Option<u64> {
         };
         let own = Path::new(path).strip_prefix("/").unwrap_or(Path::new("")).to_owned();
         files.iter().flat_map(move |file| {
-            let read = |group: &Path| std::fs::read_to_string(mount.join(group).join(file));
-            own.ancestors()
-                .filter_map(|group| read(group).ok()?.trim().parse::<u64>().ok())
-                .collect::<Vec<_>>()
+            // One read: a number is short.
+            let limit = |group: &Path| {
+                let mut bytes = [0; 32];
+                let read = File::open(mount.join(group).join(file)).ok()?.read(&mut bytes).ok()?;
+                core::str::from_utf8(&bytes[..read]).ok()?.trim().parse::<u64>().ok()
+            };
+            own.ancestors().filter_map(limit).collect::<Vec<_>>()
         })
     });
     limits.min()

@@ -41,12 +41,12 @@ fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_mal
 }
 
 /// Once the first allocation read the list of CPUs, and the filter of a login server ended the program. (Above 8 MiB the reaper starts a thread,
-/// but with `reap=0`.)
+/// but with `reap=0`; the first sample of the guard installs a handler, but with `guard=0`.)
 #[test]
 fn after_main_has_begun_a_small_program_asks_only_for_memory() {
     let dir = tempfile::tempdir().unwrap();
     let sandbox = compiled("sandbox.c", dir.path());
-    for options in ["check=0", "check=1", "reap=0"] {
+    for options in ["guard=0,check=0", "guard=0,check=1", "guard=0,reap=0"] {
         let output = preloaded(&mut Command::new(&sandbox), options);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success() && out == "all good\n", "{options}: {:?} {out}{err}", output.status);
