@@ -6,7 +6,7 @@
 //! [reaper](crate::Reaper) heeds both, if it is told to.
 //!
 //! A group may have a limit, too: the kernel ends a process of a group that exceeds it. Free memory that an allocator keeps counts. So an
-//! allocator [keeps](keep_free) at most an eighth of the limit that it was started under.
+//! allocator keeps at most an eighth of the limit that it was started under.
 
 #[cfg(target_os = "linux")]
 mod events;
