@@ -101,7 +101,7 @@ uslab_magazine::sync::scenarios! {
     per_cpu_pages {
         shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
         bug("page marked after it went into the magazine", "P2", "frame and free list disagree");
-        bug("drain without its fence", "P2", "frame and free list disagree");
+        bug("drain without its fence", "P2", "page handed out twice");
         bug("a flush that does not flush", "P1", "per-CPU pages counted");
     }
 }
