@@ -55,6 +55,12 @@ pub enum AllocError {
         /// The limit, in slabs.
         slabs: u32,
     },
+    /// What the cache's objects [hold](crate::KmemCacheBuilder::holds), and its slabs, are as many bytes as its limit allows, and no object
+    /// is free anywhere.
+    HeldLimit {
+        /// The limit, in bytes.
+        bytes: usize,
+    },
     /// The caches of the [account](crate::cache::Account) have as much as they may, and nothing of it is free.
     AccountLimit {
         /// The limit, in bytes.
@@ -71,7 +77,7 @@ pub enum AllocError {
         /// Bytes that were asked for.
         bytes: usize,
     },
-    /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object of a new slab refused.
+    /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object refused.
     Constructor,
     /// The cache was destroyed.
     Destroyed,
@@ -84,7 +90,7 @@ pub enum AllocError {
 impl AllocError {
     /// Whether it is one that passes when others free something.
     pub(crate) fn is_limit(self) -> bool {
-        matches!(self, Self::CacheLimit { .. } | Self::AccountLimit { .. })
+        matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
 }
 
@@ -92,6 +98,9 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheLimit { slabs } => write!(f, "the cache is at its limit of {slabs} slabs"),
+            Self::HeldLimit { bytes } => {
+                write!(f, "the cache and what its objects hold are at its limit of {bytes} bytes")
+            }
             Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),

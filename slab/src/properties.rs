@@ -2,7 +2,7 @@
 
 use crate::cache::node::{BANDS, Closed, Node, NodeCount, ObjectIndex, State, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
-use crate::memory::slab::Fill;
+use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::{Gfp, Magazines, SlabDebug};
@@ -18,7 +18,8 @@ use uslab_magazine::Operation;
 enum ListStep {
     Add { taken: usize },
     Take { max: usize },
-    Give { picks: Vec<usize> },
+    Give { picks: Vec<usize>, stay: bool },
+    Destruct,
     GiveFree { pick: usize },
     Shrink,
     DiscardEmpty,
@@ -28,7 +29,8 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     let step = prop_oneof![
         3 => (0..40_usize).prop_map(|taken| ListStep::Add { taken }),
         6 => (1..40_usize).prop_map(|max| ListStep::Take { max }),
-        6 => prop::collection::vec(any::<usize>(), 1..40).prop_map(|picks| ListStep::Give { picks }),
+        6 => (prop::collection::vec(any::<usize>(), 1..40), any::<bool>()).prop_map(|(picks, stay)| ListStep::Give { picks, stay }),
+        1 => Just(ListStep::Destruct),
         1 => any::<usize>().prop_map(|pick| ListStep::GiveFree { pick }),
         1 => Just(ListStep::Shrink),
         1 => Just(ListStep::DiscardEmpty),
@@ -36,13 +38,15 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node, and beside it which objects of which slab are out.
+/// A node, and beside it which objects of which slab are out, and which are constructed.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
     min_partial: usize,
     node: Node,
+    constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
+    built: BTreeMap<u32, BTreeSet<usize>>,
 }
 
 impl Lists {
@@ -58,7 +62,9 @@ impl Lists {
             .unwrap(),
             min_partial,
             node: Node::new(None),
+            constructed: Constructed::Together,
             shadow: BTreeMap::new(),
+            built: BTreeMap::new(),
         }
     }
     fn order(&self) -> Order {
@@ -70,22 +76,37 @@ impl Lists {
         let mut out = BTreeSet::new();
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(self.memory.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
-            self.memory.slab(slab).alloc_bits(taken, None, |index| assert!(out.insert(index)));
+            let new = self.memory.slab(slab);
+            assert!(new.set_up(&Operation::new(), self.geometry.objects(), self.constructed));
+            new.alloc_bits(taken, taken > 0, None, |index| assert!(out.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
-        assert_eq!(out.len(), taken.min(self.geometry.objects()));
+        let most = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
+        assert_eq!(out.len(), taken.min(most));
+        self.built.insert(slab.get(), out.clone());
         self.shadow.insert(slab.get(), out);
+    }
+    fn is_one_by_one(&self) -> bool {
+        self.constructed == Constructed::OneByOne
+    }
+    /// Free objects that are constructed, of one slab.
+    fn idle(&self, slab: u32) -> usize {
+        self.built[&slab].difference(&self.shadow[&slab]).count()
     }
     fn take(&mut self, max: usize) {
         let free: usize = self.shadow.values().map(|out| self.geometry.objects() - out.len()).sum();
         let mut taken = Vec::new();
-        let count = self.node.alloc(&Operation::new(), &self.memory, max, |place| taken.push(place));
-        assert_eq!(
-            (count, taken.len()),
-            (max.min(free), max.min(free)),
-            "everything that is free can be taken"
-        );
+        let (count, is_new) =
+            self.node.alloc(&Operation::new(), &self.memory, max, true, |place| taken.push(place));
+        assert_eq!(count, taken.len());
+        if self.is_one_by_one() {
+            assert_eq!(count > 0, free > 0);
+            let is_constructed = |place: &ObjectIndex| self.built[&place.slab.get()].contains(&place.index);
+            assert!(taken.iter().all(|place| is_constructed(place) != is_new), "all are, or the one is not");
+            assert!(!is_new || count == 1 && self.idle(taken[0].slab.get()) == 0);
+        } else {
+            assert_eq!((count, is_new), (max.min(free), false), "everything that is free can be taken");
+        }
         let mut runs: Vec<u32> = taken.iter().map(|place| place.slab.get()).collect();
         runs.dedup();
         let slabs: BTreeSet<u32> = runs.iter().copied().collect();
@@ -100,16 +121,44 @@ impl Lists {
         assert!(ranks.is_sorted_by(|a, b| a >= b), "the fullest come first, empty ones last");
         for place in taken {
             assert!(self.shadow.get_mut(&place.slab.get()).unwrap().insert(place.index), "{place:?} twice");
+            self.built.get_mut(&place.slab.get()).unwrap().insert(place.index);
         }
     }
+    /// Destructs all that is free and constructed.
+    fn destruct(&mut self) {
+        let idle: usize = self.shadow.keys().map(|slab| self.idle(*slab)).sum();
+        let mut destructed = 0;
+        for state in (0..BANDS).map(State::Partial).chain([State::Empty]) {
+            let mut visits = self.node.len_of(state);
+            let mut indices = Vec::new();
+            while let Some(slab) =
+                self.node.take_constructed(&self.memory, state, &mut visits, |index| indices.push(index))
+            {
+                let places: Vec<_> = indices.drain(..).map(|index| ObjectIndex { slab, index }).collect();
+                for place in &places {
+                    assert!(self.built[&slab.get()].contains(&place.index));
+                    assert!(
+                        self.shadow.get_mut(&slab.get()).unwrap().insert(place.index),
+                        "{place:?} is out"
+                    );
+                }
+                destructed += places.len();
+                self.give(&places, false);
+            }
+        }
+        assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
+    }
     /// Gives places back; those that are free already are refused.
-    fn give(&mut self, places: &[ObjectIndex]) {
+    fn give(&mut self, places: &[ObjectIndex], stay: bool) {
         let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
             let out = self.shadow.get_mut(&place.slab.get()).unwrap();
             if !out.remove(&place.index) {
                 expected.push(*place);
+            }
+            if !stay {
+                self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
         // SAFETY: all slabs of the shadow are listed, and those that fall empty are unlisted at the end only.
@@ -119,6 +168,7 @@ impl Lists {
                 op,
                 &self.memory,
                 self.min_partial,
+                stay,
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {
@@ -133,6 +183,7 @@ impl Lists {
         while let Some(slab) = unlisted.pop(&self.memory) {
             let out = self.shadow.remove(&slab.get()).expect("unlisted once");
             assert!(out.is_empty(), "a slab with objects out was given up");
+            self.built.remove(&slab.get());
             // SAFETY: allocated in `add` with this order, and on no list any more.
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
@@ -154,11 +205,16 @@ impl Lists {
     fn check(&self) {
         let mut listed = BTreeMap::new();
         let count = self.node.walk(&self.memory, |slab, state, fill, agrees| {
-            assert!(agrees, "head and bitmap disagree");
+            assert!(agrees, "head and bitmaps disagree");
             assert!(listed.insert(slab.get(), (state, fill)).is_none(), "page {slab} is listed twice");
         });
         let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
         assert_eq!(listed, expected);
+        for slab in self.shadow.keys().filter(|_| self.is_one_by_one()) {
+            // SAFETY: this thread is the only one.
+            let built: BTreeSet<_> = unsafe { self.memory.slab(Pfn::new(*slab)).constructed() }.collect();
+            assert_eq!(built, self.built[slab]);
+        }
         let out: usize = self.shadow.values().map(BTreeSet::len).sum();
         assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
         assert_eq!(count.objects as usize, self.shadow.len() * self.geometry.objects());
@@ -186,21 +242,26 @@ proptest! {
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2),
         ]),
         min_partial in 0..4_usize,
+        one_by_one in any::<bool>(),
         steps in list_steps(),
     ) {
         let mut lists = Lists::new(size, order, min_partial);
+        if one_by_one && lists.geometry.objects() <= ONE_BY_ONE {
+            lists.constructed = Constructed::OneByOne;
+        }
         for step in steps {
             match step {
                 ListStep::Add { taken } if lists.shadow.len() < 30 => lists.add(taken),
                 ListStep::Add { .. } => {}
                 ListStep::Take { max } => lists.take(max),
-                ListStep::Give { picks } => {
+                ListStep::Destruct => lists.destruct(),
+                ListStep::Give { picks, stay } => {
                     let mut out = lists.out();
                     let places: Vec<_> = picks
                         .into_iter()
                         .map_while(|pick| (!out.is_empty()).then(|| out.swap_remove(pick % out.len())))
                         .collect();
-                    lists.give(&places);
+                    lists.give(&places, stay);
                 }
                 ListStep::GiveFree { pick } => {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
@@ -208,7 +269,7 @@ proptest! {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
                         // A free object, or one that is out and then free: the second is refused either way.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
-                            lists.give(&[place, place]);
+                            lists.give(&[place, place], true);
                         }
                     }
                 }
@@ -238,7 +299,7 @@ fn so_many_slabs_with_room_stay_as_the_node_was_told() {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
             (0..4).for_each(|_| lists.add(objects));
-            lists.out().chunks(objects).for_each(|slab| lists.give(slab));
+            lists.out().chunks(objects).for_each(|slab| lists.give(slab, true));
             lists.check();
             let count = lists.node.count();
             let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
@@ -290,7 +351,7 @@ fn nodes_close_together_once_no_object_is_out() {
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
-    lists.give(&lists.out());
+    lists.give(&lists.out(), true);
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
@@ -299,7 +360,7 @@ fn nodes_close_together_once_no_object_is_out() {
     for node in &nodes {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2));
+            assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2, Constructed::Together));
             assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(Closed));
         }
     }

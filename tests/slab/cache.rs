@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::{
-    AllocError, Block, Config, Gfp, KmallocKind, KmemCache, Limit, Magazines, Mempool, ObjectCache,
-    SizeClass, Subsystem,
+    AllocError, Block, Config, Gfp, KmallocKind, KmemCache, KmemCacheBuilder, Limit, Magazines, Mempool,
+    ObjectCache, SizeClass, Subsystem,
 };
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::Counter;
@@ -392,8 +392,17 @@ fn what_is_used_and_what_is_merely_kept_are_told_apart() {
     drop(blocks);
 }
 
+/// A builder of caches whose objects are constructed together, or one by one.
+fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
+    let builder = KmemCache::builder(name, size);
+    if whole_slabs { builder.construct_slabs() } else { builder }
+}
+
 #[test]
-fn a_constructor_runs_once_for_each_object_of_a_slab() {
+fn a_constructor_runs_once_for_each_object() {
+    [false, true].into_iter().for_each(each_object_is_constructed_once);
+}
+fn each_object_is_constructed_once(whole_slabs: bool) {
     let subsystem = subsystem(1);
     // Pages that were used before are zeroed for the constructor.
     let dirty = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
@@ -403,12 +412,13 @@ fn a_constructor_runs_once_for_each_object_of_a_slab() {
     drop(dirty);
     let made = Arc::new(AtomicUsize::new(0));
     let seen = made.clone();
-    let cache = KmemCache::builder("o", 128)
+    let cache = constructing("o", 128, whole_slabs)
         .ctor(move |bytes| {
             assert!(bytes.iter().all(|byte| *byte == 0));
-            bytes[0] = 42;
+            bytes.fill(42);
             seen.fetch_add(1, Relaxed);
         })
+        .dtor(|bytes| assert_eq!(*bytes, [42; 128]))
         .build_in(&subsystem)
         .unwrap();
     for _ in 0..100 {
@@ -416,15 +426,32 @@ fn a_constructor_runs_once_for_each_object_of_a_slab() {
         assert_eq!(block.bytes()[0], 42, "constructed objects are not zeroed again");
     }
     let info = cache.info();
-    assert_eq!((made.load(Relaxed) as u64, info.constructed), (info.objects, info.objects));
+    let expected = if whole_slabs { info.objects } else { 1 };
+    assert_eq!((made.load(Relaxed) as u64, info.constructed), (expected, expected));
+    // Those that a shrink has destructed are constructed again, from zeros.
+    let all = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
+    assert_eq!(cache.info().constructed, info.objects);
+    let mut kept = all;
+    kept.truncate(2);
+    cache.shrink();
+    assert_eq!(cache.info().destructed, if whole_slabs { 0 } else { info.objects - 2 });
+    let again = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize - 2).unwrap();
+    assert!(again.iter().all(|block| block.bytes()[127] == 42));
+    assert_eq!(cache.info().constructed - cache.info().destructed, info.objects);
+    subsystem.check().unwrap();
 }
 
 #[test]
 fn a_constructor_that_panics_loses_nothing() {
-    for magazines in [Magazines::BySize, Magazines::Off] {
+    for (magazines, whole_slabs) in [
+        (Magazines::BySize, false),
+        (Magazines::Off, false),
+        (Magazines::BySize, true),
+        (Magazines::Off, true),
+    ] {
         let subsystem = subsystem(1);
         let calls = AtomicUsize::new(0);
-        let cache = KmemCache::builder("o", 1000)
+        let cache = constructing("o", 1000, whole_slabs)
             .magazines(magazines)
             .ctor(move |_| assert_ne!(calls.fetch_add(1, Relaxed) % 20, 10, "on purpose"))
             .build_in(&subsystem)
@@ -630,65 +657,74 @@ fn threads_on_real_cpus_lose_nothing() {
 fn a_destructor_runs_once_for_each_object_when_its_slab_goes() {
     on_cpu(0);
     for way in ["shrink", "destroy", "drop", "last free"] {
-        let subsystem = subsystem(2);
-        let other = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
-        let (made, gone) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
-        let (constructed, destructed) = (made.clone(), gone.clone());
-        let cache = KmemCache::builder("inode", 200)
-            .ctor(move |inode| {
-                inode[199] = 7;
-                constructed.add(1);
-            })
-            .dtor(move |inode| {
-                assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
-                // No lock is held here, and no CPU's region: it may allocate.
-                drop(other.alloc_block(Gfp::KERNEL).unwrap());
-                destructed.add(1);
-            })
-            .build_in(&subsystem)
-            .unwrap();
-        let objects: Vec<_> =
-            (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-        for object in &objects {
-            // SAFETY: the objects are ours.
-            unsafe { object.write(1) };
-        }
-        assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
-        let (last, others) = objects.split_first().unwrap();
-        // SAFETY: allocated above, freed once.
-        others.iter().for_each(|object| unsafe { cache.free(*object) });
-        assert_eq!((cache.shrink(), gone.get()), (0, 0), "{way}: an object in use keeps its slab");
-        if way != "last free" {
+        objects_end_once(way, false);
+        objects_end_once(way, true);
+    }
+}
+fn objects_end_once(way: &str, whole_slabs: bool) {
+    let subsystem = subsystem(2);
+    let other = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
+    let (made, gone) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
+    let (constructed, destructed) = (made.clone(), gone.clone());
+    let cache = constructing("inode", 200, whole_slabs)
+        .ctor(move |inode| {
+            inode[199] = 7;
+            constructed.add(1);
+        })
+        .dtor(move |inode| {
+            assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
+            // No lock is held here, and no CPU's region: it may allocate.
+            drop(other.alloc_block(Gfp::KERNEL).unwrap());
+            destructed.add(1);
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    let objects: Vec<_> =
+        (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    for object in &objects {
+        // SAFETY: the objects are ours.
+        unsafe { object.write(1) };
+    }
+    assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
+    let (last, others) = objects.split_first().unwrap();
+    // SAFETY: allocated above, freed once.
+    others.iter().for_each(|object| unsafe { cache.free(*object) });
+    let shrunk = if whole_slabs { 0 } else { others.len() as u64 };
+    assert_eq!((cache.shrink(), gone.get()), (0, shrunk), "{way}: an object in use keeps its slab");
+    if way != "last free" {
+        // SAFETY: as above.
+        unsafe { cache.free(*last) };
+        assert_eq!(gone.get(), shrunk, "{way}: a free object stays constructed");
+    }
+    match way {
+        "shrink" => assert_eq!(cache.shrink(), 1),
+        "destroy" => cache.destroy().unwrap(),
+        "drop" => drop(cache),
+        _ => {
+            let mut kept = cache.alloc_block(Gfp::KERNEL).unwrap();
+            kept.bytes_mut()[0] = 1;
+            assert!(cache.destroy().is_err() && gone.get() == shrunk);
+            drop(kept);
             // SAFETY: as above.
             unsafe { cache.free(*last) };
-            assert_eq!(gone.get(), 0, "{way}: a free object stays constructed");
+            drop(cache);
         }
-        match way {
-            "shrink" => assert_eq!(cache.shrink(), 1),
-            "destroy" => cache.destroy().unwrap(),
-            "drop" => drop(cache),
-            _ => {
-                let kept = cache.alloc_block(Gfp::KERNEL).unwrap();
-                assert!(cache.destroy().is_err() && gone.get() == 0);
-                drop(kept);
-                // SAFETY: as above.
-                unsafe { cache.free(*last) };
-                drop(cache);
-            }
-        }
-        assert_eq!(gone.get(), made.get(), "{way}");
-        subsystem.check().unwrap();
     }
+    assert_eq!(gone.get(), made.get(), "{way}");
+    subsystem.check().unwrap();
 }
 
 #[test]
 fn a_constructor_that_refuses_is_an_error_and_nothing_is_lost() {
+    [false, true].into_iter().for_each(refusals_lose_nothing);
+}
+fn refusals_lose_nothing(whole_slabs: bool) {
     on_cpu(0);
     let subsystem = subsystem(2);
     let (left, made, gone) =
         (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
     let (memory, constructed, destructed) = (left.clone(), made.clone(), gone.clone());
-    let cache = KmemCache::builder("inode", 200)
+    let cache = constructing("inode", 200, whole_slabs)
         // Before the constructor: neither takes the other away.
         .dtor(move |_| destructed.add(1))
         .try_ctor(move |_| {
@@ -701,13 +737,18 @@ fn a_constructor_that_refuses_is_an_error_and_nothing_is_lost() {
         })
         .build_in(&subsystem)
         .unwrap();
+    // One by one five can be had.
+    let had: Vec<_> =
+        (0..if whole_slabs { 0 } else { 5 }).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
         (AllocError::Constructor, "the constructor of an object refused")
     );
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
-    assert_eq!((made.get(), gone.get()), (5, 5), "those of the slab that were constructed");
+    drop(had);
+    cache.shrink();
+    assert_eq!((made.get(), gone.get()), (5, 5));
     assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
     subsystem.check().unwrap();
     // There is memory again.

@@ -20,6 +20,7 @@ mod errors;
 mod frugal;
 mod geometry;
 mod harden;
+mod held;
 mod info;
 mod kmalloc;
 mod leaks;

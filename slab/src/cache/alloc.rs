@@ -85,16 +85,14 @@ impl Supplier<Object> for SlabSupplier<'_> {
             self.refusal.set(Some(self.cache.limit_error().into()));
             return 0;
         }
-        match self.cache.alloc_from_slabs(op, node, max, &mut put) {
-            0 => match self.cache.grow(op, node, self.gfp | self.cache.strict(), max, &mut put) {
-                Ok(taken) => taken,
-                Err(refusal) => {
-                    self.refusal.set(Some(refusal));
-                    0
-                }
-            },
+        let taken = match self.cache.alloc_from_slabs(op, node, max, &mut put) {
+            Ok(0) => self.cache.grow(op, node, self.gfp | self.cache.strict(), max, &mut put),
             taken => taken,
-        }
+        };
+        taken.unwrap_or_else(|refusal| {
+            self.refusal.set(Some(refusal));
+            0
+        })
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
         self.cache.free_to_slabs(op, rounds);
@@ -356,7 +354,7 @@ impl Cache {
         again: impl Fn() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
         let limited = match result {
-            Err(AllocError::CacheLimit { .. }) => Some(self),
+            Err(AllocError::CacheLimit { .. } | AllocError::HeldLimit { .. }) => Some(self),
             Err(AllocError::Memory(_)) => None,
             done => return done,
         };

@@ -72,6 +72,9 @@ pub(crate) struct Core {
     pub(crate) huge: Huge,
     /// Caches that somebody waits for.
     pub(crate) waited_for: AtomicU32,
+    /// Times that objects with a destructor came back to their slabs.
+    #[cfg(not(loom))]
+    pub(crate) idle_objects: Counter,
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
@@ -117,6 +120,8 @@ impl Core {
             memory,
             huge,
             waited_for: AtomicU32::new(0),
+            #[cfg(not(loom))]
+            idle_objects: Counter::new(0),
             cpus,
             backend,
             faults,
@@ -299,6 +304,23 @@ impl Core {
     pub(crate) fn shed(&self) {
         #[cfg(not(loom))]
         self.background.wake();
+    }
+    /// An object with a destructor was constructed: what it holds may be more than can be seen.
+    #[inline]
+    pub(crate) fn grown_object(&self) {
+        #[cfg(not(loom))]
+        if self.background.is_wanted() {
+            self.background.start_or_wake();
+        }
+    }
+    /// Objects with a destructor came back to their slabs.
+    #[inline]
+    pub(crate) fn shed_objects(&self) {
+        #[cfg(not(loom))]
+        {
+            self.idle_objects.add(1);
+            self.background.wake();
+        }
     }
 
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {

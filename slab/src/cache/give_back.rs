@@ -23,7 +23,8 @@ impl Supplier<Object> for Purging<'_> {
 }
 
 impl Cache {
-    /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
+    /// Gives all cached objects to their slabs, destructs what lies free there, gives all empty slabs back, and sorts the partial ones.
+    /// Slabs given back.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
         self.purge(op) + self.shrink_slabs(op)
@@ -35,9 +36,10 @@ impl Cache {
         purging.1.get() + self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
+        let slabs = self.destruct_idle(op);
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.memory, &mut unlisted));
-        self.release(op, unlisted)
+        slabs + self.release(op, unlisted)
     }
 
     /// Gives back empty slabs only. Slabs given back.
@@ -59,15 +61,19 @@ impl Cache {
         purging.1.get()
     }
 
-    /// Ends an interval of the magazines' working set. Objects given back to slabs.
+    /// Ends an interval of the magazines' working set, and destructs what lies free in slabs. Objects given back to slabs.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
-        self.config.per_cpu.reap(&DrainOnly(self))
+        let objects = self.config.per_cpu.reap(&DrainOnly(self));
+        self.destruct_idle(&self.operation(What::Reclaim));
+        objects
     }
 
     /// The same, after a sweep of idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
-        self.config.per_cpu.reap_swept(&DrainOnly(self))
+        let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
+        self.destruct_idle(&self.operation(What::Reclaim));
+        objects
     }
 
     /// Memory is short: magazines hold less from now on.

@@ -119,6 +119,9 @@ pub struct CacheInfo {
     pub constructed: u64,
     /// Times that a destructor ran.
     pub destructed: u64,
+    /// Bytes that constructed objects hold beside their own, where that is [declared](crate::KmemCacheBuilder::holds) or
+    /// [weighed](crate::ObjectCacheBuilder::weigh).
+    pub held_bytes: u64,
     /// Allocations that failed.
     pub failures: u64,
     /// Frees that were refused (double, foreign, interior, wrong cache), and damage that was found.
@@ -202,6 +205,7 @@ impl Cache {
             magazines_refused: self.config.per_cpu.is_refused(),
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
+            held_bytes: self.held_bytes() as u64,
             failures: counts.failures.get(),
             corruptions: counts.corruptions.get(),
         }

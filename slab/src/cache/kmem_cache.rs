@@ -5,12 +5,14 @@ use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
 use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
+use crate::cache::held::Holds;
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::debug::flags::SlabDebug;
 use crate::debug::harden::{CANARY, Harden, quarantine};
 use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::{Geometry, OrderRule, WORD};
+use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -67,7 +69,7 @@ pub enum Limit {
     /// So many objects. They are spread evenly over as few slabs as hold them: so it is exact where one slab does, and may be one more for
     /// each slab where more are needed. With memory short a slab may hold fewer.
     Objects(u64),
-    /// The slabs that so many bytes make.
+    /// The slabs that so many bytes make. What objects [hold](KmemCacheBuilder::holds) beside is counted, too, where it is known.
     Bytes(u64),
 }
 
@@ -90,7 +92,7 @@ impl Limit {
 /// let inodes = KmemCache::builder("inode", 600)
 ///     .hardware_align()
 ///     .limit(Limit::Bytes(1 << 20))
-///     .ctor(|inode| inode[0] = 1) // for each object of a new slab
+///     .ctor(|inode| inode[0] = 1) // for each new object
 ///     .build()?;
 /// assert_eq!(inodes.geometry().align(), 64);
 /// assert_eq!(inodes.alloc_block(Gfp::KERNEL)?.bytes()[0], 1);
@@ -103,6 +105,8 @@ pub struct KmemCacheBuilder {
     size: usize,
     align: usize,
     hooks: Option<Hooks>,
+    whole_slabs: bool,
+    holds: Holds,
     page_flags: Gfp,
     limit: Option<Limit>,
     type_stable: bool,
@@ -136,25 +140,24 @@ impl KmemCacheBuilder {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Runs on each object when its slab is made, with its bytes, zeroed; not on allocations. A free object is kept as
-    /// its last user left it. It runs without any lock held and may panic.
+    /// Constructs an object when it leaves its slab for the first time, with its bytes, zeroed; not on later allocations. A free
+    /// object is kept as its last user left it. It runs in the thread that allocates, without any lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.try_ctor(move |object| {
             construct(object);
             true
         })
     }
-    /// The same of one that may refuse, for want of memory: it returns whether the object is constructed. If not, those of the slab that
-    /// are go through the [destructor](Self::dtor), and the allocation fails with [`AllocError::Constructor`]; the next one tries
-    /// again.
+    /// The same of one that may refuse, for want of memory: it returns whether the object is constructed. If not, the allocation fails
+    /// with [`AllocError::Constructor`]; the next one tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
         self
     }
-    /// Runs on each object when its slab goes back to the pages, with its bytes as its last user left them: what the constructor made
-    /// beside the object goes here. That is when the cache shrinks, is destroyed or is dropped, and in any thread whose allocation,
-    /// free or [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
+    /// Destructs a free object, with its bytes as its last user left them: what the constructor made beside the object goes here. That is
+    /// when the cache shrinks or is reaped, is destroyed or is dropped, and in any thread whose allocation, free or
+    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
     ///
     /// An object with a destructor and no constructor begins as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -162,9 +165,45 @@ impl KmemCacheBuilder {
         self.hooks_mut().destruct = Some(hook);
         self
     }
+    /// Constructs all objects of a slab when it is made, and destructs them when it goes back, as Linux does. Else an object is
+    /// constructed when it leaves its slab for the first time, and a shrink or a reap destructs those that lie free.
+    ///
+    /// Cost: the allocation that makes a slab runs the constructor for each of its objects, and what they hold stays as long as the
+    /// slab. Allocations find a whole magazine of constructed objects then. Slabs of more than 256 objects are always constructed so.
+    pub fn construct_slabs(mut self) -> Self {
+        self.whole_slabs = true;
+        self
+    }
+    /// Each constructed object holds so many bytes beside its own, such as a buffer that its constructor makes. They are charged to a
+    /// [limit](Limit::Bytes) in bytes and to the [account](Self::account), and [reported](crate::CacheInfo::held_bytes). CPUs and
+    /// depots keep fewer of such objects, and frees destruct what lies free in slabs and holds more than
+    /// [2 MiB](crate::cache::HELD_SURPLUS).
+    ///
+    /// ```
+    /// use uslab::{AllocError, Limit, ObjectCache};
+    ///
+    /// let frames = ObjectCache::builder("frame")
+    ///     .ctor(|| vec![0_u8; 64 << 10])
+    ///     .holds(64 << 10)
+    ///     .limit(Limit::Bytes(1 << 20))
+    ///     .build()?;
+    /// let most: Vec<_> = std::iter::from_fn(|| frames.alloc().ok()).collect();
+    /// assert_eq!(most.len(), 15); // and a page of slab
+    /// assert_eq!(frames.info().held_bytes, 15 * (64 << 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn holds(mut self, bytes: usize) -> Self {
+        self.holds = Holds::Declared(bytes);
+        self
+    }
+    /// What it holds is weighed.
+    pub(crate) fn weigh(mut self, weigh: Hook<usize>) -> Self {
+        self.holds = Holds::Weighed(weigh);
+        self
+    }
     fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
         let size = self.size;
-        // SAFETY: an object of a slab that nobody else knows, yet or any more, is so many bytes long; its pages were zeroed.
+        // SAFETY: the object is the caller's alone and so many bytes long; its pages were zeroed.
         Box::new(move |object| run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }))
     }
     fn hooks_mut(&mut self) -> &mut Hooks {
@@ -397,10 +436,27 @@ impl Planned {
         #[cfg(any(loom, shuttle))]
         let guarded = false;
         let config = CacheConfig {
-            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, stride, &builder.name)
-                .behind(quarantine(&harden, key, stride)),
+            per_cpu: PerCpu::new(
+                core.memory.pages.tables(),
+                magazines,
+                stride,
+                builder.holds.declared(),
+                &builder.name,
+            )
+            .behind(quarantine(&harden, key, stride)),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
+            constructed: if builder.hooks.is_none() || builder.whole_slabs || geometry.objects() > ONE_BY_ONE
+            {
+                Constructed::Together
+            } else {
+                Constructed::OneByOne
+            },
+            held_limit: match builder.limit {
+                Some(Limit::Bytes(bytes)) if !matches!(builder.holds, Holds::Unknown) => Some(bytes as usize),
+                _ => None,
+            },
+            holds: builder.holds,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
             // Where objects lie among red zones no class is told: the frame knows.
@@ -440,6 +496,8 @@ impl KmemCache {
             size,
             align: 0,
             hooks: None,
+            whole_slabs: false,
+            holds: Holds::Unknown,
             page_flags: Gfp::empty(),
             limit: None,
             type_stable: false,

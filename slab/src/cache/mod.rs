@@ -22,10 +22,12 @@
 //!
 //! # Constructors
 //!
-//! A constructor runs once for each object of a new slab, before anybody else knows the slab, and objects stay
-//! constructed from then on: through frees, magazines and allocations, until the slab is released. If it panics, the
-//! objects that it has made are destructed, the pages go back, and the panic goes on in the caller of the allocation,
-//! past no lock and no magazine.
+//! An object is constructed when it leaves its slab for the first time, by the thread that allocates it, and stays constructed:
+//! through frees, magazines and its slab. A shrink or a reap destructs what lies free in slabs, a release what its slab has. So a
+//! slab has a second bitmap, of constructed objects (illumos constructs on the way out of a slab, too, and destructs on the way
+//! back). [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) is Linux's way: all objects with their slab. If a
+//! constructor panics, its object is free and zero, a slab that was made for it goes back, and the panic goes on in the caller of the
+//! allocation, past no lock and no magazine.
 
 mod account;
 #[cfg(not(any(loom, shuttle)))]
@@ -42,6 +44,7 @@ pub(crate) mod debugged;
 mod deferred;
 mod free;
 mod give_back;
+pub(crate) mod held;
 pub(crate) mod info;
 pub mod kmem_cache;
 pub(crate) mod live;
@@ -61,6 +64,7 @@ pub(crate) mod waiters;
 pub use account::{Account, AccountInfo};
 #[cfg(not(any(loom, shuttle)))]
 pub use debugged::Validation;
+pub use held::HELD_SURPLUS;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
@@ -77,11 +81,13 @@ use crate::debug::harden::{Harden, Key};
 use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
+use crate::memory::slab::Constructed;
 use charges::Charges;
 #[cfg(not(loom))]
 use checked::Checked;
 #[cfg(not(any(loom, shuttle)))]
 use checked::Debugged;
+use held::Holds;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -91,7 +97,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::StaticWords;
-use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
+use uslab_magazine::sync::{AtomicU32, AtomicU64, AtomicUsize, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use wait_queue::Waiters;
@@ -103,7 +109,7 @@ const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 /// Runs on an object.
 pub(crate) type Hook<R> = Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>;
 
-/// What runs on each object of a new slab, and of a released one.
+/// What runs on an object when it begins, ends, and comes back.
 pub(crate) struct Hooks {
     /// Whether it could be constructed.
     pub(crate) construct: Hook<bool>,
@@ -125,6 +131,12 @@ pub(crate) struct CacheConfig {
     pub(crate) geometry: Geometry,
     pub(crate) per_cpu: PerCpu,
     pub(crate) hooks: Option<Hooks>,
+    /// When `hooks` construct.
+    pub(crate) constructed: Constructed,
+    /// What each constructed object holds.
+    pub(crate) holds: Holds,
+    /// Bytes of slabs and of what objects hold, at most.
+    pub(crate) held_limit: Option<usize>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
     /// What its pages are told by.
@@ -222,6 +234,11 @@ struct Counts {
     deferred: AtomicU64,
     constructed: Counter,
     destructed: Counter,
+    /// Objects that are constructed, or about to be.
+    live: AtomicU64,
+    /// Bytes that they hold, as charged, and that one holds in the mean.
+    held: AtomicUsize,
+    weight: AtomicUsize,
     /// Waits that ended, and nanoseconds of them.
     waits: Counter,
     waited: Counter,

@@ -252,16 +252,18 @@ impl Node {
     }
 
     /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
-    /// Returns how many.
+    /// Returns how many, and whether it is one that is not constructed: only if a `new` one will do. Then it is the only one, and the
+    /// caller constructs it.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
         memory: &SlabMemory,
         max: usize,
+        new: bool,
         mut put: impl FnMut(ObjectIndex),
-    ) -> usize {
+    ) -> (usize, bool) {
         let mut lists = self.lock(op);
-        let mut taken = 0;
+        let (mut taken, mut is_new) = (0, false);
         let mut draws = lists.draws();
         while taken < max
             && let Some((slab, before)) = lists.best()
@@ -274,14 +276,21 @@ impl Node {
             unsafe {
                 let was = memory.slab(slab).fill();
                 let put = |index| put(ObjectIndex { slab, index });
-                let now = memory.slab(slab).alloc_bits(max - taken, draws.as_mut(), put);
-                taken += usize::from(now.inuse - was.inuse);
+                let now;
+                (now, is_new) =
+                    memory.slab(slab).alloc_bits(max - taken, new && taken == 0, draws.as_mut(), put);
+                let objects = now.inuse - was.inuse;
+                taken += usize::from(objects);
                 lists.moved(memory, slab, before, now.into(), &mut draws);
-                tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects: now.inuse - was.inuse });
+                tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects });
+                // Its other free objects are not constructed.
+                if is_new || objects == 0 {
+                    break;
+                }
             }
         }
         lists.inuse += taken as u64;
-        taken
+        (taken, is_new)
     }
 
     /// Lists a new slab.
@@ -307,8 +316,8 @@ impl Node {
         Ok(())
     }
 
-    /// Takes objects back, in one lock hold. Slabs that become empty beyond `min_partial` are given to `unlisted`; the
-    /// places whose object was free already, to `refused`.
+    /// Takes objects back, in one lock hold; they `stay` constructed, or are not any more. Slabs that become empty beyond
+    /// `min_partial` are given to `unlisted`; the places whose object was free already, to `refused`.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
@@ -318,6 +327,7 @@ impl Node {
         op: &Operation,
         memory: &SlabMemory,
         min_partial: usize,
+        stay: bool,
         places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(ObjectIndex),
@@ -337,7 +347,7 @@ impl Node {
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
-                let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), refused);
+                let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), stay, refused);
                 lists.inuse -= u64::from(given);
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
@@ -354,6 +364,37 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Takes the free objects of one slab that are constructed, to destruct them: of the first such slab among the next `visits`
+    /// of a list, each of which comes to the back of it. The slab, if there is one; `visits` are those that are left.
+    pub(crate) fn take_constructed(
+        &self,
+        memory: &SlabMemory,
+        state: State,
+        visits: &mut u32,
+        mut put: impl FnMut(usize),
+    ) -> Option<Pfn> {
+        let mut lists = self.lists.lock();
+        while let Some(left) = visits.checked_sub(1) {
+            *visits = left;
+            // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
+            unsafe {
+                let slab = lists.of(state).pop_front(memory.frames())?;
+                let was = memory.slab(slab).fill();
+                let now = memory.slab(slab).take_constructed(&mut put);
+                lists.inuse += u64::from(now.inuse - was.inuse);
+                lists.of(now.into()).push_back(memory.frames(), slab);
+                if now != was {
+                    return Some(slab);
+                }
+            }
+        }
+        None
+    }
+    /// Slabs on a list.
+    pub(crate) fn len_of(&self, state: State) -> u32 {
+        self.lists.lock().of(state).len()
     }
 
     /// Takes all empty slabs off, and sorts the slabs of each band that have few objects free, fewest first.

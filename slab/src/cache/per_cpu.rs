@@ -89,17 +89,21 @@ const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
-    pub(crate) fn config(self, stride: usize) -> Option<Config> {
+    /// The layer's sizes for objects that lie `stride` bytes apart and hold so many bytes beside; `None` without magazines.
+    pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         match self {
             Self::Off => None,
             Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
             Self::BySize => {
-                let capacity = (TARGET_BYTES / stride).clamp(MIN_CAPACITY, MAX_CAPACITY);
-                let reach = (MAX_STACK_BYTES / stride).min(MAX_STACK_OBJECTS);
+                // Objects are as large as slabs hold them, and may hold much more.
+                let (least, least_depot) =
+                    if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
+                let bytes = stride.saturating_add(holds);
+                let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
+                let reach = (MAX_STACK_BYTES / bytes).min(MAX_STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
-                let depot = (MAX_DEPOT_BYTES / (capacity * stride))
-                    .clamp(MIN_DEPOT_MAGAZINES, MAX_DEPOT_MAGAZINES) as u32;
+                let depot = (MAX_DEPOT_BYTES / capacity.saturating_mul(bytes))
+                    .clamp(least_depot, MAX_DEPOT_MAGAZINES) as u32;
                 Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
         }
@@ -154,8 +158,8 @@ enum Front {
 
 impl PerCpu {
     /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart.
-    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize, name: &str) -> Self {
-        let front = match wanted.config(stride).map(|config| tables.layer(config, false)) {
+    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize, holds: usize, name: &str) -> Self {
+        let front = match wanted.config(stride, holds).map(|config| tables.layer(config, false)) {
             Some(Some(layer)) => Front::Magazines(layer.named(name)),
             Some(None) => Front::Refused,
             None => Front::Nothing,
@@ -374,13 +378,13 @@ mod tests {
 
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
-        let capacity = |stride| Magazines::BySize.config(stride).map(|config| config.capacity);
+        let capacity = |stride| Magazines::BySize.config(stride, 0).map(|config| config.capacity);
         let rows =
             [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
-        assert_eq!(Magazines::Off.config(8), None);
+        assert_eq!(Magazines::Off.config(8, 0), None);
     }
 
     #[test]
@@ -490,7 +494,7 @@ mod tests {
     fn what_a_cache_may_park_is_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=32 << 10 {
-            let config = Magazines::BySize.config(stride).unwrap();
+            let config = Magazines::BySize.config(stride, 0).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
             assert!(bytes <= MAX_DEPOT_BYTES + MAX_STACK_BYTES, "stride {stride}: {bytes} bytes");
         }

@@ -180,7 +180,7 @@ impl Reap for Core {
         self.memory.pages.release();
     }
     fn changes(&self) -> u64 {
-        self.memory.pages.changes() + self.huge.changes() + self.sampled_from()
+        self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
         // Relaxed: who begins to wait wakes the reaper. If that was falling asleep, and misses it, it looks again in a second.

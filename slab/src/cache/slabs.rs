@@ -2,7 +2,7 @@
 
 use super::alloc::BULK;
 use super::{Cache, Object};
-use crate::cache::node::{ObjectIndex, Unlisted};
+use crate::cache::node::{BANDS, Node, ObjectIndex, State, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -10,6 +10,7 @@ use crate::debug::harden::Draws;
 use crate::error::AllocError;
 #[cfg(not(any(loom, shuttle)))]
 use crate::memory::page_classes::Known;
+use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use core::any::Any;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
@@ -56,15 +57,29 @@ impl Cache {
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects of listed slabs of `node`.
+    /// Takes up to `max` objects of listed slabs of `node`. One that is not constructed is the only one, and is constructed first.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
         node: u32,
         max: usize,
         put: &mut impl FnMut(Object),
-    ) -> usize {
-        self.nodes[node as usize].alloc(op, &self.core.memory, max, |place| put(self.object(place)))
+    ) -> Result<usize, Refusal> {
+        let node = &self.nodes[node as usize];
+        if !self.constructs_one_by_one() {
+            return Ok(node.alloc(op, &self.core.memory, max, true, |place| put(self.object(place))).0);
+        }
+        let mut last = None;
+        let (taken, is_new) = node.alloc(op, &self.core.memory, max, true, |place| {
+            last.replace(place).into_iter().for_each(|place| put(self.object(place)));
+        });
+        if let Some(place) = last {
+            if is_new {
+                self.construct(self.object(place)).inspect_err(|_| _ = self.free_destructed(op, &[place]))?;
+            }
+            put(self.object(place));
+        }
+        Ok(taken)
     }
 
     /// Gives objects back to their slabs. Slabs given back.
@@ -77,6 +92,7 @@ impl Cache {
             for object in objects.by_ref() {
                 match self.place(object) {
                     Ok(place) => {
+                        self.weigh(object);
                         batch[len] = Some((memory.pages.node_of(place.slab), place));
                         len += 1;
                     }
@@ -101,6 +117,7 @@ impl Cache {
                         op,
                         memory,
                         self.min_partial,
+                        true,
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -119,9 +136,62 @@ impl Cache {
             if len < BATCH {
                 planted!("a free does not look for who waits" => return slabs);
                 self.serve(op);
-                return slabs;
+                if self.has_destructor() {
+                    self.core.shed_objects();
+                }
+                return slabs + self.destruct_surplus(op);
             }
             op.pause();
+        }
+    }
+
+    /// Gives objects of one node back to their slabs that are not constructed any more. Slabs given back.
+    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex]) -> usize {
+        let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
+        let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
+        let node = &self.nodes[memory.pages.node_of(*slab) as usize];
+        let refused = |place| unreachable!("{place:?} was taken by the caller");
+        // SAFETY: the caller took them, so their bits are set and the slab is listed.
+        unsafe {
+            node.free(op, memory, self.min_partial, false, places.iter().copied(), &mut unlisted, refused)
+        };
+        let slabs = self.release(op, unlisted);
+        self.serve(op);
+        slabs
+    }
+
+    /// Destructs the free objects of slabs that stay: what they hold goes, their slab does not. Slabs given back meanwhile.
+    ///
+    /// Those of a type-stable cache stay constructed, because readers look at them.
+    pub(super) fn destruct_idle(&self, op: &Operation) -> usize {
+        if !self.constructs_one_by_one() || self.config.type_stable || !self.has_destructor() {
+            return 0;
+        }
+        let states = (0..BANDS).map(State::Partial).chain([State::Empty]);
+        states
+            .map(|state| self.nodes.iter().map(|node| self.destruct_idle_of(op, node, state)).sum::<usize>())
+            .sum()
+    }
+    fn destruct_idle_of(&self, op: &Operation, node: &Node, state: State) -> usize {
+        let (mut visits, mut slabs) = (node.len_of(state), 0);
+        let mut indices = [0_u16; ONE_BY_ONE];
+        loop {
+            let mut taken = 0;
+            let put = |index| {
+                indices[taken] = index as u16;
+                taken += 1;
+            };
+            let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
+                return slabs;
+            };
+            for batch in indices[..taken].chunks(BATCH) {
+                let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
+                for (place, index) in places.iter_mut().zip(batch) {
+                    place.index = usize::from(*index);
+                    self.destruct_one(self.object(*place));
+                }
+                slabs += self.free_destructed(op, &places[..batch.len()]);
+            }
         }
     }
 
@@ -151,35 +221,29 @@ impl Cache {
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
+        let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects, self.config.constructed) };
         let told = set_up && self.tell_owner(slab, order) && self.tell_class(op, slab, order);
+        let mut indices = [0; BULK];
         // Nothing is refused from here on where a class was told: such caches have no constructor, and none of theirs is hidden.
         let made = match told && self.hide(slab, order) {
-            true => self.construct(slab, objects),
+            true => self.construct_slab(slab, objects, &mut indices[..max.min(BULK)]),
             false => Err(AllocError::SideTable.into()),
         };
-        if let Err(refusal) = made {
-            self.uncover(covered, slab, order);
-            // Else nobody could use the pages, and they stay charged.
-            if self.show(slab, order) {
-                // SAFETY: allocated just now with this order; no object is constructed any more.
-                unsafe { memory.free_pages(op, slab, order) };
-                self.uncharge(order);
+        let taken = match made {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                self.uncover(covered, slab, order);
+                // Else nobody could use the pages, and they stay charged.
+                if self.show(slab, order) {
+                    // SAFETY: allocated just now with this order; no object is constructed any more.
+                    unsafe { memory.free_pages(op, slab, order) };
+                    self.uncharge(order);
+                }
+                return Err(refusal);
             }
-            return Err(refusal);
-        }
+        };
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { memory.set_owner(slab, order, self.owner()) };
-        let (mut taken, mut indices) = (0, [0; BULK]);
-        // Not of the page alone, which may be this cache's again; and apart from what the nodes draw by.
-        let at = 1 << 63 | self.counts.made.get() << 32 | u64::from(slab.get());
-        let draws = &mut self.config.order_key().map(|key| Draws::of(key, at));
-        let take = |index: usize| {
-            indices[taken] = index as u16;
-            taken += 1;
-        };
-        // SAFETY: nobody else knows the slab.
-        unsafe { memory.slab(slab).alloc_bits(max.min(BULK), draws.as_mut(), take) };
         let node = &self.nodes[memory.pages.node_of(slab) as usize];
         self.counts.made.add(1);
         // Not the charge, which is there before the memory.
@@ -228,38 +292,88 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    fn construct(&self, slab: Pfn, objects: usize) -> Result<(), Refusal> {
-        let Some(hooks) = &self.config.hooks else { return Ok(()) };
-        assert_unlocked();
-        for index in 0..objects {
-            let Object(object) = self.object(ObjectIndex { slab, index });
-            let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
-            let constructed = if self.core.faults.fires(call.cache(self.name())) {
-                Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
-            } else {
-                catch_panic(|| (hooks.construct)(object))
-            };
-            let done = constructed
-                .map_err(Refusal::Panic)
-                .and_then(|done| if done { Ok(()) } else { Err(AllocError::Constructor.into()) });
-            done.inspect_err(|_| self.destruct(slab, index))?;
-            self.counts.constructed.add(1);
+    /// Constructs what of a new slab begins constructed, and takes objects for the caller: their indices into `taken`, which is as long
+    /// as he wants objects. How many.
+    fn construct_slab(&self, slab: Pfn, objects: usize, taken: &mut [u16]) -> Result<usize, Refusal> {
+        let object = |index| self.object(ObjectIndex { slab, index });
+        if self.has_hooks() && !self.constructs_one_by_one() {
+            for index in 0..objects {
+                let undo = |_: &Refusal| (0..index).for_each(|index| self.destruct(object(index)));
+                self.construct(object(index)).inspect_err(undo)?;
+            }
         }
-        Ok(())
+        let mut count = 0;
+        // Not of the page alone, which may be this cache's again; and apart from what the nodes draw by.
+        let at = 1 << 63 | self.counts.made.get() << 32 | u64::from(slab.get());
+        let draws = &mut self.config.order_key().map(|key| Draws::of(key, at));
+        let max = taken.len();
+        let take = |index: usize| {
+            taken[count] = index as u16;
+            count += 1;
+        };
+        // SAFETY: nobody else knows the slab.
+        let (_, is_new) = unsafe { self.core.memory.slab(slab).alloc_bits(max, true, draws.as_mut(), take) };
+        if is_new {
+            self.construct(object(taken[0].into()))?;
+        }
+        Ok(count)
     }
 
-    /// Destructs the first `objects` objects. A panic of a destructor ends that destructor and nothing else: the panic
+    /// Whether an object is constructed when it leaves its slab, and not with the slab.
+    pub(super) fn constructs_one_by_one(&self) -> bool {
+        self.config.constructed == Constructed::OneByOne
+    }
+    fn has_destructor(&self) -> bool {
+        self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
+    }
+
+    /// Constructs an object that is the caller's alone. If it cannot be, its bytes are zeros again.
+    fn construct(&self, object: Object) -> Result<(), Refusal> {
+        let Some(hooks) = &self.config.hooks else { return Ok(()) };
+        assert_unlocked();
+        self.begin_object()?;
+        let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
+        let constructed = if self.core.faults.fires(call.cache(self.name())) {
+            Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
+        } else {
+            catch_panic(|| (hooks.construct)(object.0))
+        };
+        let refusal = match constructed {
+            Ok(true) => {
+                self.counts.constructed.add(1);
+                if self.has_destructor() {
+                    self.core.grown_object();
+                }
+                self.weigh(object);
+                return Ok(());
+            }
+            Ok(false) => AllocError::Constructor.into(),
+            Err(panic) => Refusal::Panic(panic),
+        };
+        self.zero(object);
+        self.end_object();
+        Err(refusal)
+    }
+
+    /// Destructs an object that is the caller's alone. A panic of a destructor ends that destructor and nothing else: the panic
     /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
-    fn destruct(&self, slab: Pfn, objects: usize) {
+    fn destruct(&self, object: Object) {
         let Some(destruct) = self.config.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
             return;
         };
         assert_unlocked();
-        for index in 0..objects {
-            let Object(object) = self.object(ObjectIndex { slab, index });
-            contain_panic(|| destruct(object));
-            self.counts.destructed.add(1);
-        }
+        contain_panic(|| destruct(object.0));
+        self.counts.destructed.add(1);
+        self.end_object();
+    }
+    /// An object whose slab stays is not constructed any more: a constructor finds zeros.
+    fn destruct_one(&self, object: Object) {
+        self.destruct(object);
+        self.zero(object);
+    }
+    fn zero(&self, object: Object) {
+        // SAFETY: the object is the caller's alone, not constructed, and so many bytes long.
+        unsafe { object.0.write_bytes(0, self.geometry().object_size()) };
     }
 
     /// Counts one more slab, if its limits allow it.
@@ -415,7 +529,10 @@ impl Cache {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
-        self.destruct(slab, self.geometry().objects_at(order));
+        // SAFETY: the slab is the caller's.
+        for index in unsafe { memory.slab(slab).constructed() } {
+            self.destruct(self.object(ObjectIndex { slab, index }));
+        }
         // SAFETY: the block is ours.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);

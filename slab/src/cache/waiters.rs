@@ -19,6 +19,8 @@
 //! * **No lost wake-up, of charges.** A waiter sets `waiting` and then changes the charge, by nothing. Who gives a charge back changes
 //!   it, and then reads `waiting`. Whichever is second in the order of that word sees the other. What it finds it notes in
 //!   `grow`: the first in the queue should try to make a slab. Whoever leaves the first place notes that, too, for the next one.
+//! * **Objects that are not constructed** are nobody's gift, because constructors run without a lock: who brings one to its slab notes
+//!   `grow`, and the first in the queue takes it from the slabs and constructs it.
 //! * **An account** at its limit is waited for in the queues of its caches. The first waiter closes the magazines of all of them, and each
 //!   gives its empty slabs back as they come. A cache finds behind its own frees that nobody waits any more, and opens its magazines.
 //! * **Fair.** Objects are given in the order of tickets, to the first who has none. Others do not pass: slabs refuse to serve
@@ -43,6 +45,7 @@
 //! CPUs, and so does who joins before that is done. It is at its limit then, where each allocation that fails pays for one, too.
 
 use super::alloc::SlabSupplier;
+use super::node::NodeCount;
 use super::wait_queue::{Queue, Waiter};
 use super::{Cache, Object};
 use crate::error::AllocError;
@@ -238,6 +241,14 @@ impl Cache {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
+        // What is free is not constructed: the first who waits does that, outside of the lock.
+        let is_free = || {
+            let NodeCount { objects, inuse, .. } = self.count();
+            objects > inuse
+        };
+        if self.has_waiters() && self.constructs_one_by_one() && is_free() {
+            self.let_grow();
+        }
         if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
             self.discard_empty(op);
         } else if !self.has_waiters() {
@@ -254,7 +265,10 @@ impl Cache {
         queue.entries.get(place)?;
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
-        let take = |node| self.alloc_from_slabs(op, node, 1, &mut |o| object = Some(o)) > 0;
+        let take = |node: u32| {
+            let put = |place| object = Some(self.object(place));
+            self.nodes[node as usize].alloc(op, &self.core.memory, 1, false, put).0 > 0
+        };
         (0..nodes).map(|i| (here + i) % nodes).any(take).then_some(())?;
         self.counts.direct_allocs.add(1);
         self.counts.direct_paths.count(op);

@@ -5,16 +5,20 @@
 //! object that lies free in the slab. Four words of bitmap fit into the frame; a slab of more than 256 objects has its
 //! bitmap in the side table, 64 bytes a page, which suffices because no object is smaller than a word.
 //!
+//! A slab whose objects are constructed one by one has a second bitmap behind the first: **a set bit is an object that is
+//! constructed**, or that its holder constructs just now.
+//!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
-//!               |  inuse:16, objects:16
-//! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           objects > 256
+//!               |  inuse:16, objects:16, second bitmap:1
+//! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
 //! # Invariants
 //!
 //! * `inuse` is the number of set bits below `objects`; bits from `objects` to the end of the last word are set for
 //!   good, so that no search meets an object that does not exist.
+//! * Where there is a second bitmap, each bit that is set in the first is set in it.
 //! * Objects are never read or written here: what a caller does to a free object cannot reach this state, and taking a
 //!   magazine full of cold objects touches one or two cache lines.
 //! * All of it is the node lock's, except in the hands of whoever made the slab and has not listed it yet, or has
@@ -31,10 +35,21 @@ use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
+/// Objects of a slab that are constructed one by one, at most: the side table has room for both bitmaps of a page.
+pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
 /// Words of a frame's own bitmap.
 const FRAME_WORDS: usize = FRAME_BITS / 64;
 /// Bytes of the side table for each page: a bit for each object of a page of the smallest objects.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
+
+/// When the objects of a slab are constructed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Constructed {
+    /// All of them when the slab is made, or never.
+    Together,
+    /// Each when it leaves the slab and is not constructed. A slab has at most [`ONE_BY_ONE`] such objects.
+    OneByOne,
+}
 
 /// How many objects of a slab are out, and how many it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +58,29 @@ pub(crate) struct Fill {
     pub(crate) objects: u16,
 }
 
-impl Fill {
+/// The first owner word of a slab's frame.
+#[derive(Clone, Copy)]
+struct Head {
+    fill: Fill,
+    constructed: Constructed,
+}
+
+impl Head {
     fn unpack(head: u64) -> Self {
-        Self { inuse: head as u16, objects: (head >> 16) as u16 }
+        let fill = Fill { inuse: head as u16, objects: (head >> 16) as u16 };
+        let constructed = if head >> 32 == 0 { Constructed::Together } else { Constructed::OneByOne };
+        Self { fill, constructed }
     }
     fn pack(self) -> u64 {
-        u64::from(self.inuse) + (u64::from(self.objects) << 16)
+        let Fill { inuse, objects } = self.fill;
+        u64::from(inuse) + (u64::from(objects) << 16) + ((self.constructed as u64) << 32)
+    }
+}
+
+impl Constructed {
+    /// Words of the bitmaps of a slab of so many objects.
+    fn words(self, objects: usize) -> usize {
+        words(objects) * (1 + self as usize)
     }
 }
 
@@ -69,18 +101,22 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and names each.
-fn alloc_bits(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
+/// Sets up to `max` clear bits, lowest first, and names each. Bits of `passed_over` are not looked at.
+fn alloc_bits(
+    bits: &mut [u64],
+    passed_over: impl Fn(usize) -> u64,
+    max: usize,
+    mut put: impl FnMut(usize),
+) -> usize {
     let mut left = max;
     for (i, word) in bits.iter_mut().enumerate() {
-        let mut bits = *word;
-        while left > 0 && bits != !0 {
-            let bit = bits.trailing_ones();
-            bits |= 1 << bit;
+        let over = passed_over(i);
+        while left > 0 && *word | over != !0 {
+            let bit = (*word | over).trailing_ones();
+            *word |= 1 << bit;
             put(i * 64 + bit as usize);
             left -= 1;
         }
-        *word = bits;
         if left == 0 {
             break;
         }
@@ -88,16 +124,23 @@ fn alloc_bits(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize
     max - left
 }
 
-/// The same at random: each is the first clear bit from a place on that is drawn.
-fn draw_bits(bits: &mut [u64], max: usize, draws: &mut Draws, mut put: impl FnMut(usize)) -> usize {
+/// The same at random: each is the first such bit from a place on that is drawn.
+fn draw_bits(
+    bits: &mut [u64],
+    passed_over: impl Fn(usize) -> u64,
+    max: usize,
+    draws: &mut Draws,
+    mut put: impl FnMut(usize),
+) -> usize {
     for taken in 0..max {
         let start = draws.below(bits.len() * 64);
         // The word that it begins in comes last once more, as a whole.
         let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
         let before = (1 << (start % 64)) - 1;
         let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
-        let Some((word, free)) =
-            words.map(|word| (word, !(bits[word] | masks.next().unwrap_or(0)))).find(|(_, free)| *free != 0)
+        let Some((word, free)) = words
+            .map(|word| (word, !(bits[word] | passed_over(word) | masks.next().unwrap_or(0))))
+            .find(|(_, free)| *free != 0)
         else {
             return taken;
         };
@@ -128,9 +171,9 @@ impl Side {
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, backend, faults, BITMAP)? })
     }
-    /// Makes the bitmap of a slab that begins at `pfn` usable; `false` if there is no memory.
-    fn commit(&self, op: &Operation, pfn: Pfn, objects: usize) -> bool {
-        self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words(objects) * 8)
+    /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
+    fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
+        self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
     }
     /// Gives the bitmaps of all pages from `pages` on back.
     ///
@@ -164,40 +207,52 @@ impl<'a> Slab<'a> {
         Self { pfn, frame: frames.frame(pfn), side }
     }
 
+    /// `f` gets the bits of objects that are out, and of those that are constructed: of a slab without a second bitmap, none.
+    ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
-    unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64]) -> R) -> R {
+    unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract nobody else reads or writes the words now.
-            let (head, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
-            let mut fill = Fill::unpack(*head);
-            let words = words(usize::from(fill.objects));
-            let bits = if words <= FRAME_WORDS {
-                &mut own[..words]
+            let (word, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
+            let mut head = Head::unpack(*word);
+            let objects = usize::from(head.fill.objects);
+            let all = head.constructed.words(objects);
+            let bits = if all <= FRAME_WORDS {
+                &mut own[..all]
             } else {
                 // SAFETY: `set_up` committed so many words at this slab's place in the table, which no other slab
                 // has, and by contract nobody else uses them now.
-                unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), words) }
+                unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), all) }
             };
-            let result = f(&mut fill, bits);
-            *head = fill.pack();
+            let (out, constructed) = bits.split_at_mut(words(objects));
+            let result = f(&mut head.fill, out, constructed);
+            *word = head.pack();
             result
         })
     }
 
-    /// Makes the block a slab of `objects` objects, all free. `false` if its bitmap finds no memory.
+    /// Makes the block a slab of `objects` objects, all free and none constructed one by one yet. `false` if its bitmaps find no memory.
     ///
     /// # Safety
-    /// The caller has just got the block and nobody else knows of it; `objects` is at most a bit for each word of it.
-    pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize) -> bool {
-        if words(objects) > FRAME_WORDS && !self.side.commit(op, self.pfn, objects) {
+    /// The caller has just got the block and nobody else knows of it; of at most [`ONE_BY_ONE`] if they are.
+    pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
+        let words = constructed.words(objects);
+        if words > FRAME_WORDS && !self.side.commit(op, self.pfn, words) {
             return false;
         }
-        let head = Fill { inuse: 0, objects: objects as u16 }.pack();
+        let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed };
         // SAFETY: by contract the caller is alone with the slab.
-        self.frame.data().with_mut(|data| unsafe { (*data)[0] = head });
+        self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
         // SAFETY: as above, and the head is written.
-        unsafe { self.with(|_, bits| clear(bits, objects)) };
+        unsafe {
+            self.with(|_, out, constructed| {
+                clear(out, objects);
+                if !constructed.is_empty() {
+                    clear(constructed, objects);
+                }
+            });
+        }
         true
     }
 
@@ -207,55 +262,100 @@ impl<'a> Slab<'a> {
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: passed on.
-        unsafe { self.with(|fill, _| *fill) }
+        unsafe { self.with(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or as `draws` says, and names the index of each. Cost: one pass over the
-    /// bitmap; one for each that is drawn.
+    /// Takes up to `max` free objects, lowest first or as `draws` says, and names the index of each. Where objects are constructed one
+    /// by one these are constructed. If none is and a `new` one will do, one that is not is taken, and `true` returned: the caller
+    /// constructs it. Cost: one pass over the bitmap; one for each that is drawn.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
     pub(crate) unsafe fn alloc_bits(
         &self,
         max: usize,
-        draws: Option<&mut Draws>,
-        put: impl FnMut(usize),
-    ) -> Fill {
+        new: bool,
+        mut draws: Option<&mut Draws>,
+        mut put: impl FnMut(usize),
+    ) -> (Fill, bool) {
         // SAFETY: passed on.
         unsafe {
-            self.with(|fill, bits| {
-                fill.inuse += match draws {
-                    None => alloc_bits(bits, max, put),
-                    Some(draws) => draw_bits(bits, max, draws, put),
-                } as u16;
+            self.with(|fill, out, constructed| {
+                let mut take = |out: &mut [u64], passed_over: &dyn Fn(usize) -> u64, max| match &mut draws {
+                    None => alloc_bits(out, passed_over, max, &mut put),
+                    Some(draws) => draw_bits(out, passed_over, max, draws, &mut put),
+                };
+                let mut taken = take(out, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
+                let is_new = new && taken == 0 && !constructed.is_empty();
+                if is_new {
+                    taken = take(out, &|_| 0, 1);
+                    // The one that is out and not constructed.
+                    constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
+                }
+                fill.inuse += taken as u16;
+                (*fill, is_new && taken > 0)
+            })
+        }
+    }
+
+    /// Takes all free objects that are constructed, to destruct them, and names the index of each.
+    ///
+    /// # Safety
+    /// As [`Slab::alloc_bits`].
+    pub(crate) unsafe fn take_constructed(&self, put: impl FnMut(usize)) -> Fill {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, out, constructed| {
+                let passed_over = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
+                fill.inuse += alloc_bits(out, passed_over, usize::MAX, put) as u16;
                 *fill
             })
         }
     }
 
-    /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`.
+    /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`. They `stay` constructed, or are
+    /// not any more.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`]; each index is below the slab's objects.
     pub(crate) unsafe fn free_bits(
         &self,
         indices: impl Iterator<Item = usize>,
+        stay: bool,
         mut refused: impl FnMut(usize),
     ) -> (u16, Fill) {
         // SAFETY: passed on.
         unsafe {
-            self.with(|fill, bits| {
+            self.with(|fill, out, constructed| {
                 let mut given = 0;
                 for index in indices {
-                    match free_bit(bits, index) {
+                    match free_bit(out, index) {
                         Ok(()) => given += 1,
                         Err(AlreadyFree) => refused(index),
+                    }
+                    if !stay && let Some(word) = constructed.get_mut(index / 64) {
+                        *word &= !(1 << (index % 64));
                     }
                 }
                 fill.inuse -= given;
                 (given, *fill)
             })
         }
+    }
+
+    /// The indices of objects that are constructed; of a slab without a second bitmap, of all.
+    ///
+    /// # Safety
+    /// As [`Slab::alloc_bits`]; the slab stays the caller's alone as long as the result is used.
+    pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
+        // SAFETY: passed on.
+        let objects = usize::from(unsafe { self.fill() }.objects);
+        (0..objects).filter(move |index| {
+            // SAFETY: by contract.
+            unsafe {
+                self.with(|_, _, bits| bits.get(index / 64).is_none_or(|word| word & 1 << (index % 64) != 0))
+            }
+        })
     }
 
     /// The bitmap: bits of objects that are out, and none behind the last object.
@@ -265,7 +365,7 @@ impl<'a> Slab<'a> {
     pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
         // SAFETY: passed on.
         unsafe {
-            self.with(|fill, bits| {
+            self.with(|fill, bits, _| {
                 let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
                 bits.by_ref().take(objects / 64).for_each(&mut see);
                 bits.for_each(|last| see(last & ((1 << (objects % 64)) - 1)));
@@ -273,17 +373,18 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Whether the head agrees with the bitmap.
+    /// Whether the head agrees with the bitmap, and what is out with what is constructed.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: passed on.
         unsafe {
-            self.with(|fill, bits| {
+            self.with(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
                 let never = bits.len() * 64 - usize::from(fill.objects);
-                set as usize == usize::from(fill.inuse) + never
+                let in_both = |(out, constructed): (&u64, &u64)| out & !constructed == 0;
+                set as usize == usize::from(fill.inuse) + never && bits.iter().zip(&*constructed).all(in_both)
             })
         }
     }
@@ -314,8 +415,8 @@ mod tests {
                     let mut got = Vec::new();
                     let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
                     let taken = match &mut draws {
-                        None => alloc_bits(&mut bits, max, |i| got.push(i)),
-                        Some(draws) => draw_bits(&mut bits, max, draws, |i| got.push(i)),
+                        None => alloc_bits(&mut bits, |_| 0, max, |i| got.push(i)),
+                        Some(draws) => draw_bits(&mut bits, |_| 0, max, draws, |i| got.push(i)),
                     };
                     prop_assert_eq!((taken, expected.len()), (got.len(), got.len()));
                     match draws {
@@ -340,8 +441,8 @@ mod tests {
     #[test]
     fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
         assert_eq!(side().reserved(), 64 * SIDE_BYTES);
-        assert!(side().commit(&Operation::new(), Pfn::new(63), 512));
-        assert!(!side().commit(&Operation::new(), Pfn::new(63), 513), "a word beyond the end");
+        assert!(side().commit(&Operation::new(), Pfn::new(63), 8));
+        assert!(!side().commit(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
     }
 
     /// But for what a commit may go ahead by.
@@ -354,7 +455,7 @@ mod tests {
         unsafe { side.cut(1 << 19) };
         let ahead = side.reserved() - (SIDE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&ahead));
-        assert!(!side.commit(&Operation::new(), Pfn::new(1 << 20), 512));
+        assert!(!side.commit(&Operation::new(), Pfn::new(1 << 20), 8));
     }
 
     #[test]
@@ -366,8 +467,8 @@ mod tests {
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         // SAFETY: a page of the block, and only this test knows it.
         unsafe {
-            assert!(slab.set_up(&Operation::new(), FRAME_BITS) && slab.agrees());
-            assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1));
+            assert!(slab.set_up(&Operation::new(), FRAME_BITS, Constructed::Together) && slab.agrees());
+            assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1, Constructed::Together));
             pages.free(block, uslab_buddy::Order::MAX);
         }
     }
@@ -382,7 +483,7 @@ mod tests {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut drawn = [0; 256];
         for hold in 0..16 * 256 {
-            draw_bits(&mut [0; 4], 1, &mut Draws::of(key, hold), |index| drawn[index] += 1);
+            draw_bits(&mut [0; 4], |_| 0, 1, &mut Draws::of(key, hold), |index| drawn[index] += 1);
         }
         assert!(drawn.iter().all(|n| (1..64).contains(n)), "{drawn:?}");
     }
@@ -397,17 +498,17 @@ mod tests {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
             // SAFETY: a page of the block, and only this test knows it.
             unsafe {
-                assert!(slab.set_up(&Operation::new(), objects));
-                slab.alloc_bits(objects, None, |index| taken.push(index));
+                assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
+                slab.alloc_bits(objects, false, None, |index| taken.push(index));
                 let thirds = taken.iter().copied().filter(|index| index % 3 == 0);
-                slab.free_bits(thirds, |index| panic!("{index} was out"));
+                slab.free_bits(thirds, true, |index| panic!("{index} was out"));
                 slab.allocated(|word| shown.push(word));
                 assert!(slab.agrees(), "{objects}");
-                slab.with(|fill, _| fill.inuse += 1);
+                slab.with(|fill, _, _| fill.inuse += 1);
                 assert!(!slab.agrees(), "{objects}: one more than are out");
-                slab.with(|fill, _| fill.inuse -= 1);
+                slab.with(|fill, _, _| fill.inuse -= 1);
                 assert!(slab.agrees(), "{objects}");
-                slab.with(|_, bits| bits[0] |= 1);
+                slab.with(|_, bits, _| bits[0] |= 1);
                 assert!(!slab.agrees(), "{objects}: one is out that was not counted");
             }
             for index in (0..objects).filter(|index| index % 3 != 0) {

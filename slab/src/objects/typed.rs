@@ -1,8 +1,9 @@
 //! Caches of objects of one type, constructed once and used many times.
 //!
-//! The constructor runs when a slab is made, not at an allocation: an object is handed out as its last user left it, so
-//! what is expensive to build (locks, buffers, registrations) stays built. `T`'s destructor runs when its slab is
-//! released (Bonwick 1994, "The Slab Allocator: An Object-Caching Kernel Memory Allocator").
+//! The constructor runs when an object leaves its slab for the first time, not at later allocations: an object is handed out as its
+//! last user left it, so what is expensive to build (locks, buffers, registrations) stays built. `T`'s destructor runs when a
+//! shrink or a reap finds the object free, or its slab is released (Bonwick 1994, "The Slab Allocator: An Object-Caching Kernel
+//! Memory Allocator").
 //!
 //! | an object of | is | for |
 //! |---|---|---|
@@ -62,7 +63,7 @@ macro_rules! managed {
             pub fn name(&self) -> &str {
                 self.untyped().name()
             }
-            /// As [`KmemCache::shrink`](crate::KmemCache::shrink): destructs the objects of all slabs that nobody uses.
+            /// As [`KmemCache::shrink`](crate::KmemCache::shrink): destructs the objects that nobody uses.
             pub fn shrink(&self) -> usize {
                 self.untyped().shrink()
             }
@@ -92,7 +93,7 @@ pub(crate) use managed;
 /// use uslab::{Limit, ObjectCache};
 ///
 /// let buffers = ObjectCache::builder("buffer")
-///     .ctor(|| Vec::<u8>::with_capacity(4096)) // for each object of a new slab
+///     .ctor(|| Vec::<u8>::with_capacity(4096)) // for each new object
 ///     .reset(Vec::clear) // for each object that comes back
 ///     .limit(Limit::Objects(1000))
 ///     .build()?;
@@ -189,7 +190,7 @@ impl<T> ObjectCache<T> {
     /// As [`KmemCache::alloc`].
     ///
     /// # Panics
-    /// When the constructor panics for an object of a new slab; nothing is lost then.
+    /// When the constructor panics; nothing is lost then.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
@@ -327,7 +328,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Makes the objects of a new slab. It runs without any lock held and may panic.
+    /// Makes an object when it leaves its slab for the first time, in the thread that allocates it, without any lock held. It may panic.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
@@ -343,6 +344,33 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             reset: (reset,),
             objects: PhantomData,
         }
+    }
+    /// As [`KmemCacheBuilder::construct_slabs`].
+    pub fn construct_slabs(self) -> Self {
+        self.map(KmemCacheBuilder::construct_slabs)
+    }
+    /// As [`KmemCacheBuilder::holds`].
+    pub fn holds(self, bytes: usize) -> Self {
+        self.map(|cache| cache.holds(bytes))
+    }
+    /// The same where objects differ: `weigh` says how many bytes an object holds now. It runs on a new object, and on one that comes
+    /// back to its slab; the mean counts. It runs without any lock held, and a panic ends that run and nothing else.
+    ///
+    /// ```
+    /// use uslab::ObjectCache;
+    ///
+    /// let lines = ObjectCache::builder("line").ctor(|| String::with_capacity(80)).weigh(String::capacity).build()?;
+    /// let line = lines.alloc()?;
+    /// assert_eq!(lines.info().held_bytes, 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn weigh<W: Fn(&T) -> usize + Send + Sync + 'static>(self, weigh: W) -> Self
+    where
+        T: 'static,
+    {
+        // SAFETY: a constructed object that is nobody else's.
+        let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
+        self.map(|cache| cache.weigh(Box::new(weigh)))
     }
     /// As [`KmemCacheBuilder::align`]; `T`'s own alignment at least.
     pub fn align(self, align: usize) -> Self {

@@ -1,12 +1,12 @@
 //! The reaper: a thread that ends a reaping interval of a subsystem at regular times.
 //!
 //! What the magazines keep beyond their working set, and what CPUs keep that serve nothing any more, goes back to the
-//! slabs; empty slabs go back to the page allocator; and as much memory as was free throughout the interval goes back to
+//! slabs; objects that lie free there are destructed; empty slabs go back to the page allocator; and as much memory as was free throughout the interval goes back to
 //! the system. illumos reaps every 15 s, FreeBSD looks at working sets every 20 s.
 //!
 //! There are three ways to it:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread by itself, once it has grown to
-//!   [`START_BYTES`] or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, and keeps neither the subsystem nor
+//!   [`START_BYTES`], an object with a destructor was constructed, or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, and keeps neither the subsystem nor
 //!   the process alive. In the child of a fork it is started again, when that grows or somebody waits there. Where the system gives no
 //!   thread, frees give back what is above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). It is tried again at twice the
 //!   size, and whenever somebody begins to wait; [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or

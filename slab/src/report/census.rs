@@ -307,7 +307,7 @@ mod tests {
     fn a_slab_on_the_wrong_list_is_seen() {
         let text = violation(|core, _, slab| {
             // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
-            unsafe { core.memory.slab(slab).alloc_bits(6, None, |_| ()) };
+            unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
         });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn an_object_that_nobody_accounts_for_is_seen() {
         let text = violation(|core, cache, _| {
-            cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, |_| ());
+            cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
         assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
     }
@@ -347,7 +347,11 @@ mod tests {
             // SAFETY: a new block that only this test knows, and the cache is forgotten.
             unsafe {
                 core.memory.set_owner(slab, order, owner);
-                assert!(core.memory.slab(slab).set_up(&Operation::new(), cache.geometry().objects()));
+                assert!(core.memory.slab(slab).set_up(
+                    &Operation::new(),
+                    cache.geometry().objects(),
+                    crate::memory::slab::Constructed::Together
+                ));
                 cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });

@@ -1,8 +1,8 @@
 //! The reaper that a subsystem starts by itself.
 //!
 //! ```text
-//!                               grown to START_BYTES,
-//!                               or somebody waits at a limit
+//!                               grown to START_BYTES, an object with a destructor
+//!                               was constructed, or somebody waits at a limit
 //!  off ── reap_every ──> wanted ─────────────────────────────> running <──────────────┐
 //!                          ^  └── no thread: at twice the size, ──┘ │                 │ pages come back,
 //!                          │      or when the next one waits        └─── quiet ──> asleep   or somebody waits

@@ -1,0 +1,148 @@
+//! What constructed objects hold beside their own bytes: buffers, strings, files. The allocator sees none of it, so the builder
+//! [declares](super::kmem_cache::KmemCacheBuilder::holds) it or [weighs](crate::ObjectCacheBuilder::weigh) it.
+//!
+//! * Limits in bytes and accounts are charged with it when an object is constructed, and get it back when one is destructed.
+//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that brings more to the slabs destructs them. Magazines are sized by what
+//!   objects hold, where it is declared.
+//! * Weights are averages: the mean of what was weighed, when objects were constructed and when they came back to their slabs.
+//! * **No lost wake-up.** A waiter says that it waits, and then changes `live`; who destructs changes `live`, and then looks for waiters.
+//!   Whichever is second in the order of that word sees the other.
+
+use super::{Cache, Hook, Object};
+use crate::error::AllocError;
+use std::fmt;
+use uslab_magazine::Operation;
+use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::{assert_unlocked, contain_panic};
+
+/// Bytes that free objects in the slabs of a cache may hold.
+pub const HELD_SURPLUS: usize = 2 << 20;
+
+/// What is known of the bytes that a constructed object holds.
+#[derive(Default)]
+pub(crate) enum Holds {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// Each holds so many.
+    Declared(usize),
+    /// An object says how many it holds now.
+    Weighed(Hook<usize>),
+}
+
+impl fmt::Debug for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("Unknown"),
+            Self::Declared(bytes) => f.debug_tuple("Declared").field(bytes).finish(),
+            Self::Weighed(_) => f.write_str("Weighed"),
+        }
+    }
+}
+
+impl Holds {
+    /// Bytes of one, where they are declared.
+    pub(crate) fn declared(&self) -> usize {
+        if let Self::Declared(bytes) = self { *bytes } else { 0 }
+    }
+}
+
+impl Cache {
+    fn is_weight_known(&self) -> bool {
+        !matches!(self.config.holds, Holds::Unknown)
+    }
+    /// Bytes that an object holds, in the mean.
+    fn weight(&self) -> usize {
+        match &self.config.holds {
+            Holds::Unknown => 0,
+            Holds::Declared(bytes) => *bytes,
+            // Relaxed: a number.
+            Holds::Weighed(_) => self.counts.weight.load(Relaxed),
+        }
+    }
+    /// Bytes that all constructed objects hold.
+    pub(super) fn held_bytes(&self) -> usize {
+        // Relaxed: a number.
+        self.counts.held.load(Relaxed)
+    }
+
+    /// An object is about to be constructed: charges what it will hold.
+    ///
+    /// # Errors
+    /// A limit allows no more.
+    pub(super) fn begin_object(&self) -> Result<(), AllocError> {
+        // Release: pairs with the Acquire of `end_object`, for who waits.
+        let live = self.counts.live.fetch_add(1, Release) + 1;
+        if !self.is_weight_known() {
+            return Ok(());
+        }
+        self.charge_held(live).inspect_err(|_| self.end_object())
+    }
+    /// An object was destructed, or could not be constructed.
+    pub(super) fn end_object(&self) {
+        // Acquire: pairs with the Release of `begin_object`.
+        let live = self.counts.live.fetch_sub(1, Acquire) - 1;
+        if self.is_weight_known() {
+            // What is less is not refused.
+            _ = self.charge_held(live);
+            self.let_grow();
+        }
+    }
+    /// Charges what so many objects hold, in place of what is charged.
+    fn charge_held(&self, live: u64) -> Result<(), AllocError> {
+        let wanted = (live as usize).saturating_mul(self.weight());
+        // Relaxed: a number.
+        let mut charged = self.counts.held.load(Relaxed);
+        loop {
+            let more = wanted.saturating_sub(charged);
+            if more > 0 {
+                let pages = self.counts.pages.get() as usize * uslab_buddy::PAGE_SIZE;
+                if let Some(bytes) =
+                    self.config.held_limit.filter(|bytes| pages.saturating_add(wanted) > *bytes)
+                {
+                    return Err(AllocError::HeldLimit { bytes });
+                }
+                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(more))?;
+            }
+            match self.counts.held.compare_exchange_weak(charged, wanted, Relaxed, Relaxed) {
+                Ok(_) => {
+                    if charged > wanted {
+                        self.uncharge_account(charged - wanted);
+                    }
+                    return Ok(());
+                }
+                Err(now) => {
+                    if more > 0 {
+                        self.uncharge_account(more);
+                    }
+                    charged = now;
+                }
+            }
+        }
+    }
+
+    /// Weighs an object that is the caller's alone.
+    pub(super) fn weigh(&self, object: Object) {
+        let Holds::Weighed(weigh) = &self.config.holds else { return };
+        assert_unlocked();
+        contain_panic(|| {
+            let bytes = weigh(object.0);
+            // Relaxed: a mean, of which it does not matter when two change it at a time.
+            let mean = self.counts.weight.load(Relaxed);
+            let next = if mean == 0 { bytes } else { mean - mean / 8 + bytes / 8 };
+            self.counts.weight.store(next, Relaxed);
+        });
+        // What is held already is not refused; the next object is.
+        _ = self.charge_held(self.counts.live.load(Relaxed));
+    }
+
+    /// Destructs free objects of the slabs if they hold more than [`HELD_SURPLUS`]. Slabs given back.
+    pub(super) fn destruct_surplus(&self, op: &Operation) -> usize {
+        let weight = self.weight();
+        if weight == 0 {
+            return 0;
+        }
+        let idle = self.counts.live.load(Relaxed).saturating_sub(self.count().inuse);
+        if (idle as usize).saturating_mul(weight) > HELD_SURPLUS { self.destruct_idle(op) } else { 0 }
+    }
+}

@@ -1,0 +1,179 @@
+//! What constructed objects hold: when it begins and ends, and what limits, accounts and reports know of it.
+
+use crate::common::{assert_all_given_back, config, subsystem};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uslab::cache::{Account, HELD_SURPLUS};
+use uslab::{AllocError, Config, KmemCache, Limit, ObjectCache, Subsystem};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
+
+const HELD: usize = 256 << 10;
+
+/// Holds so many bytes as far as `held` says.
+struct Deflate {
+    held: Arc<AtomicUsize>,
+    bytes: usize,
+}
+impl Deflate {
+    fn new(held: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        held.fetch_add(bytes, Relaxed);
+        Self { held: held.clone(), bytes }
+    }
+}
+impl Drop for Deflate {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// Once the first allocation constructed a whole slab of them, 128.
+#[test]
+fn an_allocation_constructs_one_object() {
+    let subsystem = subsystem(1);
+    let held = Arc::new(AtomicUsize::new(0));
+    let new = held.clone();
+    let cache =
+        ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD)).build_in(&subsystem).unwrap();
+    let objects: Vec<_> = (1..=300)
+        .map(|n| {
+            let object = cache.alloc().unwrap();
+            assert_eq!(held.load(Relaxed), n * HELD);
+            object
+        })
+        .collect();
+    drop(objects);
+    // Nobody said what they hold: so they stay up to a shrink.
+    assert_eq!(held.load(Relaxed), 300 * HELD);
+    let one = cache.alloc().unwrap();
+    cache.shrink();
+    assert_eq!(held.load(Relaxed), HELD, "the one in use");
+    drop(one);
+    cache.reap();
+    cache.reap();
+    assert_eq!(held.load(Relaxed), 0);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+/// Once 256 MiB stayed for good: the thread did not start, because slabs of 8 pages are not worth one.
+#[test]
+fn the_reapers_thread_ends_objects_that_nobody_uses() {
+    let reap_every = Some(Duration::from_millis(10));
+    let subsystem = Subsystem::new(Config { reap_every, ..config(2, 1, 64 << 20) }).unwrap();
+    let held = Arc::new(AtomicUsize::new(0));
+    let new = held.clone();
+    let cache =
+        ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD)).build_in(&subsystem).unwrap();
+    for _ in 0..3 {
+        drop((0..1000).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
+        let start = Instant::now();
+        while held.load(Relaxed) > 10 << 20 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{} bytes stay", held.load(Relaxed));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_objects_that_say_what_they_hold_leaves_a_surplus_without_a_thread() {
+    on_cpu(0);
+    for weighed in [false, true] {
+        let subsystem = subsystem(1);
+        let held = Arc::new(AtomicUsize::new(0));
+        let new = held.clone();
+        let builder = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD));
+        let builder = if weighed { builder.weigh(|object| object.bytes) } else { builder.holds(HELD) };
+        let cache = builder.build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
+        assert_eq!(cache.info().held_bytes, 1000 * HELD as u64);
+        drop(objects);
+        let info = cache.info();
+        let parked = (info.in_magazines + info.in_depot) as usize * HELD;
+        assert!(held.load(Relaxed) <= parked + HELD_SURPLUS, "{info:?}");
+        if !weighed {
+            assert!(held.load(Relaxed) <= 10 << 20, "CPUs and depots keep few: {info:?}");
+        }
+        assert_eq!(info.held_bytes as usize, held.load(Relaxed));
+        cache.shrink();
+        assert_eq!((cache.info().held_bytes, held.load(Relaxed)), (0, 0));
+    }
+}
+
+#[test]
+fn limits_and_accounts_are_charged_with_what_objects_hold() {
+    let subsystem = subsystem(1);
+    let (new, slab) = (|| vec![0_u8; HELD], 4096);
+    let limited =
+        ObjectCache::builder("limited").ctor(new).holds(HELD).limit(Limit::Bytes(4 * HELD as u64 + slab));
+    let limited = limited.build_in(&subsystem).unwrap();
+    let tenant = Account::new_in(&subsystem, 4 * HELD + slab as usize);
+    let of_tenant = ObjectCache::builder("of-tenant").ctor(new).holds(HELD).account(&tenant);
+    let of_tenant = of_tenant.build_in(&subsystem).unwrap();
+    let bytes = 4 * HELD + slab as usize;
+    for (cache, error) in
+        [(&limited, AllocError::HeldLimit { bytes }), (&of_tenant, AllocError::AccountLimit { bytes })]
+    {
+        for _ in 0..3 {
+            let mut four: Vec<_> = (0..4).map(|_| cache.alloc().unwrap()).collect();
+            assert_eq!(cache.alloc().map(drop), Err(error));
+            four.pop();
+            // The one that is free.
+            drop(cache.alloc().unwrap());
+        }
+        cache.shrink();
+        assert_eq!(cache.info().held_bytes, 0);
+    }
+    assert_eq!(tenant.charged(), 0);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn who_waits_for_what_objects_hold_is_served() {
+    let subsystem = subsystem(2);
+    let limit = Limit::Bytes(HELD as u64 + 4096);
+    let cache = ObjectCache::builder("limited").ctor(|| vec![0_u8; HELD]).holds(HELD).limit(limit);
+    let cache = cache.build_in(&subsystem).unwrap();
+    for _ in 0..20 {
+        let one = cache.alloc().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                on_cpu(1);
+                cache.acquire_timeout(Duration::from_secs(60)).map(drop)
+            });
+            while cache.info().waiting == 0 {
+                std::thread::yield_now();
+            }
+            drop(one);
+            waiter.join().unwrap().unwrap();
+        });
+        // What lies free is destructed, and the next one has to construct it.
+        cache.shrink();
+    }
+    assert_eq!(cache.info().held_bytes, 0);
+}
+
+/// A constructor that refuses, or panics, holds nothing.
+#[test]
+fn what_is_not_constructed_is_not_charged() {
+    let subsystem = subsystem(1);
+    let cache =
+        KmemCache::builder("refused", 64).try_ctor(|_| false).holds(HELD).build_in(&subsystem).unwrap();
+    assert_eq!(cache.alloc(uslab::Gfp::KERNEL), Err(AllocError::Constructor));
+    assert_eq!(cache.info().held_bytes, 0);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+/// A weight that panics is forgotten, with its payload.
+#[test]
+fn a_weight_that_panics_ends_nothing_else() {
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("bomb").ctor(|| 0_u64).weigh(|_| panic!("on purpose"));
+    let cache = cache.build_in(&subsystem).unwrap();
+    drop((0..100).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
+    cache.shrink();
+    assert_eq!(cache.info().held_bytes, 0);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
