@@ -1,6 +1,7 @@
 //! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs,
+//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs, S5
+//! constructed objects,
 //! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public API, R1 the registry, L1
 //! limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1
 //! and O2 heap profiles, A1-A6 the whole subsystem. Each
@@ -36,8 +37,8 @@ use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
 use world::on_nodes;
 use world::{
-    SMALL, drop_beside_frees, drop_beside_reaps, live_beside_allocations, reuse_beside_late_frees,
-    some_come_off_the_registry, some_free_a_mapping, walk_beside_reaps,
+    SMALL, construct_beside_shrinks, drop_beside_frees, drop_beside_reaps, live_beside_allocations,
+    reuse_beside_late_frees, some_come_off_the_registry, some_free_a_mapping, walk_beside_reaps,
     who_stays_is_seen_beside_those_that_go,
 };
 
@@ -87,6 +88,11 @@ uslab_magazine::sync::scenarios! {
         shuttle("S4: live beside three allocations on two nodes", RUNS, || live_beside_allocations(3, 2));
         bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
     }
+    s5 {
+        loom("S5 construct beside a shrink", Model::new(THREE, 24), || construct_beside_shrinks(1));
+        shuttle("S5: construct beside three shrinks", RUNS, || construct_beside_shrinks(3));
+        bug("a shrink destructs what it has not taken", "S5", "was taken by the caller");
+    }
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| who_stays_is_seen_beside_those_that_go(&[goes], 0));
         shuttle("R1: two walk the registry beside two that go", RUNS, || who_stays_is_seen_beside_those_that_go(&[0, 1], 1));
@@ -128,6 +134,11 @@ uslab_magazine::sync::scenarios! {
         shuttle("L2: two wait, one frees", RUNS, || waiting::who_waits_is_woken(2));
         bug("a free does not look for who waits", "L2", "deadlock");
         bug("magazines stay open while somebody waits", "L2", "deadlock");
+    }
+    l2_destructed {
+        loom("L2 waiting: one destructs, one waits", Model::new(THREE, 2400), waiting::who_waits_is_woken_by_a_destructed_object);
+        shuttle("L2: one waits, one destructs", RUNS, waiting::who_waits_is_woken_by_a_destructed_object);
+        bug("a destructed object comes back unnoticed", "L2", "deadlock");
     }
     l2_readers {
         shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::who_waits_is_woken_by_what_waits_for_readers);

@@ -52,16 +52,16 @@ impl Cache {
         !matches!(self.config.holds, Holds::Unknown)
     }
     /// Bytes that an object holds, in the mean.
-    fn weight(&self) -> usize {
+    fn weight(&self) -> u64 {
         match &self.config.holds {
             Holds::Unknown => 0,
-            Holds::Declared(bytes) => *bytes,
+            Holds::Declared(bytes) => *bytes as u64,
             // Relaxed: a number.
             Holds::Weighed(_) => self.counts.weight.load(Relaxed),
         }
     }
     /// Bytes that all constructed objects hold.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> u64 {
         // Relaxed: a number.
         self.counts.held.load(Relaxed)
     }
@@ -90,30 +90,30 @@ impl Cache {
     }
     /// Charges what so many objects hold, in place of what is charged.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
-        let wanted = (live as usize).saturating_mul(self.weight());
+        let wanted = live.saturating_mul(self.weight());
         // Relaxed: a number.
         let mut charged = self.counts.held.load(Relaxed);
         loop {
             let more = wanted.saturating_sub(charged);
             if more > 0 {
-                let pages = self.counts.pages.get() as usize * uslab_buddy::PAGE_SIZE;
+                let pages = self.counts.pages.get() * uslab_buddy::PAGE_SIZE as u64;
                 if let Some(bytes) =
-                    self.config.held_limit.filter(|bytes| pages.saturating_add(wanted) > *bytes)
+                    self.config.held_limit.filter(|bytes| pages.saturating_add(wanted) > *bytes as u64)
                 {
                     return Err(AllocError::HeldLimit { bytes });
                 }
-                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(more))?;
+                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(more as usize))?;
             }
             match self.counts.held.compare_exchange_weak(charged, wanted, Relaxed, Relaxed) {
                 Ok(_) => {
                     if charged > wanted {
-                        self.uncharge_account(charged - wanted);
+                        self.uncharge_account((charged - wanted) as usize);
                     }
                     return Ok(());
                 }
                 Err(now) => {
                     if more > 0 {
-                        self.uncharge_account(more);
+                        self.uncharge_account(more as usize);
                     }
                     charged = now;
                 }
@@ -126,7 +126,7 @@ impl Cache {
         let Holds::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();
         contain_panic(|| {
-            let bytes = weigh(object.0);
+            let bytes = weigh(object.0) as u64;
             // Relaxed: a mean, of which it does not matter when two change it at a time.
             let mean = self.counts.weight.load(Relaxed);
             let next = if mean == 0 { bytes } else { mean - mean / 8 + bytes / 8 };
@@ -143,6 +143,6 @@ impl Cache {
             return 0;
         }
         let idle = self.counts.live.load(Relaxed).saturating_sub(self.count().inuse);
-        if (idle as usize).saturating_mul(weight) > HELD_SURPLUS { self.destruct_idle(op) } else { 0 }
+        if idle.saturating_mul(weight) > HELD_SURPLUS as u64 { self.destruct_idle(op) } else { 0 }
     }
 }

@@ -205,7 +205,7 @@ impl Cache {
             magazines_refused: self.config.per_cpu.is_refused(),
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
-            held_bytes: self.held_bytes() as u64,
+            held_bytes: self.held_bytes(),
             failures: counts.failures.get(),
             corruptions: counts.corruptions.get(),
         }

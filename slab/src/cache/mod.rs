@@ -97,7 +97,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::StaticWords;
-use uslab_magazine::sync::{AtomicU32, AtomicU64, AtomicUsize, Counter, Ordering::Relaxed, unique};
+use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use wait_queue::Waiters;
@@ -237,8 +237,8 @@ struct Counts {
     /// Objects that are constructed, or about to be.
     live: AtomicU64,
     /// Bytes that they hold, as charged, and that one holds in the mean.
-    held: AtomicUsize,
-    weight: AtomicUsize,
+    held: AtomicU64,
+    weight: AtomicU64,
     /// Waits that ended, and nanoseconds of them.
     waits: Counter,
     waited: Counter,

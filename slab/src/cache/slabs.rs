@@ -156,6 +156,7 @@ impl Cache {
             node.free(op, memory, self.min_partial, false, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
+        planted!("a destructed object comes back unnoticed" => return slabs);
         self.serve(op);
         slabs
     }
@@ -184,6 +185,11 @@ impl Cache {
             let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
                 return slabs;
             };
+            planted!("a shrink destructs what it has not taken" => {
+                let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
+                // SAFETY: taken above.
+                unsafe { node.free(op, &self.core.memory, usize::MAX, true, places, &mut Unlisted::default(), |_| ()) };
+            });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
                 for (place, index) in places.iter_mut().zip(batch) {

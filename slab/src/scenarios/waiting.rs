@@ -1,10 +1,10 @@
 //! Waiting at a limit, for both checkers: a cache of one slab, which has two objects. Both are out.
 
-use super::world::{SMALL, World};
+use super::world::{SMALL, World, alloc_constructed, constructed};
 use crate::cache::core::Core;
 use crate::cache::{Account, Acquiring};
 use crate::debug::check::{SPACING, on_cpu};
-use crate::{AllocError, Config, Gfp, KmemCache, Magazines};
+use crate::{AllocError, Config, Gfp, KmemCache, Limit, Magazines};
 use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr::NonNull;
@@ -93,6 +93,23 @@ pub(super) fn who_waits_is_woken(waiters: usize) {
     t.join().unwrap();
     join_all(others);
     world.census(1);
+    world.free(b);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// L2: a thread waits for an object that another one destructs. It gets it, and constructs it. Lost, a wake-up is a deadlock.
+pub(super) fn who_waits_is_woken_by_a_destructed_object() {
+    let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
+    let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
+    let t = beside(&world, [a], |world, [a]| {
+        world.free(a);
+        world.cache().shrink();
+    });
+    let mine = wait(&world).unwrap();
+    // SAFETY: the object is ours.
+    assert_eq!(unsafe { mine.read() }, 7, "an object is handed out that is not constructed");
+    t.join().unwrap();
+    world.free(mine);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
 }

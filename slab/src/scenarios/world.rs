@@ -199,6 +199,46 @@ pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
     World::end(world);
 }
 
+/// A builder of a cache whose objects say whether they are constructed: the first byte is 7 from the constructor to the destructor.
+pub(super) fn constructed() -> KmemCacheBuilder {
+    KmemCache::builder("model", SPACING)
+        .ctor(|object| {
+            assert_eq!(object[0], 0, "an object is constructed twice");
+            object[0] = 7;
+        })
+        .dtor(|object| {
+            assert_eq!(object[0], 7, "an object is destructed that is not constructed");
+            object[0] = 8;
+        })
+}
+/// One that is handed out.
+pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
+    let object = world.alloc();
+    // SAFETY: the object is ours.
+    assert_eq!(unsafe { object.read() }, 7, "an object is handed out that is not constructed");
+    object
+}
+
+/// S5: a free object that is constructed is allocated while `others` shrink the cache. Another one of its slab is in use.
+pub(crate) fn construct_beside_shrinks(others: u32) {
+    let world = World::of(2, Magazines::Off, [constructed()]);
+    let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
+    world.free(idle);
+    let shrink = |_| {
+        let other = world.clone();
+        move || _ = other.cache().shrink()
+    };
+    beside((0..others).map(shrink).collect(), || {
+        let object = alloc_constructed(&world);
+        world.free(object);
+    });
+    // SAFETY: the object is ours.
+    assert_eq!(unsafe { kept.read() }, 7, "an object in use was destructed");
+    world.census(1);
+    world.free(kept);
+    World::end(world);
+}
+
 /// R1: three entries, of which these go, each by a thread of its own, while others walk: `walkers` threads, and this one. Two have
 /// gone before: with the third one the list moves up.
 pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: usize) {
