@@ -65,7 +65,9 @@ enum {
     USLAB_RED_ZONE = 128, /* Z: the bytes around each object are watched */
     USLAB_POISON = 256,   /* P: free objects are overwritten, and watched; not with a constructor or a destructor */
     USLAB_USERS = 512,    /* U: who allocated an object, and who freed it: some microseconds each */
-    USLAB_TRACE = 1024    /* T: each allocation and free is told on standard error */
+    USLAB_TRACE = 1024,   /* T: each allocation and free is told on standard error */
+
+    USLAB_CONSTRUCT_SLABS = 2048 /* constructs all objects of a slab when it is made, and destructs them with it, as Linux does */
 };
 
 /* What `limit` counts. */
@@ -89,16 +91,20 @@ struct uslab_cache_options {
     uint64_t limit;      /* the most that the cache may have, rounded up to slabs; 0: no limit */
     void *user;          /* for the functions */
 
-    /* Runs on each object when its slab is made, zeroed, and not when it is allocated: an object is handed out as its last user left
-       it. Not 0: it could not be constructed. Then the allocation fails with USLAB_REFUSED. */
+    /* Constructs an object, zeroed, when it leaves its slab for the first time, in the thread that allocates. Later allocations hand it
+       out as its last user left it. Not 0: it could not be constructed. Then the allocation fails with USLAB_REFUSED. */
     int (*ctor)(void *object, void *user);
-    /* Runs on each object when its slab goes back to the pages, as its last user left it. */
+    /* Destructs a free object, as its last user left it, when the cache shrinks or is reaped, or when its slab goes back to the pages. */
     void (*dtor)(void *object, void *user);
 
     /* Both or none. Asked before an allocation fails at the cache's limit, or for want of memory: how many objects the program could
        drop now; and to drop up to so many, the least useful ones first, and say how many it did. */
     size_t (*shrinker_count)(void *user);
     size_t (*shrinker_scan)(size_t objects, void *user);
+
+    /* Bytes that each constructed object holds beside its own, such as a buffer of its constructor. They count to a limit in bytes, CPUs
+       keep fewer such objects, and free ones in slabs hold 2 MiB at most; 0: not known. */
+    size_t holds;
 };
 
 /*

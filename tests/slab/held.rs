@@ -87,6 +87,8 @@ fn a_burst_of_objects_that_say_what_they_hold_leaves_a_surplus_without_a_thread(
         let cache = builder.build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
         assert_eq!(cache.info().held_bytes, 1000 * HELD as u64);
+        let series = format!("uslab_cache_held_bytes{{cache=\"deflate\"}} {}\n", 1000 * HELD);
+        assert!(subsystem.info().prometheus().to_string().contains(&series), "{series}");
         drop(objects);
         let info = cache.info();
         let parked = (info.in_magazines + info.in_depot) as usize * HELD;

@@ -22,8 +22,10 @@ pub(super) struct Cache {
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// Pages of all slabs.
+    /// Pages of all slabs, and bytes that objects hold beside their own, as far as that is known.
     pub(super) pages: u64,
+    #[serde(default)]
+    held_bytes: u64,
     pub(super) objects: u64,
     /// Of these, objects in callers' hands, on CPUs' stacks, in depots, and free in slabs.
     pub(super) used: u64,
@@ -59,7 +61,7 @@ pub(super) struct Account {
 
 impl Cache {
     pub(super) fn bytes(&self) -> u64 {
-        bytes(self.pages)
+        bytes(self.pages) + self.held_bytes
     }
     /// Objects in callers' hands, of 100.
     pub(super) fn in_use(&self) -> u64 {

@@ -50,7 +50,9 @@ const _: () = assert!(Code::NotWritten as usize == TEXTS.len() - 1);
 impl From<AllocError> for Code {
     fn from(error: AllocError) -> Self {
         match error {
-            AllocError::CacheLimit { .. } | AllocError::AccountLimit { .. } => Self::AtLimit,
+            AllocError::CacheLimit { .. }
+            | AllocError::HeldLimit { .. }
+            | AllocError::AccountLimit { .. } => Self::AtLimit,
             AllocError::Constructor => Self::Refused,
             AllocError::TooLarge => Self::TooMany,
             _ => Self::NoMemory,
@@ -93,6 +95,7 @@ pub struct UslabCacheOptions {
     dtor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
     shrinker_count: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
     shrinker_scan: Option<unsafe extern "C" fn(usize, *mut c_void) -> usize>,
+    holds: usize,
 }
 
 impl UslabCacheOptions {
@@ -138,7 +141,7 @@ impl UslabCacheOptions {
         // SAFETY: by contract.
         let name = unsafe { CStr::from_ptr(self.name) }.to_string_lossy();
         let mut builder = KmemCache::builder(name, self.size).align(self.align);
-        let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 11] = [
+        let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 12] = [
             KmemCacheBuilder::hardware_align,
             KmemCacheBuilder::zero_on_free,
             |builder| builder.check_frees(true),
@@ -150,6 +153,7 @@ impl UslabCacheOptions {
             |builder| builder.slab_debug(SlabDebug::POISON),
             |builder| builder.slab_debug(SlabDebug::USERS),
             |builder| builder.slab_debug(SlabDebug::TRACE),
+            KmemCacheBuilder::construct_slabs,
         ];
         if self.flags >> flags.len() != 0 {
             return Err(Code::BadOptions);
@@ -161,6 +165,9 @@ impl UslabCacheOptions {
         }
         if let Some(limit) = self.limit()? {
             builder = builder.limit(limit);
+        }
+        if self.holds > 0 {
+            builder = builder.holds(self.holds);
         }
         Ok(builder)
     }

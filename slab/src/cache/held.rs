@@ -5,14 +5,13 @@
 //! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that brings more to the slabs destructs them. Magazines are sized by what
 //!   objects hold, where it is declared.
 //! * Weights are averages: the mean of what was weighed, when objects were constructed and when they came back to their slabs.
-//! * **No lost wake-up.** A waiter says that it waits, and then changes `live`; who destructs changes `live`, and then looks for waiters.
-//!   Whichever is second in the order of that word sees the other.
+//! * Who waits at a limit is woken by what destructs: an object that comes back to its slab, or a slab that goes.
 
 use super::{Cache, Hook, Object};
 use crate::error::AllocError;
 use std::fmt;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
 /// Bytes that free objects in the slabs of a cache may hold.
@@ -71,8 +70,8 @@ impl Cache {
     /// # Errors
     /// A limit allows no more.
     pub(super) fn begin_object(&self) -> Result<(), AllocError> {
-        // Release: pairs with the Acquire of `end_object`, for who waits.
-        let live = self.counts.live.fetch_add(1, Release) + 1;
+        // Relaxed, here and below: numbers, which say nothing about the objects.
+        let live = self.counts.live.fetch_add(1, Relaxed) + 1;
         if !self.is_weight_known() {
             return Ok(());
         }
@@ -80,18 +79,15 @@ impl Cache {
     }
     /// An object was destructed, or could not be constructed.
     pub(super) fn end_object(&self) {
-        // Acquire: pairs with the Release of `begin_object`.
-        let live = self.counts.live.fetch_sub(1, Acquire) - 1;
+        let live = self.counts.live.fetch_sub(1, Relaxed) - 1;
         if self.is_weight_known() {
             // What is less is not refused.
             _ = self.charge_held(live);
-            self.let_grow();
         }
     }
     /// Charges what so many objects hold, in place of what is charged.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
         let wanted = live.saturating_mul(self.weight());
-        // Relaxed: a number.
         let mut charged = self.counts.held.load(Relaxed);
         loop {
             let more = wanted.saturating_sub(charged);

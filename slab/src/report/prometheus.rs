@@ -216,6 +216,11 @@ const CACHES: &[Metric<CacheInfo>] = &[
         "Frees of another memory node's objects.",
         &[("", |c| c.other_node_frees)],
     ),
+    single(
+        "uslab_cache_held_bytes",
+        "Bytes that constructed objects hold beside their own, where that is known.",
+        &[("", |c| c.held_bytes)],
+    ),
     single("uslab_cache_slabs_made_total", "Slabs made.", &[("", |c| c.slabs_made)]),
     single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
     single(
