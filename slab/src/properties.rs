@@ -1,6 +1,6 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{BANDS, Closed, Node, NodeCount, ObjectIndex, State, Unlisted};
+use crate::cache::node::{BANDS, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
@@ -167,8 +167,7 @@ impl Lists {
             self.node.free(
                 op,
                 &self.memory,
-                self.min_partial,
-                stay,
+                Stays { slabs: self.min_partial, constructed: stay },
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {

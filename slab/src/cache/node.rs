@@ -223,6 +223,15 @@ impl Lists {
     }
 }
 
+/// What stays when objects come back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stays {
+    /// Slabs with room: beyond so many, one that becomes empty goes.
+    pub(crate) slabs: usize,
+    /// Whether the objects stay constructed.
+    pub(crate) constructed: bool,
+}
+
 /// The node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
@@ -316,8 +325,8 @@ impl Node {
         Ok(())
     }
 
-    /// Takes objects back, in one lock hold; they `stay` constructed, or are not any more. Slabs that become empty beyond
-    /// `min_partial` are given to `unlisted`; the places whose object was free already, to `refused`.
+    /// Takes objects back, in one lock hold. Slabs that become empty and do not stay are given to `unlisted`; the places whose object
+    /// was free already, to `refused`.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
@@ -326,8 +335,7 @@ impl Node {
         &self,
         op: &Operation,
         memory: &SlabMemory,
-        min_partial: usize,
-        stay: bool,
+        stays: Stays,
         places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(ObjectIndex),
@@ -347,7 +355,8 @@ impl Node {
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
-                let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), stay, refused);
+                let (given, fill) =
+                    slab.free_bits(of_slab.map(|place| place.index), stays.constructed, refused);
                 lists.inuse -= u64::from(given);
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
@@ -356,7 +365,7 @@ impl Node {
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
-                    && lists.with_room() - usize::from(fill.objects == 1) >= min_partial
+                    && lists.with_room() - usize::from(fill.objects == 1) >= stays.slabs
                 {
                     lists.empty.remove(memory.frames(), pfn);
                     lists.objects -= u64::from(fill.objects);

@@ -2,7 +2,7 @@
 
 use super::alloc::BULK;
 use super::{Cache, Object};
-use crate::cache::node::{BANDS, Node, ObjectIndex, State, Unlisted};
+use crate::cache::node::{BANDS, Node, ObjectIndex, State, Stays, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -116,8 +116,7 @@ impl Cache {
                     self.nodes[node as usize].free(
                         op,
                         memory,
-                        self.min_partial,
-                        true,
+                        Stays { slabs: self.min_partial, constructed: true },
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -156,7 +155,8 @@ impl Cache {
         };
         // SAFETY: the caller took them, so their bits are set and the slab is listed.
         unsafe {
-            node.free(op, memory, self.min_partial, false, places.iter().copied(), &mut unlisted, refused)
+            let stays = Stays { slabs: self.min_partial, constructed: false };
+            node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
         planted!("a destructed object comes back unnoticed" => return slabs);
@@ -191,7 +191,7 @@ impl Cache {
             planted!("a shrink destructs what it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: taken above.
-                unsafe { node.free(op, &self.core.memory, usize::MAX, true, places, &mut Unlisted::default(), |_| ()) };
+                unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, constructed: true }, places, &mut Unlisted::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
