@@ -38,7 +38,7 @@ struct Arguments {
     /// Only these, separated by commas
     #[arg(long, value_delimiter = ',')]
     subjects: Option<Vec<String>>,
-    /// What `benches/previous` built of an older commit: its subjects have their rounds, too
+    /// What `benches/previous` built of an older commit: its subjects have their rounds, too. The path is relative to the workspace
     #[arg(long, value_name = "FOLDER")]
     previous: Vec<PathBuf>,
     #[command(flatten)]
@@ -280,7 +280,7 @@ impl Bench {
     /// Our subjects of older commits.
     fn older(&mut self) -> anyhow::Result<()> {
         for folder in self.arguments.previous.clone() {
-            let program = folder.join(self.name);
+            let program = in_workspace(&folder).join(self.name);
             anyhow::ensure!(
                 program.is_file(),
                 "--previous: {} is not there: see benches/previous",
@@ -322,7 +322,7 @@ impl Bench {
             mallocs.push(Preload {
                 name: format!("libuslab@{}", name_of(folder)),
                 kind: Kind::Before,
-                library: Some(folder.join("libuslab.so").canonicalize()?),
+                library: Some(in_workspace(folder).join("libuslab.so").canonicalize()?),
             });
         }
         let own = std::env::current_exe()?;
@@ -390,7 +390,7 @@ impl Bench {
             arguments.join(" ")
         );
         let page = Page { command, runs, expected, programs: &programs }.to_string();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        let file = in_workspace(file);
         std::fs::write(&file, page.trim_end().to_owned() + "\n").with_context(|| file.display().to_string())
     }
 
@@ -487,6 +487,11 @@ fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
         let i = (i + round) % contenders;
         if round.is_multiple_of(2) { i } else { contenders - 1 - i }
     })
+}
+
+/// A path of the command line: cargo starts benches in their package's folder.
+fn in_workspace(path: &Path) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 /// A folder's name, which is a commit.
