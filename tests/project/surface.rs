@@ -6,9 +6,9 @@ use uslab_tests::surface::items;
 /// A crate, the most public paths that it may have, and whether each of its types must have an example that runs. Of the paths
 /// of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the operations on sets that bitflags gives them.
 const CRATES: [(&str, usize, bool); 4] = [
-    // 380, and `slab_debug`: 41 are the operations on its flags that bitflags gives, the others what a report says. Then hardening and
-    // profiles.
-    ("uslab", 474, true),
+    // 380, and `slab_debug`: 41 are the operations on its flags that bitflags gives, the others what a report says. Then hardening,
+    // profiles, and what objects hold.
+    ("uslab", 480, true),
     ("uslab-handle", 74, true),
     ("uslab-magazine", 60, false),
     ("uslab-buddy", 122, false),

@@ -7,44 +7,15 @@
 //! * Weights are averages: the mean of what was weighed, when objects were constructed and when they came back to their slabs.
 //! * Who waits at a limit is woken by what destructs: an object that comes back to its slab, or a slab that goes.
 
-use super::{Cache, Hook, Object};
+use super::hooks::Holds;
+use super::{Cache, Object};
 use crate::error::AllocError;
-use std::fmt;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
 /// Bytes that free objects in the slabs of a cache may hold.
 pub const HELD_SURPLUS: usize = 2 << 20;
-
-/// What is known of the bytes that a constructed object holds.
-#[derive(Default)]
-pub(crate) enum Holds {
-    /// Nothing.
-    #[default]
-    Unknown,
-    /// Each holds so many.
-    Declared(usize),
-    /// An object says how many it holds now.
-    Weighed(Hook<usize>),
-}
-
-impl fmt::Debug for Holds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("Unknown"),
-            Self::Declared(bytes) => f.debug_tuple("Declared").field(bytes).finish(),
-            Self::Weighed(_) => f.write_str("Weighed"),
-        }
-    }
-}
-
-impl Holds {
-    /// Bytes of one, where they are declared.
-    pub(crate) fn declared(&self) -> usize {
-        if let Self::Declared(bytes) = self { *bytes } else { 0 }
-    }
-}
 
 impl Cache {
     fn is_weight_known(&self) -> bool {

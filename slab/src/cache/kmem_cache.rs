@@ -2,10 +2,10 @@
 
 use super::alloc::BULK;
 use super::core::Core;
+use super::hooks::{Holds, Hook, Hooks};
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Account, Acquiring, Cache, CacheConfig, Hook, Hooks, Owner};
-use crate::cache::held::Holds;
+use super::{Account, Acquiring, Cache, CacheConfig, Owner};
 use crate::cache::live::Live;
 use crate::cache::per_cpu::Magazines;
 use crate::debug::flags::SlabDebug;

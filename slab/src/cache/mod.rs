@@ -45,6 +45,7 @@ mod deferred;
 mod free;
 mod give_back;
 pub(crate) mod held;
+pub(crate) mod hooks;
 pub(crate) mod info;
 pub mod kmem_cache;
 pub(crate) mod live;
@@ -87,12 +88,11 @@ use charges::Charges;
 use checked::Checked;
 #[cfg(not(any(loom, shuttle)))]
 use checked::Debugged;
-use held::Holds;
+use hooks::{Holds, Hooks};
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
 use refs::CacheRefs;
-use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 #[cfg(not(any(loom, shuttle)))]
@@ -105,24 +105,6 @@ use wait_queue::Waiters;
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
-
-/// Runs on an object.
-pub(crate) type Hook<R> = Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>;
-
-/// What runs on an object when it begins, ends, and comes back.
-pub(crate) struct Hooks {
-    /// Whether it could be constructed.
-    pub(crate) construct: Hook<bool>,
-    pub(crate) destruct: Option<Hook<()>>,
-    /// Runs on an object that its user gives back.
-    pub(crate) reset: Option<Hook<()>>,
-}
-
-impl std::fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hooks").field("destruct", &self.destruct.is_some()).finish_non_exhaustive()
-    }
-}
 
 /// What a cache is made of.
 #[derive(Debug)]

@@ -13,11 +13,12 @@
 //! | `TypeStableCache` | a `StableBox`, shared only | lock-free readers, see `rcu` |
 
 use crate::cache::core::Core;
+use crate::cache::hooks::{Hook, Hooks};
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::cache::page_owners;
 use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
-use crate::cache::{Account, Cache, Hook, Hooks};
+use crate::cache::{Account, Cache};
 use crate::debug::flags::SlabDebug;
 use crate::debug::harden::Harden;
 use crate::error::{AllocError, CacheError};

@@ -237,7 +237,7 @@ impl World {
         if setup.ctor > 0 {
             let [made, gone] = [(); 2].map(|()| self.shadow.clone());
             let word = |object: NonNull<u8>, n| object.as_ptr().cast::<u64>().wrapping_add(n);
-            cache = cache.hooks(crate::cache::Hooks {
+            cache = cache.hooks(crate::cache::hooks::Hooks {
                 construct: Box::new(move |object| {
                     assert!(
                         made.made.borrow_mut().insert(object.addr().get()),
