@@ -692,6 +692,12 @@ impl PageAllocator {
         self.cached_zones.iter().map(changes).sum()
     }
 
+    /// Pages that came back to the zones so far.
+    #[doc(hidden)]
+    pub fn pages_freed(&self) -> u64 {
+        self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
+    }
+
     // --- Looking up ------------------------------------------------------------------------------------------
 
     /// The frame of page `pfn`.

@@ -45,7 +45,7 @@ use std::time::Duration;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
-use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
+use uslab_magazine::sync::{AtomicU32, AtomicU64, Fixed, Kept, thread_local};
 use uslab_magazine::tracepoints::What;
 
 /// The process-wide malloc.
@@ -89,6 +89,8 @@ struct Process {
     guard_slots: u32,
     /// True if the malloc's own inlined paths are tried after the static ones: these are closed, and restartable sequences serve.
     own_paths: bool,
+    /// Pages that had been freed when memory was released last.
+    released: AtomicU64,
 }
 
 static PROCESS: Published<Process> = Published::new();
@@ -224,6 +226,7 @@ fn start_here() -> Option<&'static Process> {
     }
     let record = options.record();
     let mut process = Box::new(Process {
+        released: AtomicU64::new(0),
         malloc: core,
         dump: options.dump(),
         record,
@@ -679,9 +682,13 @@ impl Uslab {
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
-            let mapped = core.release_huge();
+            let (mapped, pages) = (core.release_huge(), &core.memory.pages);
             core.shrink(&core.operation(What::Reclaim));
-            mapped + core.memory.pages.release()
+            let released = pages.release();
+            // Blocks go back whole. What of them went back before and was not used since is not memory.
+            let freed = pages.pages_freed();
+            let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
+            mapped + released.min(since as usize * PAGE_SIZE)
         })
     }
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
