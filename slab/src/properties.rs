@@ -1,6 +1,6 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{BANDS, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
@@ -143,13 +143,13 @@ impl Lists {
                     );
                 }
                 destructed += places.len();
-                self.give(&places, false);
+                self.give(&places, Back::Destructed);
             }
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
     /// Gives places back; those that are free already are refused.
-    fn give(&mut self, places: &[ObjectIndex], stay: bool) {
+    fn give(&mut self, places: &[ObjectIndex], back: Back) {
         let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
@@ -157,7 +157,7 @@ impl Lists {
             if !out.remove(&place.index) {
                 expected.push(*place);
             }
-            if !stay {
+            if back != Back::Constructed {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
@@ -167,7 +167,7 @@ impl Lists {
             self.node.free(
                 op,
                 &self.memory,
-                Stays { slabs: self.min_partial, constructed: stay },
+                Stays { slabs: self.min_partial, objects: back },
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {
@@ -212,7 +212,8 @@ impl Lists {
         for slab in self.shadow.keys().filter(|_| self.is_one_by_one()) {
             // SAFETY: this thread is the only one.
             let built: BTreeSet<_> = unsafe { self.memory.slab(Pfn::new(*slab)).constructed() }.collect();
-            assert_eq!(built, self.built[slab]);
+            let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
+            assert_eq!(built, free);
         }
         let out: usize = self.shadow.values().map(BTreeSet::len).sum();
         assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
@@ -260,7 +261,7 @@ proptest! {
                         .into_iter()
                         .map_while(|pick| (!out.is_empty()).then(|| out.swap_remove(pick % out.len())))
                         .collect();
-                    lists.give(&places, stay);
+                    lists.give(&places, if stay { Back::Constructed } else { Back::Refused });
                 }
                 ListStep::GiveFree { pick } => {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
@@ -268,7 +269,7 @@ proptest! {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
                         // A free object, or one that is out and then free: the second is refused either way.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
-                            lists.give(&[place, place], true);
+                            lists.give(&[place, place], Back::Constructed);
                         }
                     }
                 }
@@ -298,7 +299,7 @@ fn so_many_slabs_with_room_stay_as_the_node_was_told() {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
             (0..4).for_each(|_| lists.add(objects));
-            lists.out().chunks(objects).for_each(|slab| lists.give(slab, true));
+            lists.out().chunks(objects).for_each(|slab| lists.give(slab, Back::Constructed));
             lists.check();
             let count = lists.node.count();
             let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
@@ -350,7 +351,7 @@ fn nodes_close_together_once_no_object_is_out() {
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
-    lists.give(&lists.out(), true);
+    lists.give(&lists.out(), Back::Constructed);
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);

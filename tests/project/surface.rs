@@ -8,7 +8,7 @@ use uslab_tests::surface::items;
 const CRATES: [(&str, usize, bool); 4] = [
     // 380, and `slab_debug`: 41 are the operations on its flags that bitflags gives, the others what a report says. Then hardening,
     // profiles, and what objects hold.
-    ("uslab", 480, true),
+    ("uslab", 484, true),
     ("uslab-handle", 74, true),
     ("uslab-magazine", 60, false),
     ("uslab-buddy", 122, false),

@@ -179,3 +179,89 @@ fn a_weight_that_panics_ends_nothing_else() {
     drop(cache);
     assert_all_given_back(&subsystem);
 }
+
+/// The error of a typed constructor reaches who allocated, once; the next allocation tries again.
+#[test]
+fn a_typed_constructor_that_refuses_says_why() {
+    let subsystem = subsystem(1);
+    let [most, held] = [3 * HELD, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
+    let (limit, new) = (most.clone(), held.clone());
+    let cache = ObjectCache::builder("scratch")
+        .try_ctor(move || match new.load(Relaxed) < limit.load(Relaxed) {
+            true => Ok(Deflate::new(&new, HELD)),
+            false => Err(std::io::Error::other("no room")),
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    let three: Vec<_> = (0..3).map(|_| cache.alloc().unwrap()).collect();
+    let error = cache.alloc().map(drop).unwrap_err();
+    assert_eq!(error, AllocError::Constructor);
+    assert_eq!(error.take_cause().unwrap().downcast_ref::<std::io::Error>().unwrap().to_string(), "no room");
+    assert!(error.take_cause().is_none());
+    assert!(AllocError::TooLarge.take_cause().is_none());
+    most.store(4 * HELD, Relaxed);
+    drop(cache.alloc().unwrap());
+    assert_eq!(held.load(Relaxed), 4 * HELD);
+    drop(three);
+    drop(cache);
+    assert_eq!(held.load(Relaxed), 0);
+    assert_all_given_back(&subsystem);
+}
+
+/// Three use a cache, reap it and shrink it; what was constructed and not destructed is what there is.
+#[test]
+fn what_is_constructed_adds_up_beside_reaps_and_destructors() {
+    let subsystem = subsystem(4);
+    let held = Arc::new(AtomicUsize::new(0));
+    let new = held.clone();
+    let cache = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, 100)).holds(100);
+    let cache = cache.build_in(&subsystem).unwrap();
+    std::thread::scope(|scope| {
+        for cpu in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                on_cpu(cpu);
+                for _ in 0..300 {
+                    let objects = cache.alloc_bulk(200 + cpu as usize).unwrap();
+                    assert!(objects.iter().all(|object| object.bytes == 100));
+                    drop(objects);
+                    if cpu % 2 == 0 {
+                        cache.reap();
+                    } else {
+                        cache.shrink();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(cache.info().held_bytes as usize, held.load(Relaxed));
+    cache.destroy().unwrap();
+    assert_eq!(held.load(Relaxed), 0);
+}
+
+/// Once it was refused: the reaper had objects in hand.
+#[test]
+fn a_cache_is_destroyed_beside_who_destructs_its_free_objects() {
+    struct Slow(u64, u64);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            assert_eq!((self.0, self.1), (1, 2));
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    let subsystem = subsystem(2);
+    for _ in 0..20 {
+        let cache = ObjectCache::builder("slow").ctor(|| Slow(1, 2)).build_in(&subsystem).unwrap();
+        let kept = cache.alloc().unwrap();
+        drop(cache.alloc_bulk(50).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| cache.shrink());
+            while cache.info().destructed == 0 {
+                std::thread::yield_now();
+            }
+            drop(kept);
+            cache.destroy().unwrap();
+        });
+    }
+    assert_all_given_back(&subsystem);
+}

@@ -6,7 +6,7 @@ use super::node::{Node, NodeCount, Unlisted};
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
-use uslab_magazine::sync::planted;
+use uslab_magazine::sync::{planted, relax};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Supplier};
 
@@ -96,7 +96,7 @@ impl Cache {
         // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
         self.config.per_cpu.close();
         self.purge(&self.operation(What::Reclaim));
-        let ended = self.end().map_err(|live| {
+        let ended = self.end_at_last().map_err(|live| {
             self.reopen();
             Busy { live, aliases: 0 }
         });
@@ -116,10 +116,19 @@ impl Cache {
         self.close_for_good();
         self.purge(&self.operation(What::Reclaim));
     }
+    /// The same, behind those who destruct what is free.
+    fn end_at_last(&self) -> Result<(), u64> {
+        loop {
+            match self.end() {
+                Err(0) => relax(),
+                ended => return ended,
+            }
+        }
+    }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
     ///
     /// # Errors
-    /// How many objects are out.
+    /// How many objects are out; 0 if another thread destructs them.
     pub(crate) fn end(&self) -> Result<(), u64> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);

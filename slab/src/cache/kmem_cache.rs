@@ -157,7 +157,8 @@ impl KmemCacheBuilder {
     }
     /// Destructs a free object, with its bytes as its last user left them: what the constructor made beside the object goes here. That is
     /// when the cache shrinks or is reaped, is destroyed or is dropped, and in any thread whose allocation, free or
-    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
+    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held, and does not [destroy](KmemCache::destroy) its own cache, which waits for it. A
+    /// panic ends that run and nothing else.
     ///
     /// An object with a destructor and no constructor begins as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {

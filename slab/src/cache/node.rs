@@ -135,6 +135,9 @@ pub(crate) struct Lists {
     closed: bool,
     /// How many [keep](Node::keep) all slabs listed.
     kept: Counter,
+    /// Of the objects that are out, those that a thread destructs now, and those that a fork took from such a thread.
+    destructing: Counter,
+    lost: Counter,
     /// What the order of objects and slabs follows from where it is random, and how many lock holds have drawn.
     key: Option<Key>,
     holds: u64,
@@ -211,6 +214,25 @@ impl Lists {
             }
         }
     }
+    /// Objects that are out, but for those that are in no thread's hands any more.
+    fn used(&self) -> u64 {
+        self.inuse - self.lost.get()
+    }
+    /// Takes the slabs off the lists of which only lost objects are out.
+    fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+        if self.lost.get() > 0 {
+            for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
+                // SAFETY: the caller holds the lock, and nobody else has an object of the slab.
+                unsafe {
+                    while let Some(slab) = self.of(state).pop_front(memory.frames()) {
+                        unlisted.push(memory, slab);
+                    }
+                }
+            }
+            (self.objects, self.inuse) = (0, 0);
+            self.lost.set(0);
+        }
+    }
     /// The lengths as a story shows them.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {
@@ -228,8 +250,18 @@ impl Lists {
 pub(crate) struct Stays {
     /// Slabs with room: beyond so many, one that becomes empty goes.
     pub(crate) slabs: usize,
-    /// Whether the objects stay constructed.
-    pub(crate) constructed: bool,
+    pub(crate) objects: Back,
+}
+
+/// How objects come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Back {
+    /// Constructed, to stay so.
+    Constructed,
+    /// They could not be constructed.
+    Refused,
+    /// From [`Node::take_constructed`], destructed.
+    Destructed,
 }
 
 /// The node's cache is destroyed.
@@ -355,9 +387,15 @@ impl Node {
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
-                let (given, fill) =
-                    slab.free_bits(of_slab.map(|place| place.index), stays.constructed, refused);
+                let (given, fill) = slab.free_bits(
+                    of_slab.map(|place| place.index),
+                    stays.objects == Back::Constructed,
+                    refused,
+                );
                 lists.inuse -= u64::from(given);
+                if stays.objects == Back::Destructed {
+                    lists.destructing.sub(u64::from(given));
+                }
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now, &mut draws);
@@ -392,7 +430,9 @@ impl Node {
                 let slab = lists.of(state).pop_front(memory.frames())?;
                 let was = memory.slab(slab).fill();
                 let now = memory.slab(slab).take_constructed(&mut put);
-                lists.inuse += u64::from(now.inuse - was.inuse);
+                let taken = u64::from(now.inuse - was.inuse);
+                lists.inuse += taken;
+                lists.destructing.add(taken);
                 lists.of(now.into()).push_back(memory.frames(), slab);
                 if now != was {
                     return Some(slab);
@@ -442,13 +482,17 @@ impl Node {
         // In the child of a fork nobody keeps them any more.
         kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
     }
-    /// In the child of a fork: those who kept slabs were other threads.
+    /// In the child of a fork: those who kept slabs, and who destructed objects, were other threads.
     ///
     /// # Safety
     /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
     pub(crate) unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract.
-        unsafe { self.lists.held() }.into_iter().for_each(|lists| lists.kept.set(0));
+        if let Some(lists) = unsafe { self.lists.held() } {
+            lists.kept.set(0);
+            lists.lost.add(lists.destructing.get());
+            lists.destructing.set(0);
+        }
     }
 
     /// The numbers now.
@@ -466,12 +510,14 @@ impl Node {
     }
 
     /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
-    /// nothing changes, and the number of objects out is the answer.
+    /// nothing changes, and the number of objects out is the answer, but for those that a thread destructs now: 0 is worth another try.
     pub(crate) fn close(nodes: &[Self], memory: &SlabMemory, unlisted: &mut Unlisted) -> Result<(), u64> {
         let mut all = Self::lock_all(nodes);
-        let out = all.iter().flatten().map(|lists| lists.inuse + lists.kept.get()).sum();
+        let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
+        let (out, destructing) =
+            (sum(|lists| lists.used() + lists.kept.get()), sum(|lists| lists.destructing.get()));
         if out > 0 {
-            return Err(out);
+            return Err(out - destructing);
         }
         planted!("destroy judges in one lock hold and closes in the next" => {
             drop(all);
@@ -480,6 +526,7 @@ impl Node {
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
             lists.take_empty(memory, unlisted);
+            lists.take_lost(memory, unlisted);
         }
         Ok(())
     }

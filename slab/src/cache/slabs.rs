@@ -2,7 +2,7 @@
 
 use super::alloc::BULK;
 use super::{Cache, Object};
-use crate::cache::node::{BANDS, Node, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -75,7 +75,8 @@ impl Cache {
         });
         if let Some(place) = last {
             if is_new {
-                self.construct(self.object(place)).inspect_err(|_| _ = self.free_destructed(op, &[place]))?;
+                self.construct(self.object(place))
+                    .inspect_err(|_| _ = self.free_destructed(op, &[place], Back::Refused))?;
             }
             put(self.object(place));
         }
@@ -116,7 +117,7 @@ impl Cache {
                     self.nodes[node as usize].free(
                         op,
                         memory,
-                        Stays { slabs: self.min_partial, constructed: true },
+                        Stays { slabs: self.min_partial, objects: Back::Constructed },
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -144,8 +145,8 @@ impl Cache {
         }
     }
 
-    /// Gives objects of one node back to their slabs that are not constructed any more. Slabs given back.
-    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex]) -> usize {
+    /// Gives objects of one node back to their slabs that are not constructed. Slabs given back.
+    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: Back) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
@@ -155,7 +156,7 @@ impl Cache {
         };
         // SAFETY: the caller took them, so their bits are set and the slab is listed.
         unsafe {
-            let stays = Stays { slabs: self.min_partial, constructed: false };
+            let stays = Stays { slabs: self.min_partial, objects: back };
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
@@ -191,7 +192,7 @@ impl Cache {
             planted!("a shrink destructs what it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: taken above.
-                unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, constructed: true }, places, &mut Unlisted::default(), |_| ()) };
+                unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
@@ -199,7 +200,7 @@ impl Cache {
                     place.index = usize::from(*index);
                     self.destruct_one(self.object(*place));
                 }
-                slabs += self.free_destructed(op, &places[..batch.len()]);
+                slabs += self.free_destructed(op, &places[..batch.len()], Back::Destructed);
             }
         }
     }
@@ -261,6 +262,9 @@ impl Cache {
         self.core.grown();
         // SAFETY: set up above, and nobody else knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
+            let taken = indices[..taken].iter().map(|index| usize::from(*index));
+            // SAFETY: as above.
+            unsafe { memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was taken")) };
             self.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
         }
@@ -367,12 +371,12 @@ impl Cache {
     /// Destructs an object that is the caller's alone. A panic of a destructor ends that destructor and nothing else: the panic
     /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
     fn destruct(&self, object: Object) {
-        let Some(destruct) = self.config.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
-            return;
-        };
-        assert_unlocked();
-        contain_panic(|| destruct(object.0));
-        self.counts.destructed.add(1);
+        let Some(hooks) = &self.config.hooks else { return };
+        if let Some(destruct) = &hooks.destruct {
+            assert_unlocked();
+            contain_panic(|| destruct(object.0));
+            self.counts.destructed.add(1);
+        }
         self.end_object();
     }
     /// An object whose slab stays is not constructed any more: a constructor finds zeros.

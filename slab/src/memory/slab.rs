@@ -343,7 +343,7 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// The indices of objects that are constructed; of a slab without a second bitmap, of all.
+    /// The indices of free objects that are constructed; of a slab without a second bitmap, of all that are free.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`]; the slab stays the caller's alone as long as the result is used.
@@ -353,7 +353,10 @@ impl<'a> Slab<'a> {
         (0..objects).filter(move |index| {
             // SAFETY: by contract.
             unsafe {
-                self.with(|_, _, bits| bits.get(index / 64).is_none_or(|word| word & 1 << (index % 64) != 0))
+                self.with(|_, out, constructed| {
+                    let (word, bit) = (index / 64, 1 << (index % 64));
+                    out[word] & bit == 0 && constructed.get(word).is_none_or(|word| word & bit != 0)
+                })
             }
         })
     }

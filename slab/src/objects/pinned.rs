@@ -6,7 +6,7 @@
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
-use crate::objects::typed::{CacheBox, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
+use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
 use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
@@ -60,7 +60,7 @@ impl<T> PinnedCache<T> {
 }
 managed!(PinnedCache);
 
-impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
     /// A cache whose objects never move, in the global subsystem: see [`PinnedCache`].
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::error::{AllocError, CacheError};
-use crate::objects::typed::{CacheBox, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
+use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
 use crate::subsystem::Subsystem;
 use core::fmt;
 use core::ops::Deref;
@@ -51,7 +51,7 @@ impl<T> TypeStableCache<T> {
 }
 managed!(TypeStableCache);
 
-impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
     /// A cache for lock-free readers, in the global subsystem: see [`TypeStableCache`].
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use crate::debug::flags::SlabDebug;
 use crate::debug::harden::Harden;
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
+use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -153,8 +154,83 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
+/// What constructs objects: a function that makes one, or may [refuse](ObjectCacheBuilder::try_ctor).
+///
+/// ```
+/// use uslab::typed::Construct;
+/// use uslab::{CacheError, ObjectCache, ObjectCacheBuilder};
+///
+/// fn built<T: Send + 'static>(builder: ObjectCacheBuilder<T, impl Construct<T>>) -> Result<ObjectCache<T>, CacheError> {
+///     builder.build()
+/// }
+///
+/// let cache = built(ObjectCache::builder("answer").try_ctor(|| "42".parse::<u32>()))?;
+/// assert_eq!(*cache.alloc()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Construct<T>: sealed::Construct<T> {}
+impl<T, C: sealed::Construct<T>> Construct<T> for C {}
+
+/// A constructor that [may refuse](ObjectCacheBuilder::try_ctor).
+///
+/// ```
+/// use uslab::typed::Fallible;
+/// use uslab::{ObjectCache, ObjectCacheBuilder};
+///
+/// type Parse = fn() -> Result<u32, std::num::ParseIntError>;
+/// let builder: ObjectCacheBuilder<u32, Fallible<Parse, _>> = ObjectCache::builder("answer").try_ctor((|| "42".parse()) as Parse);
+/// assert_eq!(*builder.build()?.alloc()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Fallible<F, E> {
+    construct: F,
+    errors: PhantomData<fn() -> E>,
+}
+impl<F, E> fmt::Debug for Fallible<F, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallible").finish_non_exhaustive()
+    }
+}
+
+std::thread_local! {
+    /// Why a constructor refused last on this thread.
+    static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
+}
+/// An error of a constructor.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+impl AllocError {
+    /// The error of a typed cache's [constructor](ObjectCacheBuilder::try_ctor) that refused this thread's last allocation; once. `None`
+    /// for other errors.
+    pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
+        if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
+    }
+}
+
 mod sealed {
-    use super::{Hook, NonNull};
+    use super::{Cause, Fallible, Hook, NonNull, REFUSED};
+
+    pub trait Construct<T>: Send + Sync + 'static {
+        /// `None` if it refuses.
+        fn construct(&self) -> Option<T>;
+    }
+    impl<T, F: Fn() -> T + Send + Sync + 'static> Construct<T> for F {
+        #[inline]
+        fn construct(&self) -> Option<T> {
+            Some(self())
+        }
+    }
+    impl<T, E, F> Construct<T> for Fallible<F, E>
+    where
+        F: Fn() -> Result<T, E> + Send + Sync + 'static,
+        E: Into<Cause> + 'static,
+    {
+        fn construct(&self) -> Option<T> {
+            // The thread that ends has no place for it.
+            let keep = |error: E| _ = REFUSED.try_with(|refused| refused.set(Some(error.into())));
+            (self.construct)().map_err(keep).ok()
+        }
+    }
 
     pub trait Reset<T> {
         fn hook(self) -> Option<Hook<()>>;
@@ -333,6 +409,26 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
+    /// The same of a constructor that may refuse. Then the allocation fails with [`AllocError::Constructor`], and
+    /// [`take_cause`](AllocError::take_cause) has the error; the next allocation tries again.
+    ///
+    /// ```
+    /// use uslab::{AllocError, ObjectCache};
+    ///
+    /// let files = ObjectCache::builder("scratch").try_ctor(|| std::fs::File::open("/none")).build()?;
+    /// let error = files.alloc().unwrap_err();
+    /// assert_eq!(error, AllocError::Constructor);
+    /// assert!(error.take_cause().unwrap().is::<std::io::Error>());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_ctor<F, E>(self, construct: F) -> ObjectCacheBuilder<T, Fallible<F, E>, R>
+    where
+        F: Fn() -> Result<T, E> + Send + Sync + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+    {
+        let construct = Fallible { construct, errors: PhantomData };
+        ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
+    }
     /// Runs on each object that its user gives back, so that the next one finds it as it should be. It runs without any
     /// lock held. If it panics, the object goes back as it was left, and the panic goes on in who gave it
     /// back, unless a grace period lies between.
@@ -411,7 +507,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     }
 }
 
-impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
     /// The cache, in the global subsystem.
     ///
     /// # Errors
@@ -431,8 +527,9 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
         let (construct, reset) = (self.construct, self.reset.hook());
         let hooks = Hooks {
             construct: Box::new(move |object| {
+                let Some(value) = construct.construct() else { return false };
                 // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
-                unsafe { object.cast().write(construct()) };
+                unsafe { object.cast().write(value) };
                 true
             }),
             destruct: core::mem::needs_drop::<T>().then(|| {

@@ -55,7 +55,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     for row in rows {
         let cache = own.iter().find(|cache| cache["name"] == row["name"]).unwrap();
         let row = row.as_object().unwrap();
-        assert_eq!(row.len(), 21);
+        assert_eq!(row.len(), 22);
         row.iter().for_each(|(field, value)| assert_eq!(cache[field], *value, "{} {field}", cache["name"]));
     }
     let bytes: Vec<_> = rows.iter().map(|row| row["pages"].as_u64().unwrap()).collect();
