@@ -127,7 +127,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "objects are built where `T: Send`, and are reached through boxes only" => YES YES: ObjectCache<Cell<u8>>,
             PinnedCache<Cell<u8>>, TypeStableCache<Cell<u8>>, StaticCache<Cell<u8>>;
         "a function each" => YES YES: ObjectCacheBuilder<u8, fn() -> u8>;
-        "one that may refuse" => YES YES: ObjectCacheBuilder<u8, typed::Fallible<fn() -> Result<u8, u8>, u8>>;
+        "one that may refuse" => YES YES: ObjectCacheBuilder<u8, uslab::typed::Fallible<fn() -> Result<u8, u8>, u8>>;
         "a constructor that cannot be sent" => NO NO: ObjectCacheBuilder<u8, Rc<u8>>;
         "as `Box`" => YES YES: CacheBox<'static, u8>, OwnedBox<u8>, StableBox<'static, u8>;
         "as `Box`" => YES NO: CacheBox<'static, Cell<u8>>, OwnedBox<Cell<u8>>, StableBox<'static, Cell<u8>>;
