@@ -752,6 +752,19 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
+    /// Returns the memory of pages of an allocated block to the system. They stay the caller's, and read as zeros. Does nothing where a
+    /// part of a huge page is not worth breaking it.
+    ///
+    /// # Safety
+    /// The pages belong to a block in use, and no thread reads or writes them meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn discard(&self, first: Pfn, pages: u32) {
+        if self.shared.discard_from == Order::ZERO {
+            let start = first.index() << PAGE_SHIFT;
+            // SAFETY: by contract the contents are given up.
+            unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
+        }
+    }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {

@@ -31,8 +31,9 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Bytes of free memory that each zone keeps backed when pages come back. When there are more, frees give them back to
-    /// the OS, largest blocks first, until three quarters of the bound are left. `None` leaves it to
+    /// Bytes of free memory that each zone keeps backed at most. When pages come back, a zone keeps a quarter of what is in use, at most so
+    /// many bytes and at least an eighth of them. Frees return more to the system, largest blocks first, until three quarters of the bound
+    /// are left. `None` leaves it to
     /// [`release_idle`](crate::PageAllocator::release_idle) and [`trim`](crate::PageAllocator::trim), for those who call
     /// these at times.
     pub keep_free: Option<usize>,

@@ -36,7 +36,9 @@
 //! to; the halves of a block that is split are what it was. Of two blocks of one order a backed one is handed out first.
 //!
 //! What is given back, and when, is said in bytes that are free and backed, `backed`; largest blocks go first:
-//! * frees give back what is above [`ZoneShared::keep`], down to three quarters of it;
+//! * frees return what is above the *surplus*, down to three quarters of it. The surplus is an eighth of the pages in use, between a
+//!   sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts: it doubles when as many pages as it has were returned and
+//!   taken again, and halves when four times as many were returned and few of them taken again;
 //! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last, and what a reap
 //!   has just freed;
 //! * [`release`](Zone::release) gives all of it back.
@@ -81,7 +83,7 @@ pub(crate) struct ZoneShared {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
-    /// Pages that a zone keeps free and backed when pages come back.
+    /// Free pages that a zone keeps backed when pages come back, at most.
     pub(crate) keep: u32,
     /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
     pub(crate) discard_from: Order,
@@ -182,6 +184,11 @@ pub(crate) struct Inner {
     idle: u32,
     /// Backed pages that were of use in the interval that ended last.
     recent: u32,
+    /// Free pages that frees leave backed, at least.
+    surplus: u32,
+    /// Pages that frees returned to the system, and returned pages that were taken again, since `surplus` changed.
+    returned: u32,
+    taken_again: u32,
     /// Pages that are not committed.
     uncommitted: u32,
     /// Free pages that are held back, because as much memory is in use elsewhere.
@@ -191,7 +198,23 @@ pub(crate) struct Inner {
     pub(crate) events: ZoneEvents,
 }
 
+/// Part of [`ZoneShared::keep`] that stays backed at least.
+const LEAST_SURPLUS: u32 = 16;
+
 impl Inner {
+    /// Changes the least surplus if what was returned has been taken again, or has not.
+    fn adapt(&mut self, keep: u32) {
+        if self.taken_again > self.surplus {
+            self.surplus = self.surplus.saturating_mul(2).min(keep);
+        } else if self.returned / 4 > self.surplus {
+            if self.taken_again < self.returned / 4 {
+                self.surplus = (self.surplus / 2).max(keep / LEAST_SURPLUS);
+            }
+        } else {
+            return;
+        }
+        (self.returned, self.taken_again) = (0, 0);
+    }
     /// Free pages, committed or not, without those that are held back.
     pub(crate) fn free(&self) -> u32 {
         self.listed + self.uncommitted - self.charged
@@ -318,6 +341,9 @@ impl Zone {
             discards_zero: true,
             backed: 0,
             idle: 0,
+            surplus: shared.keep / LEAST_SURPLUS,
+            returned: 0,
+            taken_again: 0,
             recent: 0,
             uncommitted: managed,
             charged: 0,
@@ -437,7 +463,8 @@ impl Zone {
         }
         tell!(op: Step::ZoneAsked { blocks: max as u32 });
         let mut inner = self.inner.lock();
-        let (calls, splits) = (inner.events.system_calls(), inner.events.splits);
+        let (calls, splits, discarded) =
+            (inner.events.system_calls(), inner.events.splits, inner.discarded);
         let uncommitted = inner.uncommitted;
         planted!("splits are counted in one lock hold and used in the next" => {
             drop(inner);
@@ -474,6 +501,8 @@ impl Zone {
             }
         }
         inner.idle = inner.idle.min(inner.backed);
+        inner.taken_again += discarded.saturating_sub(inner.discarded);
+        inner.adapt(shared.keep);
         let splits = (inner.events.splits - splits) as u16;
         op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
@@ -658,13 +687,24 @@ impl Zone {
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
-        let most = shared.keep.min(inner.free());
+        let most = self.surplus(shared, &inner).min(inner.free());
         let above = inner.backed > most;
+        let left = most - most / 4;
+        if above {
+            inner.returned += inner.backed - left;
+            inner.adapt(shared.keep);
+        }
         drop(inner);
-        let bytes = if above { self.trim(shared, most - most / 4) } else { 0 };
+        let bytes = if above { self.trim(shared, left) } else { 0 };
         if bytes > 0 {
             tell!(op: Step::Decommitted { pages: (bytes / PAGE_SIZE) as u32 });
         }
+    }
+
+    /// Free pages that frees leave backed.
+    fn surplus(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
+        let in_use = self.managed - inner.listed - inner.uncommitted;
+        (in_use / 8).clamp(inner.surplus, shared.keep)
     }
 
     fn merge(&self, shared: &ZoneShared, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
@@ -731,6 +771,8 @@ impl Zone {
         if is_tail {
             inner.tail_committed = true;
         } else {
+            let returned = !inner.fresh.returned.is_empty();
+            inner.taken_again += if returned { pages } else { 0 };
             inner.fresh.pop();
         }
         inner.uncommitted -= pages;

@@ -61,7 +61,7 @@ use crate::cpu::regions::Inlined;
 use crate::cpu::regions::{Regions, SPARE};
 #[cfg(not(any(loom, shuttle)))]
 use crate::cpu::rseq::StaticWords;
-use crate::depot::{Block, Blocks};
+use crate::depot::{Block, Blocks, Budget};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
@@ -154,6 +154,9 @@ struct Making {
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     cut: [usize; 2],
 }
+/// Bytes that the depots of all classes hold together: so many for each CPU, and at least these.
+const DEPOT_BYTES_PER_CPU: u64 = 1 << 20;
+const DEPOT_BYTES: u64 = 8 << 20;
 /// Bytes of a stack of a magazine, in lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
 /// Sizes of rooms below a page.
@@ -169,6 +172,8 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
+    /// Of all depots of its classes.
+    pub(crate) depots: Arc<Budget>,
     done: Counter,
     refused: Counter,
     /// In nanoseconds.
@@ -329,6 +334,7 @@ impl<M: Memory> Table<M> {
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
             making: ForkMutex::new(Rank::Making, making),
+            depots: Arc::new(Budget::new(DEPOT_BYTES.max(u64::from(cpus.count()) * DEPOT_BYTES_PER_CPU))),
             done: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),

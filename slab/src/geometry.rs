@@ -159,6 +159,12 @@ const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
+    /// The indices of those of a slab's `objects` objects that touch these bytes of it.
+    pub(crate) fn touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
+        let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
+        let objects = usize::from(objects);
+        index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
+    }
     /// Whether these objects will do for who wants `other`'s: as Linux's `find_mergeable` judges, less than a word larger, and
     /// aligned as well.
     pub(crate) fn serves(&self, other: &Self) -> bool {

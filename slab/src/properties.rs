@@ -52,16 +52,13 @@ struct Lists {
 impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
         let pages = PageAllocator::new(pages(1, 1, 1 << 20)).unwrap();
+        let rule = OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) };
+        let geometry = Geometry::new(size, 8, &rule).unwrap();
         Self {
             memory: SlabMemory::new(pages, Backend::Heap, &crate::Faults::default()).unwrap(),
-            geometry: Geometry::new(
-                size,
-                8,
-                &OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) },
-            )
-            .unwrap(),
+            geometry,
             min_partial,
-            node: Node::new(None),
+            node: Node::new(None, geometry),
             constructed: Constructed::Together,
             shadow: BTreeMap::new(),
             built: BTreeMap::new(),
@@ -344,15 +341,15 @@ fn nodes_close_together_once_no_object_is_out() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
-    let other = Node::new(None);
+    let other = Node::new(None, lists.geometry);
     let mut unlisted = Unlisted::default();
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(2));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
     lists.give(&lists.out(), Back::Constructed);
-    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));
@@ -371,8 +368,8 @@ fn nodes_close_together_once_no_object_is_out() {
 #[test]
 fn the_numbers_of_nodes_add_up() {
     let [one, ten] =
-        [1, 10].map(|n| NodeCount { full: n, partial: 2 * n, empty: 3 * n, objects: 4 * n, inuse: 5 * n });
-    let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55 };
+        [1, 10].map(|n| NodeCount { full: n, partial: 2 * n, empty: 3 * n, objects: 4 * n, inuse: 5 * n, discarded: 6 * n });
+    let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
     assert_eq!((one + ten, both.slabs()), (both, 66));
 }
 

@@ -39,6 +39,7 @@ impl Cache {
         let slabs = self.destruct_idle(op);
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.memory, &mut unlisted));
+        self.discard_all_unused();
         slabs + self.release(op, unlisted)
     }
 
@@ -66,6 +67,7 @@ impl Cache {
         self.flush_deferred();
         let objects = self.config.per_cpu.reap(&DrainOnly(self));
         self.destruct_idle(&self.operation(What::Reclaim));
+        self.discard_idle();
         objects
     }
 
@@ -73,6 +75,7 @@ impl Cache {
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
         self.destruct_idle(&self.operation(What::Reclaim));
+        self.discard_idle();
         objects
     }
 

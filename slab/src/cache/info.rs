@@ -57,6 +57,8 @@ pub struct CacheInfo {
     pub partial: u64,
     /// Slabs without objects out.
     pub empty: u64,
+    /// Pages inside slabs that no object in use touches and whose memory was returned to the system.
+    pub discarded: u64,
     /// Slabs given up that wait for the end of a grace period; not in `slabs`.
     pub grace: u64,
     /// Pages of all slabs, those that wait for the end of a grace period included.
@@ -175,6 +177,7 @@ impl Cache {
             full: count.full,
             partial: count.partial,
             empty: count.empty,
+            discarded: count.discarded,
             // Relaxed: numbers.
             grace: counts.grace.load(Relaxed),
             deferred: counts.deferred.load(Relaxed),

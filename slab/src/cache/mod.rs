@@ -268,7 +268,7 @@ impl Cache {
             None
         };
         let nodes: Box<[Node]> =
-            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key())).collect();
+            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key(), config.geometry)).collect();
         #[cfg(not(any(loom, shuttle)))]
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());

@@ -22,6 +22,13 @@
 //! A slab that is nobody's is on no list and known to one thread, which gives its pages back after the lock has
 //! dropped: destructors and the page allocator never run under it.
 //!
+//! # Unused pages
+//!
+//! Free objects of partial and empty slabs hold memory. The node counts it, in pages (`unused`), less what
+//! [`Node::discard_unused`] returned to the system: the pages of a slab that no object in use touches. Frees ask for it above
+//! [`Unused::bound`]; the reaper returns what stayed unused through an interval; a shrink returns all. An allocation from a
+//! slab counts all of its pages again.
+//!
 //! Allocation takes from the fullest band first, so that the sparse slabs drain, and within a band from the front;
 //! slabs come to the back, or to either end where the order is random (the objects of a slab are drawn then, too). Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
@@ -30,9 +37,10 @@ use crate::cache::live::Live;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
 use crate::debug::harden::{Draws, Key};
+use crate::geometry::Geometry;
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
-use uslab_buddy::{Pfn, frame::FrameList};
+use uslab_buddy::{Order, PAGE_SIZE, Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
@@ -71,6 +79,8 @@ pub(crate) struct NodeCount {
     /// Objects in all slabs, and how many of them are out.
     pub(crate) objects: u64,
     pub(crate) inuse: u64,
+    /// Pages inside slabs whose memory was returned to the system.
+    pub(crate) discarded: u64,
 }
 
 impl NodeCount {
@@ -88,6 +98,7 @@ impl core::ops::Add for NodeCount {
             empty: self.empty + other.empty,
             objects: self.objects + other.objects,
             inuse: self.inuse + other.inuse,
+            discarded: self.discarded + other.discarded,
         }
     }
 }
@@ -120,6 +131,21 @@ pub(crate) struct ObjectIndex {
 #[derive(Debug)]
 pub(crate) struct Node {
     lists: ForkMutex<Lists>,
+    geometry: Geometry,
+}
+
+/// Pages of free objects that stay in a node's slabs: at least these, so that small caches never ask the system.
+const LEAST_UNUSED: u64 = 32;
+
+/// The memory of free objects in slabs, in pages. The lists' lock protects it.
+#[derive(Debug, Default)]
+struct Unused {
+    /// Pages inside the listed slabs whose memory was returned to the system.
+    discarded: u64,
+    /// The least that was unused since the last reap.
+    least: u64,
+    /// What a pass over the slabs left above the bound, and a quarter: below it another pass would find little.
+    tried: u64,
 }
 
 /// What the lock protects.
@@ -131,6 +157,7 @@ pub(crate) struct Lists {
     /// Objects in the slabs of all lists, and how many of them are out.
     objects: u64,
     inuse: u64,
+    unused: Unused,
     /// The cache is destroyed: no slab may be listed any more.
     closed: bool,
     /// How many [keep](Node::keep) all slabs listed.
@@ -197,7 +224,29 @@ impl Lists {
             empty: u64::from(self.empty.len()),
             objects: self.objects,
             inuse: self.inuse,
+            discarded: self.unused.discarded,
         }
+    }
+    /// Pages of free objects whose memory is there.
+    fn unused(&self, geometry: &Geometry) -> u64 {
+        pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
+    }
+    /// Pages that frees leave unused: a quarter of what is in use.
+    fn bound(&self, geometry: &Geometry) -> u64 {
+        LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
+    }
+    /// Less is unused now: an object was taken, or a slab left.
+    fn note_unused(&mut self, geometry: &Geometry) {
+        self.unused.least = self.unused.least.min(self.unused(geometry));
+    }
+    /// A slab of so many objects leaves the lists.
+    ///
+    /// # Safety
+    /// The lists' lock is held, and the slab is set up.
+    unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
+        self.objects -= u64::from(objects);
+        // SAFETY: by contract.
+        self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
     /// Takes all empty slabs off the lists, unless they are kept.
     fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
@@ -208,7 +257,7 @@ impl Lists {
         // leads over a list or over an object that is out.
         unsafe {
             while let Some(slab) = self.empty.pop_front(memory.frames()) {
-                self.objects -= u64::from(memory.slab(slab).fill().objects);
+                self.forget(memory, slab, memory.slab(slab).fill().objects);
                 unlisted.push(memory, slab);
                 tell!(self => "takes empty slab {slab} off");
             }
@@ -229,7 +278,7 @@ impl Lists {
                     }
                 }
             }
-            (self.objects, self.inuse) = (0, 0);
+            (self.objects, self.inuse, self.unused.discarded) = (0, 0, 0);
             self.lost.set(0);
         }
     }
@@ -264,6 +313,11 @@ pub(crate) enum Back {
     Destructed,
 }
 
+/// Pages that `objects` take.
+fn pages(objects: u64, geometry: &Geometry) -> u64 {
+    objects * geometry.stride() as u64 / PAGE_SIZE as u64
+}
+
 /// The node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
@@ -278,8 +332,9 @@ impl Node {
         gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
     }
     /// Without slabs; with a key objects come in a random order.
-    pub(crate) fn new(key: Option<Key>) -> Self {
-        Self { lists: ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() }) }
+    pub(crate) fn new(key: Option<Key>, geometry: Geometry) -> Self {
+        let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
+        Self { lists, geometry }
     }
     /// What a fork waits for.
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
@@ -316,6 +371,7 @@ impl Node {
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
+                lists.unused.discarded -= u64::from(memory.slab(slab).use_discarded());
                 let put = |index| put(ObjectIndex { slab, index });
                 let now;
                 (now, is_new) =
@@ -331,6 +387,7 @@ impl Node {
             }
         }
         lists.inuse += taken as u64;
+        lists.note_unused(&self.geometry);
         (taken, is_new)
     }
 
@@ -358,7 +415,7 @@ impl Node {
     }
 
     /// Takes objects back, in one lock hold. Slabs that become empty and do not stay are given to `unlisted`; the places whose object
-    /// was free already, to `refused`.
+    /// was free already, to `refused`. Returns the pages that are unused above the bound: worth [`discard_unused`](Self::discard_unused).
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
@@ -371,7 +428,7 @@ impl Node {
         places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(ObjectIndex),
-    ) {
+    ) -> u64 {
         let mut lists = self.lock(op);
         let mut draws = lists.draws();
         let mut places = places.peekable();
@@ -406,11 +463,64 @@ impl Node {
                     && lists.with_room() - usize::from(fill.objects == 1) >= stays.slabs
                 {
                     lists.empty.remove(memory.frames(), pfn);
-                    lists.objects -= u64::from(fill.objects);
+                    lists.forget(memory, pfn, fill.objects);
                     unlisted.push(memory, pfn);
+                    lists.note_unused(&self.geometry);
                 }
             }
         }
+        let unused = lists.unused(&self.geometry);
+        unused.saturating_sub(lists.bound(&self.geometry).max(lists.unused.tried))
+    }
+
+    /// Returns memory of pages that no object in use touches to the system, of the emptiest slabs first, until `most` pages are.
+    ///
+    /// The lock is dropped between slabs. Cost: a system call for each run of pages, with the lock held.
+    ///
+    /// # Safety
+    /// Free objects of the cache hold nothing, and readers do not see them.
+    pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
+        // A slab of one page has none while an object is in use.
+        let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
+        let mut pages = 0;
+        for state in core::iter::once(State::Empty).chain((0..bands).map(State::Partial)) {
+            let mut visits = self.len_of(state);
+            while visits > 0 && pages < most {
+                visits -= 1;
+                let mut lists = self.lists.lock();
+                // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
+                let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
+                // SAFETY: as above; by contract the free objects hold nothing, and nobody can take them before the lock drops.
+                let found = unsafe {
+                    memory.slab(slab).discard_unused(&self.geometry, |first, pages| {
+                        planted!("unused pages are discarded after the lock" => {
+                            drop(lists);
+                            memory.discard(first, pages);
+                            lists = self.lists.lock();
+                            return;
+                        });
+                        memory.discard(first, pages);
+                    })
+                };
+                // SAFETY: as above; the slab is on no list.
+                unsafe { lists.of(state).push_back(memory.frames(), slab) };
+                lists.unused.discarded += u64::from(found);
+                lists.note_unused(&self.geometry);
+                pages += u64::from(found);
+            }
+        }
+        let mut lists = self.lists.lock();
+        let unused = lists.unused(&self.geometry);
+        // Not before there is a quarter more.
+        lists.unused.tried = if pages < most { unused + unused / 4 } else { 0 };
+        pages
+    }
+    /// Ends an interval: how many pages were unused throughout.
+    pub(crate) fn reap_unused(&self) -> u64 {
+        let mut lists = self.lists.lock();
+        let (least, unused) = (lists.unused.least, lists.unused(&self.geometry));
+        lists.unused.least = unused - least;
+        least
     }
 
     /// Takes the free objects of one slab that are constructed, to destruct them: of the first such slab among the next `visits`
@@ -584,7 +694,7 @@ mod tests {
 
     #[test]
     fn debuggers_are_told_where_the_lists_lie() {
-        let nodes = [Node::new(None), Node::new(None)];
+        let nodes = [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
         let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);
         assert_eq!((node, len), (size_of::<Node>(), 2));
         let lists = nodes[0].lists.lock();

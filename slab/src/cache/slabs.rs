@@ -113,7 +113,7 @@ impl Cache {
                 let mut places = 0;
                 // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab is listed and
                 // stays so; or the object is free already, which the caller's contract excludes.
-                unsafe {
+                let above = unsafe {
                     self.nodes[node as usize].free(
                         op,
                         memory,
@@ -124,9 +124,12 @@ impl Cache {
                             refused[count] = Some(place);
                             count += 1;
                         },
-                    );
-                }
+                    )
+                };
                 start += places;
+                if above > 0 {
+                    self.discard_unused_of(&self.nodes[node as usize], above);
+                }
                 slabs += self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
                     self.counts.late_corruptions.add(1);
@@ -203,6 +206,24 @@ impl Cache {
                 slabs += self.free_destructed(op, &places[..batch.len()], Back::Destructed);
             }
         }
+    }
+
+    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns how many.
+    fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
+        // Constructed objects hold something when they are free. Readers and validation read free objects.
+        if self.has_hooks() || self.config.type_stable || self.config.no_access || !self.config.debug.is_empty() {
+            return 0;
+        }
+        // SAFETY: free objects of other caches hold nothing.
+        unsafe { node.discard_unused(&self.core.memory, most) }
+    }
+    /// The same of the pages that were not used through the interval that ends here.
+    pub(super) fn discard_idle(&self) {
+        self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
+    }
+    /// The same of all such pages.
+    pub(super) fn discard_all_unused(&self) {
+        self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
     /// One more slab on the list that it belongs on; up to `max` of its objects are the caller's.

@@ -10,9 +10,12 @@
 //!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
-//!               |  inuse:16, objects:16, second bitmap:1
+//!               |  inuse:16, objects:16, second bitmap:1, discarded:16 (from bit 48)
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
+//!
+//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system. The
+//! `discarded` bits name these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all of them.
 //!
 //! # Invariants
 //!
@@ -28,7 +31,8 @@
 
 use crate::debug::faults::{BITMAP, Faults};
 use crate::debug::harden::Draws;
-use uslab_buddy::Pfn;
+use crate::geometry::Geometry;
+use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_magazine::Operation;
@@ -63,17 +67,27 @@ pub(crate) struct Fill {
 struct Head {
     fill: Fill,
     constructed: Constructed,
+    /// The parts of the slab whose memory was returned to the system: see [`part`].
+    discarded: u16,
+}
+
+/// Pages that one bit of [`Head::discarded`] stands for, in a slab of `pages` pages.
+fn part(pages: u32) -> u32 {
+    pages.div_ceil(u16::BITS)
 }
 
 impl Head {
     fn unpack(head: u64) -> Self {
         let fill = Fill { inuse: head as u16, objects: (head >> 16) as u16 };
-        let constructed = if head >> 32 == 0 { Constructed::Together } else { Constructed::OneByOne };
-        Self { fill, constructed }
+        let constructed = if head >> 32 & 1 == 0 { Constructed::Together } else { Constructed::OneByOne };
+        Self { fill, constructed, discarded: (head >> 48) as u16 }
     }
     fn pack(self) -> u64 {
         let Fill { inuse, objects } = self.fill;
-        u64::from(inuse) + (u64::from(objects) << 16) + ((self.constructed as u64) << 32)
+        u64::from(inuse)
+            + (u64::from(objects) << 16)
+            + ((self.constructed as u64) << 32)
+            + (u64::from(self.discarded) << 48)
     }
 }
 
@@ -241,7 +255,7 @@ impl<'a> Slab<'a> {
         if words > FRAME_WORDS && !self.side.commit(op, self.pfn, words) {
             return false;
         }
-        let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed };
+        let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
         // SAFETY: by contract the caller is alone with the slab.
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
         // SAFETY: as above, and the head is written.
@@ -341,6 +355,67 @@ impl<'a> Slab<'a> {
                 (given, *fill)
             })
         }
+    }
+
+    /// Pages whose memory was returned to the system and not used since.
+    ///
+    /// # Safety
+    /// As [`Slab::alloc_bits`].
+    pub(crate) unsafe fn discarded(&self) -> u32 {
+        // SAFETY: by contract nobody writes the word now, and the slab was set up.
+        let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
+        head.discarded.count_ones() * part(self.frame.state().order().pages())
+    }
+    /// An object is about to be taken: its pages are backed anew. Returns the pages that are no longer counted as discarded.
+    ///
+    /// # Safety
+    /// As [`Slab::alloc_bits`].
+    pub(crate) unsafe fn use_discarded(&self) -> u32 {
+        // SAFETY: passed on.
+        let pages = unsafe { self.discarded() };
+        if pages > 0 {
+            // SAFETY: by contract nobody else uses the word now.
+            self.frame.data().with_mut(|data| unsafe { (*data)[0] &= !(u64::from(u16::MAX) << 48) });
+        }
+        pages
+    }
+    /// Names the runs of pages, as (first, pages), that no object in use touches and that are not discarded yet; from now on they are.
+    /// Returns how many pages these are. Cost: one pass over the bitmap.
+    ///
+    /// # Safety
+    /// As [`Slab::alloc_bits`]. `geometry` is the slab's, whose free objects hold nothing. The caller discards the runs before the slab is used.
+    pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry, mut discard: impl FnMut(Pfn, u32)) -> u32 {
+        let pages = self.frame.state().order().pages();
+        let part = part(pages);
+        let mut found = 0_u16;
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, out, _| {
+                for bit in 0..pages / part {
+                    let bytes = |page: u32| page as usize * PAGE_SIZE;
+                    let mut objects = geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
+                    if objects.all(|index| out[index / 64] & 1 << (index % 64) == 0) {
+                        found |= 1 << bit;
+                    }
+                }
+            });
+        }
+        self.frame.data().with_mut(|data| {
+            // SAFETY: by contract nobody else uses the word now.
+            let word = unsafe { &mut (*data)[0] };
+            let mut head = Head::unpack(*word);
+            found &= !head.discarded;
+            head.discarded |= found;
+            *word = head.pack();
+        });
+        let all = found.count_ones() * part;
+        while found > 0 {
+            let first = found.trailing_zeros();
+            let bits = (found >> first).trailing_ones();
+            discard(Pfn::new(self.pfn.get() + first * part), bits * part);
+            found &= !(((1_u32 << bits) - 1) << first) as u16;
+        }
+        all
     }
 
     /// The indices of free objects that are constructed; of a slab without a second bitmap, of all that are free.

@@ -94,6 +94,17 @@ impl SlabMemory {
         op.below(|op| unsafe { self.pages.free_in(op, first, order) });
     }
 
+    /// Returns the memory of pages inside a slab to the system; the block stays allocated, and the pages read as zeros.
+    ///
+    /// # Safety
+    /// Each object that touches the pages is free in its slab, holds nothing, and cannot be taken meanwhile.
+    pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
+        #[cfg(any(loom, shuttle))]
+        self.owners.discard(first, pages);
+        // SAFETY: passed on.
+        unsafe { self.pages.discard(first, pages) };
+    }
+
     /// Says whose the pages of a block are.
     ///
     /// # Safety
@@ -155,6 +166,15 @@ mod oracle {
     impl Owners {
         pub(super) fn new(pages: u32) -> Self {
             Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
+        }
+        /// The memory of these pages is lost: no object there is out, nor handed out at the same time.
+        pub(super) fn discard(&self, first: Pfn, pages: u32) {
+            tell!("discards {pages} pages from {first} on");
+            let each = PAGE_SIZE / SPACING;
+            for owner in &self.0[first.index() * each..][..pages as usize * each] {
+                owner.race.with_mut(|_| ());
+                assert!(owner.out.get() == 0, "memory of an object in use discarded");
+            }
         }
         pub(super) fn of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
             let base = memory.pages.address(Pfn::new(0)).addr().get();
