@@ -160,7 +160,7 @@ pub(crate) struct Depot {
     limit: u32,
     /// Magazines that it has room for at first.
     first: u32,
-    /// 1 if it refused a magazine for want of room since it was found empty last.
+    /// Magazines that it refused for want of room, less those that were missed since: times that it was found empty.
     refused: Counter,
     pub(crate) full: ForkMutex<Full>,
     /// Visits that found the lock taken.
@@ -274,7 +274,7 @@ impl Depot {
         if self.refused.get() > 0 {
             let mut full = self.full.lock();
             full.room = (2 * full.room).max(1).min(self.limit);
-            self.refused.set(0);
+            self.refused.set(self.refused.get().saturating_sub(1));
         }
     }
 
@@ -293,7 +293,7 @@ impl Depot {
         planted!("a depot that is closed takes magazines" => full.open = true);
         if full.len >= full.room || !full.open {
             if full.room < self.limit && full.open {
-                self.refused.set(1);
+                self.refused.set(self.refused.get() + 1);
             }
             return false;
         }
@@ -334,6 +334,7 @@ impl Depot {
         let n = full.min;
         planted!("reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
+        self.refused.set(0);
         if n > 0 {
             full.room = (full.room / 2).max(self.first);
         }
@@ -400,6 +401,22 @@ mod tests {
         assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
         assert!(!depot.put(op, &magazine, || None));
         spare.free();
+    }
+
+    #[test]
+    fn a_depot_gets_room_for_magazines_that_were_missed() {
+        let depot = Depot::within(Arc::new(Budget::new(1000)), 1, 0, 5);
+        let (op, magazine) = (&Operation::new(), Magazine::new());
+        let put = || depot.put(op, &magazine, || Some(Block::on_heap()));
+        let take = || depot.take(op, &mut Magazine::new());
+        let cycle = |n| [(0..n).filter(|_| put()).count(), (0..n).filter(|_| take()).count()];
+        assert!((0..8).all(|_| !put()), "nobody has missed any");
+        assert_eq!([cycle(2), cycle(2)], [[0, 0], [2, 2]]);
+        assert_eq!([cycle(9), cycle(9)], [[2, 2], [5, 5]], "up to the limit");
+        assert!((0..5).all(|_| put()));
+        assert_eq!((depot.surplus(op), depot.surplus(op)), (0, 5));
+        assert!((0..4).all(|_| take()) && put() && !put(), "half of the room is left");
+        depot.end().free();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{Gfp, Magazines, SlabDebug};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use uslab_buddy::{Backend, Order, PageAllocator, Pfn};
+use uslab_buddy::{Backend, Order, PAGE_SIZE, PageAllocator, PageConfig, Pfn};
 use uslab_magazine::Operation;
 
 // ---- the lists of a node ----
@@ -23,6 +23,7 @@ enum ListStep {
     GiveFree { pick: usize },
     Shrink,
     DiscardEmpty,
+    DiscardUnused { most: u64 },
 }
 
 fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
@@ -34,6 +35,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
         1 => any::<usize>().prop_map(|pick| ListStep::GiveFree { pick }),
         1 => Just(ListStep::Shrink),
         1 => Just(ListStep::DiscardEmpty),
+        2 => prop_oneof![Just(u64::MAX), 1..5_u64].prop_map(|most| ListStep::DiscardUnused { most }),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -47,11 +49,14 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
+    /// Pages of slabs, by the first page, whose memory was returned.
+    discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
 impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
-        let pages = PageAllocator::new(pages(1, 1, 1 << 20)).unwrap();
+        let pages = PageConfig { backend: Backend::default(), ..pages(1, 1, 1 << 20) };
+        let pages = PageAllocator::new(pages).unwrap();
         let rule = OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) };
         let geometry = Geometry::new(size, 8, &rule).unwrap();
         Self {
@@ -62,6 +67,7 @@ impl Lists {
             constructed: Constructed::Together,
             shadow: BTreeMap::new(),
             built: BTreeMap::new(),
+            discarded: BTreeMap::new(),
         }
     }
     fn order(&self) -> Order {
@@ -80,6 +86,7 @@ impl Lists {
         }
         let most = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
         assert_eq!(out.len(), taken.min(most));
+        out.iter().for_each(|&index| self.stamp(ObjectIndex { slab, index }));
         self.built.insert(slab.get(), out.clone());
         self.shadow.insert(slab.get(), out);
     }
@@ -119,6 +126,62 @@ impl Lists {
         for place in taken {
             assert!(self.shadow.get_mut(&place.slab.get()).unwrap().insert(place.index), "{place:?} twice");
             self.built.get_mut(&place.slab.get()).unwrap().insert(place.index);
+            self.discarded.remove(&place.slab.get());
+            self.stamp(place);
+        }
+    }
+    /// The first and the last byte of an object, and what its user writes there.
+    fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
+        let at = self.geometry.offset(index);
+        let base = self.memory.pages.address(slab).as_ptr();
+        let last = at + self.geometry.object_size() - 1;
+        ([at, last].map(|at| base.wrapping_add(at)), (slab.get() as usize + index) as u8 | 1)
+    }
+    fn stamp(&self, place: ObjectIndex) {
+        let (ends, stamp) = self.ends(place);
+        // SAFETY: the object is out, so its bytes are this test's.
+        ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
+    }
+    /// Pages of a slab that no object that is out touches.
+    fn unused(&self, slab: u32) -> BTreeSet<usize> {
+        let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
+        let bytes = |index| self.geometry.offset(index)..self.geometry.offset(index) + self.geometry.object_size();
+        for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
+            (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
+        }
+        // Slabs of more than 16 pages return them by parts.
+        let part = (self.order().pages() as usize).div_ceil(16);
+        let whole = |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
+        pages.iter().copied().filter(whole).collect()
+    }
+    /// Returns memory of up to about `most` unused pages.
+    fn discard_unused(&mut self, most: u64) {
+        let mut all = 0;
+        // Neither full slabs, nor such of one page that are in use.
+        let slabs = self.shadow.keys().filter(|slab| match self.state(**slab).0 {
+            State::Empty => true,
+            State::Partial(_) => self.order() > Order::ZERO,
+            State::Full => false,
+        });
+        let unused: BTreeMap<_, _> = slabs.map(|slab| (*slab, self.unused(*slab))).collect();
+        unused.iter().for_each(|(slab, pages)| all += pages.len() - self.discarded.get(slab).map_or(0, BTreeSet::len));
+        // SAFETY: no object is constructed that is free.
+        let pages = unsafe { self.node.discard_unused(&self.memory, most) };
+        let bounds = most.min(all as u64)..most.saturating_add(self.order().pages().into());
+        assert!(bounds.contains(&pages), "{pages} of {all} pages, where {most} were asked for");
+        if pages == all as u64 {
+            self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
+        } else {
+            // Of which slabs is the node's to choose: of each all that is unused, or nothing.
+            for (slab, unused) in unused {
+                // SAFETY: this thread is the only one.
+                let now = unsafe { self.memory.slab(Pfn::new(slab)).discarded() } as usize;
+                let before = self.discarded.get(&slab).map_or(0, BTreeSet::len);
+                assert!(now == before || now == unused.len());
+                if now > before {
+                    self.discarded.insert(slab, unused);
+                }
+            }
         }
     }
     /// Destructs all that is free and constructed.
@@ -180,6 +243,7 @@ impl Lists {
             let out = self.shadow.remove(&slab.get()).expect("unlisted once");
             assert!(out.is_empty(), "a slab with objects out was given up");
             self.built.remove(&slab.get());
+            self.discarded.remove(&slab.get());
             // SAFETY: allocated in `add` with this order, and on no list any more.
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
@@ -215,6 +279,18 @@ impl Lists {
         let out: usize = self.shadow.values().map(BTreeSet::len).sum();
         assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
         assert_eq!(count.objects as usize, self.shadow.len() * self.geometry.objects());
+        assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
+        for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
+            // SAFETY: the object is out, so its bytes are this test's.
+            assert!(ends.into_iter().all(|byte| unsafe { byte.read() } == stamp), "memory of an object that is out");
+        }
+        for (&slab, pages) in &self.discarded {
+            let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
+            // Memory on the heap stays as it is.
+            #[cfg(all(target_os = "linux", not(uslab_heap)))]
+            // SAFETY: pages of a block that is allocated; no thread writes to them.
+            assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
+        }
     }
     /// After shrinking: in each band, slabs with few free objects come by how few.
     fn check_sorted(&self) {
@@ -234,9 +310,10 @@ proptest! {
     /// S1, in one thread: each slab is on exactly the list its state says, after any mix of steps.
     #[test]
     fn lists_against_a_shadow(
-        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the last that a frame holds, and the first that it does not.
+        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the last that a frame holds, and the first that it does not. Slabs of many pages, the
+        // last one of two pages to a bit of those discarded.
         (size, order) in prop::sample::select(vec![
-            (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2),
+            (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
         min_partial in 0..4_usize,
         one_by_one in any::<bool>(),
@@ -281,6 +358,11 @@ proptest! {
                     lists.node.discard_empty(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
                     prop_assert!(lists.shadow.values().all(|out| !out.is_empty()));
+                }
+                ListStep::DiscardUnused { most } => {
+                    if !lists.is_one_by_one() {
+                        lists.discard_unused(most);
+                    }
                 }
             }
             lists.check();

@@ -518,9 +518,10 @@ impl Node {
     /// Ends an interval: how many pages were unused throughout.
     pub(crate) fn reap_unused(&self) -> u64 {
         let mut lists = self.lists.lock();
-        let (least, unused) = (lists.unused.least, lists.unused(&self.geometry));
-        lists.unused.least = unused - least;
-        least
+        lists.note_unused(&self.geometry);
+        let idle = lists.unused.least;
+        lists.unused.least = lists.unused(&self.geometry) - idle;
+        idle
     }
 
     /// Takes the free objects of one slab that are constructed, to destruct them: of the first such slab among the next `visits`
