@@ -174,7 +174,7 @@ pub(crate) struct Depot {
 
 impl Depot {
     /// For up to `limit` magazines, with no other bound.
-    #[cfg(any(test, loom, shuttle))]
+    #[cfg(test)]
     pub(crate) fn new(limit: u32) -> Self {
         Self::within(Arc::new(Budget::new(0)), 0, limit, limit)
     }

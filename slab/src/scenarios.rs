@@ -213,6 +213,10 @@ uslab_magazine::sync::scenarios! {
         bug("a slab is chosen in one lock hold and used in the next", "S2", "Causality violation");
         bug("a released slab stays charged", "S2", "by the books 1");
     }
+    s6 {
+        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 16), models::discard_beside_free_and_allocation);
+        bug("unused pages are discarded after the lock", "S6", "Causality violation");
+    }
     s3 {
         loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_press_each_other);
     }

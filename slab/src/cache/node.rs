@@ -490,20 +490,19 @@ impl Node {
                 let mut lists = self.lists.lock();
                 // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
-                // SAFETY: as above; by contract the free objects hold nothing, and nobody can take them before the lock drops.
-                let found = unsafe {
-                    memory.slab(slab).discard_unused(&self.geometry, |first, pages| {
-                        planted!("unused pages are discarded after the lock" => {
-                            drop(lists);
-                            memory.discard(first, pages);
-                            lists = self.lists.lock();
-                            return;
-                        });
-                        memory.discard(first, pages);
-                    })
-                };
+                // SAFETY: as above.
+                let runs = unsafe { memory.slab(slab).discard_unused(&self.geometry) };
+                let found = runs.pages();
                 // SAFETY: as above; the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
+                planted!("unused pages are discarded after the lock" => {
+                    drop(lists);
+                    // SAFETY: there is none: others may take the objects.
+                    runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
+                    return found.into();
+                });
+                // SAFETY: by contract the free objects hold nothing, and no thread can take them before the lock drops.
+                runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
                 lists.note_unused(&self.geometry);
                 pages += u64::from(found);

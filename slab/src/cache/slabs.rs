@@ -222,7 +222,7 @@ impl Cache {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
     }
     /// The same of all such pages.
-    pub(super) fn discard_all_unused(&self) {
+    pub(crate) fn discard_all_unused(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 

@@ -207,6 +207,31 @@ impl Side {
     }
 }
 
+/// Runs of unused pages of a slab: the first page of each, and how many.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    slab: Pfn,
+    part: u32,
+    found: u16,
+}
+
+impl Unused {
+    /// Pages of all runs that are left.
+    pub(crate) fn pages(&self) -> u32 {
+        self.found.count_ones() * self.part
+    }
+}
+
+impl Iterator for Unused {
+    type Item = (Pfn, u32);
+    fn next(&mut self) -> Option<(Pfn, u32)> {
+        let first = self.found.trailing_zeros();
+        let parts = self.found.checked_shr(first)?.trailing_ones();
+        self.found &= self.found.wrapping_add(1 << first);
+        Some((Pfn::new(self.slab.get() + first * self.part), parts * self.part))
+    }
+}
+
 /// A view of one slab.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slab<'a> {
@@ -379,12 +404,11 @@ impl<'a> Slab<'a> {
         }
         pages
     }
-    /// Names the runs of pages, as (first, pages), that no object in use touches and that are not discarded yet; from now on they are.
-    /// Returns how many pages these are. Cost: one pass over the bitmap.
+    /// Finds the pages that no object in use touches and that are not discarded yet; from now on they are. Cost: one pass over the bitmap.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]. `geometry` is the slab's, whose free objects hold nothing. The caller discards the runs before the slab is used.
-    pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry, mut discard: impl FnMut(Pfn, u32)) -> u32 {
+    /// As [`Slab::alloc_bits`]; `geometry` is the slab's. The caller discards the pages before an object of them is taken.
+    pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> Unused {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
         let mut found = 0_u16;
@@ -401,21 +425,14 @@ impl<'a> Slab<'a> {
             });
         }
         self.frame.data().with_mut(|data| {
-            // SAFETY: by contract nobody else uses the word now.
+            // SAFETY: by contract no other thread uses the word now.
             let word = unsafe { &mut (*data)[0] };
             let mut head = Head::unpack(*word);
             found &= !head.discarded;
             head.discarded |= found;
             *word = head.pack();
         });
-        let all = found.count_ones() * part;
-        while found > 0 {
-            let first = found.trailing_zeros();
-            let bits = (found >> first).trailing_ones();
-            discard(Pfn::new(self.pfn.get() + first * part), bits * part);
-            found &= !(((1_u32 << bits) - 1) << first) as u16;
-        }
-        all
+        Unused { slab: self.pfn, part, found }
     }
 
     /// The indices of free objects that are constructed; of a slab without a second bitmap, of all that are free.

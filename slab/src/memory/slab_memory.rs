@@ -171,7 +171,7 @@ mod oracle {
         pub(super) fn discard(&self, first: Pfn, pages: u32) {
             tell!("discards {pages} pages from {first} on");
             let each = PAGE_SIZE / SPACING;
-            for owner in &self.0[first.index() * each..][..pages as usize * each] {
+            for owner in &self.0[first.get() as usize * each..][..pages as usize * each] {
                 owner.race.with_mut(|_| ());
                 assert!(owner.out.get() == 0, "memory of an object in use discarded");
             }

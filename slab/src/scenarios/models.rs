@@ -37,6 +37,21 @@ pub(super) fn shrink_beside_free_and_allocation() {
     World::end(world);
 }
 
+/// S6: an object that is handed out keeps its memory; a slab whose memory was returned serves again.
+pub(super) fn discard_beside_free_and_allocation() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let a = world.alloc();
+    let other = world.clone();
+    let t = thread::spawn(move || other.cache().cache().discard_all_unused());
+    world.free(a);
+    let b = world.alloc();
+    world.touch(b);
+    t.join().unwrap();
+    world.census(1);
+    world.free(b);
+    World::end(world);
+}
+
 /// S3: one page, two caches that each have it or want it.
 pub(super) fn caches_that_press_each_other() {
     // Of a deadlock nothing may be dropped: loom has no thread any more that could.
