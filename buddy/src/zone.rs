@@ -463,8 +463,7 @@ impl Zone {
         }
         tell!(op: Step::ZoneAsked { blocks: max as u32 });
         let mut inner = self.inner.lock();
-        let (calls, splits, discarded) =
-            (inner.events.system_calls(), inner.events.splits, inner.discarded);
+        let (calls, splits, discarded) = (inner.events.system_calls(), inner.events.splits, inner.discarded);
         let uncommitted = inner.uncommitted;
         planted!("splits are counted in one lock hold and used in the next" => {
             drop(inner);

@@ -147,6 +147,8 @@ struct Making {
     parts: [usize; PARTS],
     /// By order, the first number without an owner; 0 is none.
     free: [u32; 16],
+    /// Numbers that were returned since the memory of idle stacks was released for it.
+    returned: u32,
     /// Magazines of depots that nobody uses.
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     blocks: Blocks,
@@ -159,6 +161,8 @@ const DEPOT_BYTES_PER_CPU: u64 = 1 << 20;
 const DEPOT_BYTES: u64 = 8 << 20;
 /// Bytes of a stack of a magazine, in lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
+/// Numbers that are returned before the memory of their stacks is: a pass looks at all of them.
+const RETURNED: u32 = 64;
 /// Sizes of rooms below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
 
@@ -324,6 +328,7 @@ impl<M: Memory> Table<M> {
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
             free: [0; 16],
+            returned: 0,
             blocks: Blocks::default(),
             cut: [0; 2],
         };
@@ -676,6 +681,12 @@ impl<M: Memory> Table<M> {
         // SAFETY: as above.
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
+        making.returned += 1;
+        if making.returned == RETURNED {
+            making.returned = 0;
+            drop(making);
+            self.release_idle();
+        }
     }
 
     /// Lets the CPU use the class's stack, and commits its region up to the end of `places` places of it. Whether anything is

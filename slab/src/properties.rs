@@ -145,13 +145,15 @@ impl Lists {
     /// Pages of a slab that no object that is out touches.
     fn unused(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
-        let bytes = |index| self.geometry.offset(index)..self.geometry.offset(index) + self.geometry.object_size();
+        let bytes =
+            |index| self.geometry.offset(index)..self.geometry.offset(index) + self.geometry.object_size();
         for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
             (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
         }
         // Slabs of more than 16 pages return them by parts.
         let part = (self.order().pages() as usize).div_ceil(16);
-        let whole = |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
+        let whole =
+            |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
         pages.iter().copied().filter(whole).collect()
     }
     /// Returns memory of up to about `most` unused pages.
@@ -164,7 +166,9 @@ impl Lists {
             State::Full => false,
         });
         let unused: BTreeMap<_, _> = slabs.map(|slab| (*slab, self.unused(*slab))).collect();
-        unused.iter().for_each(|(slab, pages)| all += pages.len() - self.discarded.get(slab).map_or(0, BTreeSet::len));
+        unused
+            .iter()
+            .for_each(|(slab, pages)| all += pages.len() - self.discarded.get(slab).map_or(0, BTreeSet::len));
         // SAFETY: no object is constructed that is free.
         let pages = unsafe { self.node.discard_unused(&self.memory, most) };
         let bounds = most.min(all as u64)..most.saturating_add(self.order().pages().into());
@@ -282,7 +286,10 @@ impl Lists {
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
         for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
             // SAFETY: the object is out, so its bytes are this test's.
-            assert!(ends.into_iter().all(|byte| unsafe { byte.read() } == stamp), "memory of an object that is out");
+            assert!(
+                ends.into_iter().all(|byte| unsafe { byte.read() } == stamp),
+                "memory of an object that is out"
+            );
         }
         for (&slab, pages) in &self.discarded {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
@@ -449,8 +456,14 @@ fn nodes_close_together_once_no_object_is_out() {
 
 #[test]
 fn the_numbers_of_nodes_add_up() {
-    let [one, ten] =
-        [1, 10].map(|n| NodeCount { full: n, partial: 2 * n, empty: 3 * n, objects: 4 * n, inuse: 5 * n, discarded: 6 * n });
+    let [one, ten] = [1, 10].map(|n| NodeCount {
+        full: n,
+        partial: 2 * n,
+        empty: 3 * n,
+        objects: 4 * n,
+        inuse: 5 * n,
+        discarded: 6 * n,
+    });
     let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
     assert_eq!((one + ten, both.slabs()), (both, 66));
 }

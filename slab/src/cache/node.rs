@@ -694,7 +694,8 @@ mod tests {
 
     #[test]
     fn debuggers_are_told_where_the_lists_lie() {
-        let nodes = [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
+        let nodes =
+            [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
         let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);
         assert_eq!((node, len), (size_of::<Node>(), 2));
         let lists = nodes[0].lists.lock();

@@ -255,6 +255,23 @@ mod tests {
         assert_eq!(core.memory.pages.tables().release_idle(), 0);
     }
 
+    /// But for those of a table that waits for more.
+    #[test]
+    fn dropped_caches_leave_no_pages_of_stacks() {
+        let subsystem = subsystem(0);
+        for n in 0..1000 {
+            let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        }
+        let caches: Vec<_> = (0..1000)
+            .map(|n| KmemCache::builder(format!("long-{n}"), 64).build_in(&subsystem).unwrap())
+            .collect();
+        caches.iter().for_each(|cache| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
+        drop(caches);
+        let left = subsystem.core().memory.pages.tables().release_idle();
+        assert!(left <= 4 << 20, "{left} bytes");
+    }
+
     #[test]
     fn once_memory_was_short_cpus_hold_less() {
         let subsystem = subsystem(0);

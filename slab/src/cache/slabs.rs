@@ -211,7 +211,11 @@ impl Cache {
     /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns how many.
     fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
         // Constructed objects hold something when they are free. Readers and validation read free objects.
-        if self.has_hooks() || self.config.type_stable || self.config.no_access || !self.config.debug.is_empty() {
+        if self.has_hooks()
+            || self.config.type_stable
+            || self.config.no_access
+            || !self.config.debug.is_empty()
+        {
             return 0;
         }
         // SAFETY: free objects of other caches hold nothing.

@@ -32,9 +32,9 @@
 use crate::debug::faults::{BITMAP, Faults};
 use crate::debug::harden::Draws;
 use crate::geometry::Geometry;
-use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Backend, Reserved};
+use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
@@ -417,7 +417,8 @@ impl<'a> Slab<'a> {
             self.with(|fill, out, _| {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
-                    let mut objects = geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
+                    let mut objects =
+                        geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
                     if objects.all(|index| out[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }
