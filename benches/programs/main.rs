@@ -13,13 +13,14 @@ mod glibc;
 mod larson;
 mod malloc_large;
 mod mstress;
+mod returns;
 mod rptest;
 mod xmalloc;
 
 use common::{Parameters, Program};
 use std::process::ExitCode;
 
-const PROGRAMS: [Program; 13] = [
+const PROGRAMS: [Program; 14] = [
     alloc_test::PROGRAM,
     cache::SCRATCH,
     cache::THRASH,
@@ -30,6 +31,7 @@ const PROGRAMS: [Program; 13] = [
     larson::SIZED,
     malloc_large::PROGRAM,
     mstress::PROGRAM,
+    returns::PROGRAM,
     rptest::PROGRAM,
     xmalloc::PROGRAM,
     xmalloc::ONE_SIZE,

@@ -16,9 +16,8 @@ use uslab_buddy::PageConfig;
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 
-/// Bytes of free memory that stay with a subsystem of the default [`Config`] without anybody calling
-/// [`reap`](crate::Subsystem::reap): frees give back what is more (see [`PageConfig::keep_free`]). A burst of so much costs no
-/// system call and no page fault the next time. In a control group with a limit it is at most an eighth of that.
+/// Bytes of free pages that a subsystem of the default [`Config`] keeps at most: see [`PageConfig::keep_free`]. In a control group with a
+/// limit it is at most an eighth of that.
 pub const KEEP_FREE: usize = 16 << 20;
 
 /// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.

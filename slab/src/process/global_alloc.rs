@@ -68,8 +68,8 @@ use uslab_magazine::tracepoints::What;
 /// (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the process, a look at each free, advice on
 /// huge pages, a limit; [`options`](crate::options) has all).
 ///
-/// Free memory above [`KEEP_FREE`] goes back to the system as it is freed. A thread that gives back the rest, too, when it has
-/// not been of use for a while, starts with [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`.
+/// Frees return memory above a surplus to the system. A thread that returns the rest when it was not used for an interval starts with
+/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
@@ -97,8 +97,8 @@ static PROCESS: Published<Process> = Published::new();
 /// To its malloc. In statics, so that no path follows a pointer to find it.
 static FAST: StaticPaths = StaticPaths::new();
 
-/// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
-/// no system call and no page fault the next time. In a control group with a limit it is at most an eighth of that.
+/// Bytes of free pages that the process keeps at most: see [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a control group
+/// with a limit it is at most an eighth of that.
 pub const KEEP_FREE: usize = 64 << 20;
 
 /// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is

@@ -1,0 +1,127 @@
+//! A service that loads sessions and drops them: what the system has back, and when.
+//!
+//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table: 100,000 of them, each replaced once in the mean
+//! while they are loaded. Two threads load and drop, so that a session may be freed by another CPU than it was allocated on.
+
+use crate::common::{Parameter, Parameters, Program, Random};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use uslab_benches::resident::resident;
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "returns",
+    about: "sessions are loaded and dropped; an operation is a session; standard error gets what is resident",
+    parameters: &[
+        Parameter::new("sessions", 100_000, 5_000, "different sessions"),
+        Parameter::new("keep", 1, 1, "1: none; 2: a tenth at random; 3: one in each page of the heap"),
+        Parameter::new("then", 1, 1, "1: no call any more; 2: small requests go on"),
+        Parameter::new("on", 1, 1, "1: two threads; 2: tasks of a tokio runtime with two"),
+        Parameter::new("ms", 10_000, 100, "milliseconds after which it ends; it looks after a tenth of them, too"),
+    ],
+    run,
+};
+
+struct Session {
+    body: Vec<u8>,
+    _counts: [u64; 9],
+}
+
+impl Session {
+    fn new(random: &mut Random) -> Box<Self> {
+        let size = random.between(1, 64);
+        Box::new(Self { body: vec![1; 50 + size * size], _counts: [0; 9] })
+    }
+    fn page(&self) -> usize {
+        self.body.as_ptr().addr() / 4096
+    }
+}
+
+type Shard = Mutex<HashMap<usize, Box<Session>>>;
+const SHARDS: usize = 64;
+
+/// What two threads do, or tasks: `part` of so many parts.
+fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
+    let part = Arc::new(part);
+    if on == 1 {
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let part = &part;
+                scope.spawn(move || (thread..parts).step_by(2).for_each(|n| part(n)));
+            }
+        });
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("two threads");
+    let tasks: Vec<_> = (0..parts)
+        .map(|n| {
+            let part = part.clone();
+            runtime.spawn(async move { part(n) })
+        })
+        .collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.expect("no task panics");
+        }
+    });
+}
+
+fn run(parameters: &Parameters) -> u64 {
+    let (sessions, on) = (parameters.size("sessions"), parameters.get("on"));
+    let table: Arc<[Shard]> = (0..SHARDS).map(|_| Mutex::default()).collect();
+    let baseline = resident();
+    let shown = |when: &str| eprintln!("{when} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
+
+    let loaded = table.clone();
+    spread(on, SHARDS, move |part| {
+        let mut random = Random::new(part as u64);
+        for _ in 0..2 * sessions / SHARDS {
+            let session = random.below(sessions);
+            let new = Session::new(&mut random);
+            let old = loaded[session % SHARDS].lock().expect("no panic").insert(session, new);
+            drop(old);
+        }
+    });
+    shown("loaded");
+
+    let (kept, keep) = (table.clone(), parameters.get("keep"));
+    let pages: Mutex<HashMap<usize, usize>> = Mutex::default();
+    if keep == 3 {
+        let mut pages = pages.lock().expect("no panic");
+        table.iter().for_each(|shard| {
+            let shard = shard.lock().expect("no panic");
+            pages.extend(shard.iter().map(|(session, kept)| (kept.page(), *session)));
+        });
+    }
+    spread(on, SHARDS, move |part| {
+        let mut shard = kept[part].lock().expect("no panic");
+        let pages = pages.lock().expect("no panic");
+        match keep {
+            1 => *shard = HashMap::new(),
+            2 => shard.retain(|session, _| Random::new(*session as u64).below(10) == 0),
+            _ => shard.retain(|session, kept| pages.get(&kept.page()) == Some(session)),
+        }
+    });
+    shown("dropped");
+
+    let (start, mut random) = (Instant::now(), Random::new(1 << 32));
+    let mut small: Vec<Box<Session>> = Vec::new();
+    for (when, ms) in [("soon", parameters.get("ms") / 10), ("later", parameters.get("ms"))] {
+        let end = Duration::from_millis(ms);
+        while let Some(left) = end.checked_sub(start.elapsed()) {
+            if parameters.get("then") == 1 {
+                std::thread::sleep(left);
+                continue;
+            }
+            for _ in 0..200 {
+                small.push(Session::new(&mut random));
+                if small.len() > 1000 {
+                    small.swap_remove(random.below(1000));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1).min(left));
+        }
+        shown(when);
+    }
+    2 * sessions as u64
+}
