@@ -178,7 +178,7 @@ impl Core {
     /// to what describes them, fewer than asked for.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
-        make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
+        mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
     ) -> Result<T, StartError> {
         loop {
             let started =

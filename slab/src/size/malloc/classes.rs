@@ -35,6 +35,16 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
+/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program comes here for each class.
+pub(super) fn name_of_class(class: usize) -> String {
+    let size = size_of_class(class);
+    let digits = size.ilog10() + 1;
+    let mut name = String::with_capacity("malloc-".len() + digits as usize);
+    name.push_str("malloc-");
+    (0..digits).rev().for_each(|at| name.push((b'0' + (size / 10_usize.pow(at) % 10) as u8) as char));
+    name
+}
+
 /// The alignment that a class promises: the largest power of two that divides its size.
 pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
@@ -52,6 +62,17 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
         word += 1;
     }
     table
+};
+
+/// How many numbers of words have a class up to each class.
+pub(super) const ENDS: [u16; CLASSES] = {
+    let mut ends = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        ends[class] = (size_of_class(class) / 8) as u16;
+        class += 1;
+    }
+    ends
 };
 
 /// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for nothing.
@@ -75,6 +96,13 @@ mod tests {
         for size in 1..=MAX_CLASS {
             let smallest = sizes.iter().position(|class| *class >= size);
             assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_class_is_named_after_its_size() {
+        for class in 0..CLASSES {
+            assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
     }
 
@@ -114,6 +142,8 @@ mod tests {
                     BY_WORDS.get(word).copied().map(usize::from),
                     Some(class).filter(|_| word < WORDS)
                 );
+                assert_eq!(word < WORDS, ENDS.iter().any(|end| word < usize::from(*end)));
+                assert!(word >= WORDS || ENDS.iter().position(|end| word < usize::from(*end)) == Some(class));
             }
         }
     }
