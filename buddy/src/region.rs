@@ -444,6 +444,86 @@ pub fn reserve_most<T>(
     }
 }
 
+/// Addresses that regions of tables are cut from: so the tables of an allocator and its pages are one reservation, and a few system
+/// calls instead of as many for each.
+#[derive(Debug)]
+pub struct Reservation(Option<Region>);
+
+impl Reservation {
+    /// Fewer are not kept for another region.
+    const LEFT: usize = 4 << 20;
+
+    /// No addresses: each region is a reservation.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Reserves `tables` bytes, of which what is not committed reads as zero, and which are never in huge pages; and `pages` bytes at a
+    /// multiple of `align` behind them. `None` when refused, and where memory is no mapping.
+    ///
+    /// Costs up to six system calls.
+    pub(crate) fn with_pages(
+        tables: usize,
+        pages: usize,
+        align: usize,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<(Self, Region)> {
+        if backend != Backend::Os || !MAPPED || faults.fires(Call::of(RESERVE, tables + pages)) {
+            return None;
+        }
+        let tables = tables.checked_next_multiple_of(PAGE_SIZE)?;
+        let (before, room) = (align - PAGE_SIZE, tables.checked_add(pages)?);
+        let access = Access::Read;
+        let mut tables =
+            Region::new(room.checked_add(before)?, PAGE_SIZE, Uncommitted::ReadsZero, access, backend, faults)
+                .filter(Region::is_divisible)?;
+        let first = (tables.base.addr().get() + (room - pages)).next_multiple_of(align);
+        let mut pages_region = tables.split_off(first - tables.base.addr().get())?;
+        drop(pages_region.split_off(pages));
+        pages_region.uncommitted = Uncommitted::NoAccess;
+        // SAFETY: reserved just now, and nobody uses it.
+        let hidden = unsafe { pages_region.protect(0..pages, false) };
+        // A few bytes for each page that somebody uses, and of each stack hardly more than its first page.
+        tables.advise(HugePages::Never);
+        hidden.then_some((Self(Some(tables)), pages_region))
+    }
+
+    /// True if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// `bytes` bytes, rounded up to pages: of these addresses while there are as many, else a reservation. See [`Region::reserve`]. What
+    /// reads as zero is never in huge pages.
+    pub(crate) fn reserve(
+        &mut self,
+        bytes: usize,
+        uncommitted: Uncommitted,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<Region> {
+        let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        let Some(mut region) = self.0.take_if(|region| region.bytes() >= whole) else {
+            let region = Region::reserve(bytes, PAGE_SIZE, uncommitted, backend, faults)?;
+            if uncommitted == Uncommitted::ReadsZero {
+                region.advise(HugePages::Never);
+            }
+            return Some(region);
+        };
+        if faults.fires(Call::of(RESERVE, bytes)) {
+            self.0 = Some(region);
+            return None;
+        }
+        // What the alignment of the pages has left stays with the last one.
+        if region.bytes() - whole >= Self::LEFT {
+            self.0 = region.split_off(whole);
+        }
+        region.uncommitted = uncommitted;
+        Some(region)
+    }
+}
+
 /// A region that is committed from its start upwards, on demand: the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
@@ -463,7 +543,18 @@ impl Reserved {
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
     /// [`Backend::Phantom`] it is memory from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, backend.of_tables(), faults)?;
+        Self::cut_from(&mut Reservation::none(), bytes, Uncommitted::NoAccess, backend, faults, point)
+    }
+    /// The same of these addresses.
+    pub fn cut_from(
+        addresses: &mut Reservation,
+        bytes: usize,
+        uncommitted: Uncommitted,
+        backend: Backend,
+        faults: &Faults,
+        point: Point,
+    ) -> Option<Self> {
+        let region = addresses.reserve(bytes, uncommitted, backend.of_tables(), faults)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
     /// The same at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.

@@ -56,7 +56,9 @@ use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
-use uslab_buddy::region::{Backend, HugePages, Region, Reserved, address_limit};
+use uslab_buddy::region::{
+    Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit,
+};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, planted};
@@ -266,15 +268,20 @@ impl Drop for Table {
 }
 
 impl Huge {
+    /// Bytes of addresses of its table.
+    pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
+
     /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guarded` a page behind each piece cannot be touched, nor, for a while, what is freed.
     pub(crate) fn new(
+        addresses: &mut Reservation,
         backend: Backend,
         huge_pages: HugePages,
         keep: usize,
         guarded: bool,
         faults: &Faults,
     ) -> Option<Self> {
-        let memory = Reserved::new(MOST * size_of::<Region>(), backend, faults, RESERVE)?;
+        let none = Uncommitted::NoAccess;
+        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, backend, faults, RESERVE)?;
         let pieces = Pieces {
             used: Table { memory, len: 0 },
             freed: Freed::new(),

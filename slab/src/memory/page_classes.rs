@@ -6,7 +6,7 @@
 
 use crate::debug::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
-use uslab_buddy::{Backend, PAGE_SIZE, Reserved};
+use uslab_buddy::region::{Backend, Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
@@ -60,9 +60,16 @@ pub(crate) struct PageClasses {
 
 impl PageClasses {
     /// For so many pages; `None` if the addresses are refused.
-    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(
+        pages: usize,
+        addresses: &mut Reservation,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
-        Some(Self { memory: Reserved::readable(bytes, PAGE_SIZE, backend, faults, BITMAP)? })
+        let memory =
+            Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, backend, faults, BITMAP)?;
+        Some(Self { memory })
     }
     /// Gives the classes of all pages from `pages` on back.
     ///

@@ -30,7 +30,7 @@ use crate::debug::faults::{BITMAP, Faults};
 use crate::debug::harden::Draws;
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
-use uslab_buddy::region::{Backend, Reserved};
+use uslab_buddy::region::{Backend, Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
@@ -168,8 +168,16 @@ pub(crate) struct Side {
 
 impl Side {
     /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
-        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, backend, faults, BITMAP)? })
+    pub(crate) fn new(
+        pages: usize,
+        addresses: &mut Reservation,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<Self> {
+        let bytes = pages.checked_mul(SIDE_BYTES)?;
+        let memory =
+            Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, backend, faults, BITMAP)?;
+        Some(Self { memory })
     }
     /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
     fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
@@ -438,7 +446,7 @@ mod tests {
 
     /// A page of side table, for 64 pages.
     fn side() -> Side {
-        Side::new(64, Backend::Heap, &Faults::default()).unwrap()
+        Side::new(64, &mut Reservation::none(), Backend::Heap, &Faults::default()).unwrap()
     }
 
     #[test]
@@ -452,7 +460,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
-        let side = Side::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
+        let side = Side::new(1 << 20, &mut Reservation::none(), Backend::Os, &Faults::default()).unwrap();
         assert_eq!(side.reserved(), SIDE_BYTES << 20);
         // SAFETY: no slab begins anywhere.
         unsafe { side.cut(1 << 19) };
@@ -495,7 +503,7 @@ mod tests {
     fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
-        let side = Side::new(1 << 12, Backend::Heap, &Faults::default()).unwrap();
+        let side = Side::new(1 << 12, &mut Reservation::none(), Backend::Heap, &Faults::default()).unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
