@@ -308,8 +308,7 @@ impl Region {
 
     /// Makes the first `bytes` bytes of a region that is committed as a whole zero.
     ///
-    /// Costs what it costs to write to the pages that are backed. Where most are not, they stay so, and the others are given
-    /// back.
+    /// Costs what it costs to write to them; from 4 MiB on, a system call that gives the memory back.
     ///
     /// # Panics
     /// If it has fewer bytes.
@@ -490,7 +489,7 @@ impl Reservation {
     }
 
     /// True if there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 

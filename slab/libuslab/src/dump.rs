@@ -78,6 +78,7 @@ extern "C" fn loaded() {
     crate::record::begin();
     // The malloc starts here if nothing has allocated. Its start reads files, and programs close their sandboxes in `main`.
     drop(std::hint::black_box(Box::new(0_u8)));
+    Uslab.prepare_guard();
 }
 
 /// There is nobody to tell that standard error is closed.

@@ -61,7 +61,8 @@ use uslab_buddy::region::{
 };
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank, planted};
+use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
@@ -129,6 +130,8 @@ pub(crate) struct Huge {
     faults: Faults,
     /// The most bytes of freed mappings.
     keep: usize,
+    /// True if addresses were limited (`RLIMIT_AS`) when that was last known. Frees do not ask: a sandbox may end the program for that.
+    limited: AtomicBool,
     pieces: ForkMutex<Pieces>,
     /// Operations for which the system was asked.
     asked: Counter,
@@ -280,6 +283,8 @@ impl Huge {
         guarded: bool,
         faults: &Faults,
     ) -> Option<Self> {
+        // Of a large reservation no limit takes a part that matters.
+        let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, backend, faults, RESERVE)?;
         let pieces = Pieces {
@@ -301,6 +306,7 @@ impl Huge {
             guard: if guarded { PAGE_SIZE } else { 0 },
             faults: faults.clone(),
             keep,
+            limited: AtomicBool::new(limited),
             pieces: ForkMutex::new(Rank::Huge, pieces),
             asked: Counter::new(0),
         })
@@ -365,6 +371,13 @@ impl Huge {
         Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
+    /// From now on, frees see how many addresses are left.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn heed_limit(&self) {
+        // Relaxed: a hint.
+        self.limited.store(true, Relaxed);
+    }
+
     /// Bytes that a new mapping for `layout` takes.
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
@@ -406,7 +419,8 @@ impl Huge {
 
     /// Takes a piece back. Returns the bytes that went to the system.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let limit = address_limit();
+        // Relaxed: a hint.
+        let limit = self.limited.load(Relaxed).then(address_limit).flatten();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
         planted!("a mapping is found in one lock hold and removed in the next" => {

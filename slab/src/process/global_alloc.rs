@@ -710,6 +710,13 @@ impl Uslab {
             process.guard_as_wanted();
         }
     }
+    /// Installs the handler of faults now if allocations are sampled, for a library's constructor: later a sandbox may refuse it.
+    #[doc(hidden)]
+    pub fn prepare_guard(&self) {
+        if let Some(process) = PROCESS.get() {
+            process.core().guard.prepare();
+        }
+    }
     /// How many allocations were sampled, and how many of these are in use.
     pub fn samples(&self) -> (u64, usize) {
         PROCESS.get().map_or((0, 0), |process| {

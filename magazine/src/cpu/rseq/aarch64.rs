@@ -55,6 +55,22 @@ pub(super) fn symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
+/// `__libc_single_threaded` of the libc; null if it has none. As [`symbols`].
+pub(super) fn single_threaded() -> *const u8 {
+    let alone;
+    // SAFETY: loads an address from the GOT; an undefined weak symbol's is null.
+    unsafe {
+        asm!(
+            ".weak __libc_single_threaded",
+            "adrp {alone}, :got:__libc_single_threaded",
+            "ldr {alone}, [{alone}, :got_lo12:__libc_single_threaded]",
+            alone = out(reg) alone,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    alone
+}
+
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;

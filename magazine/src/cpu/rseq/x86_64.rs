@@ -27,6 +27,21 @@ pub(super) fn symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
+/// `__libc_single_threaded` of the libc; null if it has none. As [`symbols`].
+pub(super) fn single_threaded() -> *const u8 {
+    let alone;
+    // SAFETY: loads an address from the GOT; an undefined weak symbol's is null.
+    unsafe {
+        asm!(
+            ".weak __libc_single_threaded",
+            "mov {alone}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
+            alone = out(reg) alone,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    alone
+}
+
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;

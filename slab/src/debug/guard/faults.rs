@@ -1,7 +1,7 @@
 //! Faults in the pool of the [sampled guard](super), told: a handler of `SIGSEGV` that knows whose page it was.
 //!
-//! It is installed when the first allocation is sampled, so that handlers which the program has by then are behind it: a fault
-//! elsewhere goes to them as it came. A program that installs one later has its own, and no fault is told.
+//! It is installed when the first allocation is sampled, or before ([`prepare`]). Handlers which the program has by then are behind it: a
+//! fault elsewhere goes to them as it came. A program that installs one later has its own, and no fault is told.
 
 use super::Pool;
 use core::fmt::{self, Write};
@@ -38,6 +38,12 @@ pub(super) fn tell(pool: &Pool) {
             break;
         }
     }
+    #[cfg(target_os = "linux")]
+    handler::install();
+}
+
+/// Installs the handler, for a program that may close a sandbox before the first sample.
+pub(crate) fn prepare() {
     #[cfg(target_os = "linux")]
     handler::install();
 }
