@@ -661,7 +661,13 @@ mod tests {
     use std::collections::VecDeque;
 
     fn table(len: u32) -> FrameTable {
-        let table = FrameTable::new(len, &mut Reservation::none(), Backend::Heap, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(
+            len,
+            &mut crate::region::Reservation::none(),
+            Backend::Heap,
+            &crate::Faults::default(),
+        )
+        .unwrap();
         assert!(table.commit(0..len));
         table
     }
@@ -729,14 +735,21 @@ mod tests {
     #[test]
     fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
         let faults = crate::Faults::new(1);
-        let table = FrameTable::new(1 << 20, &mut Reservation::none(), Backend::Os, &faults).unwrap();
+        let table =
+            FrameTable::new(1 << 20, &mut crate::region::Reservation::none(), Backend::Os, &faults).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=4096", &crate::faults::POINTS).unwrap());
         assert!(table.commit((1 << 19) + 3..(1 << 19) + 5) && !table.commit(0..1));
     }
 
     #[test]
     fn frames_can_be_read_before_they_are_committed() {
-        let table = FrameTable::new(1 << 20, &mut Reservation::none(), Backend::Os, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(
+            1 << 20,
+            &mut crate::region::Reservation::none(),
+            Backend::Os,
+            &crate::Faults::default(),
+        )
+        .unwrap();
         assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);
         assert!(table.get(Pfn::new(1 << 20)).is_none());
     }

@@ -474,9 +474,15 @@ impl Reservation {
         let tables = tables.checked_next_multiple_of(PAGE_SIZE)?;
         let (before, room) = (align - PAGE_SIZE, tables.checked_add(pages)?);
         let access = Access::Read;
-        let mut tables =
-            Region::new(room.checked_add(before)?, PAGE_SIZE, Uncommitted::ReadsZero, access, backend, faults)
-                .filter(Region::is_divisible)?;
+        let mut tables = Region::new(
+            room.checked_add(before)?,
+            PAGE_SIZE,
+            Uncommitted::ReadsZero,
+            access,
+            backend,
+            faults,
+        )
+        .filter(Region::is_divisible)?;
         let first = (tables.base.addr().get() + (room - pages)).next_multiple_of(align);
         let mut pages_region = tables.split_off(first - tables.base.addr().get())?;
         drop(pages_region.split_off(pages));
@@ -777,6 +783,46 @@ mod tests {
         let Err(mut last) = low.join(last) else { panic!("it is not like the others") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
+    }
+
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn tables_and_pages_are_cut_from_one_reservation_and_overlap_nowhere() {
+        let (align, pages) = (4 << 20, 64 << 20);
+        let (backend, faults) = (Backend::Os, none());
+        let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
+        assert_eq!((held.base().addr().get() % align, held.bytes(), tables.is_empty()), (0, pages, false));
+        assert!(held.commit(0..4096));
+        let wished = [
+            (100, Uncommitted::NoAccess),
+            (8 << 20, Uncommitted::ReadsZero),
+            ((32 << 20) - 4096, Uncommitted::ReadsZero),
+        ];
+        let mut cut: Vec<Region> = wished
+            .map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted, backend, &faults).unwrap())
+            .into();
+        assert!(tables.is_empty(), "what is left is too little for another one");
+        for region in &cut {
+            // SAFETY: the second and the third are readable before they are committed; all are this test's.
+            unsafe {
+                assert!(region.commit(0..4096));
+                assert_eq!(*region.base().as_ptr(), 0);
+                region.base().write_bytes(7, 4096);
+                assert!(region.decommit(0..4096));
+            }
+        }
+        cut.push(held);
+        cut.push(tables.reserve(4096, Uncommitted::NoAccess, backend, &faults).unwrap());
+        cut.sort_by_key(|region| region.base());
+        let end = |region: &Region| region.base().addr().get() + region.bytes();
+        assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
+        drop(cut.swap_remove(1));
+        assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
+        // Refused as a reservation is, and where memory is the heap's.
+        let faults = Faults::new(1);
+        faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
+        assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
+        assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
     }
 
     /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.

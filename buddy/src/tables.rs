@@ -3,9 +3,9 @@
 //!
 //! There is one at first. Where its numbers or its addresses run out, another one is made beside it; classes never move.
 
-use crate::faults::{Faults, MAGAZINE};
 use crate::PAGE_SIZE;
-use crate::region::{Reservation, Backend, MAPPED, Region, Uncommitted, address_limit, commits_are_counted};
+use crate::faults::{Faults, MAGAZINE};
+use crate::region::{Backend, MAPPED, Region, Reservation, Uncommitted, address_limit, commits_are_counted};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -128,8 +128,7 @@ impl Tables {
         let at_once = more && !on_heap && !commits_are_counted();
         loop {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
-            let memory =
-                StackMemory::new(addresses, footprint(region), writable, backend, &self.faults);
+            let memory = StackMemory::new(addresses, footprint(region), writable, backend, &self.faults);
             if let Some(memory) = memory {
                 return Table::observed(cpus, region, memory, self.tracepoints.clone()).ok().map(Arc::new);
             }
@@ -332,7 +331,13 @@ mod tests {
     fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
-        let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(), Backend::default(), &faults).unwrap();
+        let tables = Tables::new(
+            Cpus::simulated(2, 1).unwrap(),
+            &mut Reservation::none(),
+            Backend::default(),
+            &faults,
+        )
+        .unwrap();
         let commits = |layer: &OfPages| {
             faults.arm(vec![]);
             let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
@@ -374,7 +379,12 @@ mod tests {
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
             faults.arm(Rule::parse_all(&format!("reserve:times={refusals}"), &POINTS).unwrap());
-            let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(), Backend::default(), &faults);
+            let tables = Tables::new(
+                Cpus::simulated(2, 1).unwrap(),
+                &mut Reservation::none(),
+                Backend::default(),
+                &faults,
+            );
             assert_eq!(tables.is_some(), made, "{refusals}");
         }
     }
@@ -397,7 +407,8 @@ mod tests {
         assert!(
             footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(LEAST) < most
         );
-        let tables = Tables::new(cpus, &mut Reservation::none(), Backend::default(), &Faults::default()).unwrap();
+        let tables =
+            Tables::new(cpus, &mut Reservation::none(), Backend::default(), &Faults::default()).unwrap();
         let used = limit - has - address_limit().map(|(limit, has)| limit - has).unwrap();
         assert!(used <= most + (1 << 20) && used > most / 2, "{used} of {most}");
         drop(tables);

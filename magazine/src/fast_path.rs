@@ -299,11 +299,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     ///
     /// # Panics
     /// When `ends` do not ascend, or the one before the last is more than there are entries.
-    pub fn spread<const K: usize>(
-        &self,
-        ends: &[u16; N],
-        place: &mut MaybeUninit<FastPathTable<R, M, K>>,
-    ) {
+    pub fn spread<const K: usize>(&self, ends: &[u16; N], place: &mut MaybeUninit<FastPathTable<R, M, K>>) {
         let place = place.as_mut_ptr();
         // SAFETY: the place is borrowed exclusively; no field is read or dropped. An entry of `MaybeUninit` needs no value.
         let stacks = unsafe {
@@ -362,7 +358,7 @@ mod tests {
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
             let layers = layers(&table);
-            let order = [0, 1, 1, 2];
+            let order: [usize; 4] = [0, 1, 1, 2];
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
             fast_paths.spread(&[1, 3, 4], &mut arranged);
@@ -393,7 +389,7 @@ mod tests {
             for (at, i) in order.into_iter().enumerate() {
                 // SAFETY: as above.
                 let got = unsafe { arranged.fast_path(at).alloc() };
-                assert!(got.is_none_or(|round| round.0 / 10 == usize::from(i)), "{got:?} of class {i}");
+                assert!(got.is_none_or(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
             }
         }

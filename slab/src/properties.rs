@@ -53,7 +53,13 @@ impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
         let pages = PageAllocator::new(pages(1, 1, 1 << 20)).unwrap();
         Self {
-            memory: SlabMemory::new(pages, &mut uslab_buddy::Reservation::none(), Backend::Heap, &crate::Faults::default()).unwrap(),
+            memory: SlabMemory::new(
+                pages,
+                &mut uslab_buddy::Reservation::none(),
+                Backend::Heap,
+                &crate::Faults::default(),
+            )
+            .unwrap(),
             geometry: Geometry::new(
                 size,
                 8,

@@ -196,7 +196,7 @@ mod tests {
     use crate::Tables;
     use crate::faults::{Faults, MAGAZINE};
     use crate::per_cpu::PageRound;
-    use crate::region::{Reservation, Backend, HugePages, Region, Reserved, Uncommitted};
+    use crate::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted};
     use uslab_magazine::{Config, Cpus};
 
     /// What the kernel notes about the mapping at `address`.

@@ -114,8 +114,7 @@ impl Core {
         let mut addresses = pages.take_addresses();
         let huge = Huge::new(&mut addresses, backend, huge_pages, config.huge_cache, guarded, &faults)
             .ok_or(StartError::SideTable)?;
-        let memory =
-            SlabMemory::new(pages, &mut addresses, backend, &faults).ok_or(StartError::SideTable)?;
+        let memory = SlabMemory::new(pages, &mut addresses, backend, &faults).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {

@@ -56,12 +56,10 @@ use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
-use uslab_buddy::region::{
-    Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit,
-};
+use uslab_buddy::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit};
 use uslab_buddy::{Order, PAGE_SIZE};
-use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 

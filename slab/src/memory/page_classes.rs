@@ -67,8 +67,7 @@ impl PageClasses {
         faults: &Faults,
     ) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
-        let memory =
-            Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, backend, faults, BITMAP)?;
+        let memory = Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, backend, faults, BITMAP)?;
         Some(Self { memory })
     }
     /// Gives the classes of all pages from `pages` on back.

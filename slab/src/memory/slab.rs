@@ -175,8 +175,7 @@ impl Side {
         faults: &Faults,
     ) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
-        let memory =
-            Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, backend, faults, BITMAP)?;
+        let memory = Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, backend, faults, BITMAP)?;
         Some(Self { memory })
     }
     /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.

@@ -136,7 +136,8 @@ const SHARE: u64 = 8;
 /// process's group and each above it.
 pub(crate) fn keep_free(most: usize) -> usize {
     let mut groups = [0; TEXT];
-    let limit = read("/proc/self/cgroup", &mut groups).and_then(|groups| least_limit(groups, "/sys/fs/cgroup"));
+    let limit =
+        read("/proc/self/cgroup", &mut groups).and_then(|groups| least_limit(groups, "/sys/fs/cgroup"));
     limit.map_or(most, |limit| most.min(usize::try_from(limit / SHARE).unwrap_or(most)))
 }
 

@@ -1,7 +1,7 @@
 //! What C programs rely on.
 
 use super::python::python;
-use super::{compiled, preloaded, program, say, text};
+use super::{compiled, compiled_from, preloaded, program, say, text};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -41,17 +41,98 @@ fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_mal
     }
 }
 
-/// Once the first allocation read the list of CPUs, and the filter of a login server ended the program. (Above 8 MiB the reaper starts a thread,
-/// but with `reap=0`; the first sample of the guard installs a handler, but with `guard=0`.)
-#[test]
-fn after_main_has_begun_a_small_program_asks_only_for_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    let sandbox = compiled("sandbox.c", dir.path());
-    for options in ["guard=0,check=0", "guard=0,check=1", "guard=0,reap=0"] {
-        let output = preloaded(&mut Command::new(&sandbox), options);
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success() && out == "all good\n", "{options}: {:?} {out}{err}", output.status);
+/// A header for `sandbox.c` of the filters in `filters.txt`, and what is to become of each of its behaviours behind each of them: the filter,
+/// the behaviour, and `well` or `-`.
+fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
+    let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
+    let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
+    let action = |word: &str| match word {
+        "allow" => "ALLOW".to_owned(),
+        "end" => "END".to_owned(),
+        error => format!("FAIL({error})"),
+    };
+    let mut filter = "";
+    for line in data.replace("\n    ", " ").lines() {
+        let words: Vec<&str> = line.split('#').next().unwrap().split_whitespace().collect();
+        let mut rules = |names: &[&str], action: &str, argument: &str, bits: &str| {
+            for name in names {
+                let rule = format!("{{__NR_{name}, {action}, {argument}, {bits}}}");
+                header += &format!("#ifdef __NR_{name}\n{rule},\n#endif\n");
+                calls.insert((*name).to_owned());
+            }
+        };
+        match words[..] {
+            [] => {}
+            ["filter", name] => {
+                header += &format!("static const struct rule rules_{}[] = {{\n", name.replace('-', "_"));
+                filter = Box::leak(name.to_owned().into_boxed_str());
+            }
+            ["allow", ref names @ ..] => rules(names, "ALLOW", "-1", "0"),
+            ["only", name, argument, bits] => rules(&[name], "ALLOW", argument, bits),
+            ["deny", error, ref names @ ..] => rules(names, &action(error), "-1", "0"),
+            ["otherwise", word] => {
+                header += "};\n";
+                let (rules, otherwise) = (format!("rules_{}", filter.replace('-', "_")), action(word));
+                let length = format!("sizeof {rules} / sizeof *{rules}");
+                filters += &format!("{{\"{filter}\", {rules}, {length}, {otherwise}}},\n");
+            }
+            ["outcomes", ref names @ ..] => {
+                behaviours =
+                    names.iter().map(|name| &*Box::leak((*name).to_owned().into_boxed_str())).collect();
+            }
+            [name, ref cells @ ..] if cells.len() == behaviours.len() => {
+                let row = behaviours.iter().zip(cells);
+                outcomes.extend(
+                    row.map(|(what, cell)| (name.to_owned(), (*what).to_owned(), (*cell).to_owned())),
+                );
+            }
+            _ => panic!("filters.txt: {line}"),
+        }
     }
+    header += &format!(
+        "static const struct filter filters[] = {{\n{filters}}};\nstatic const struct call calls[] = {{\n"
+    );
+    for name in calls {
+        header += &format!("#ifdef __NR_{name}\n{{__NR_{name}, \"{name}\"}},\n#endif\n");
+    }
+    (header + "};\n", outcomes)
+}
+
+/// Once the first allocation read the list of CPUs, and the filter of a login server ended the program. Later the free of a mapping read the
+/// limit of addresses, and `malloc_trim` issued a membarrier.
+#[test]
+fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = std::fs::read_to_string(workspace().join("tests/programs/preload/filters.txt")).unwrap();
+    let (header, outcomes) = filters(&data);
+    std::fs::write(dir.path().join("filters.h"), header).unwrap();
+    let include = format!("-I{}", dir.path().display());
+    let sandbox = compiled_from("tests/programs/preload/sandbox.c", &["-O1", &include], dir.path());
+    assert!(outcomes.len() >= 5 * 6);
+    let mut wrong = vec![];
+    for (filter, what, expected) in outcomes {
+        let mut program = Command::new(&sandbox);
+        let alone = text(&program.args([&filter, &what]).output().unwrap().stdout);
+        if alone.starts_with("no filter may be closed") {
+            return say("preload: skipped filters of system calls: none may be closed here");
+        }
+        for options in ["check=0,reap=0", "check=1,reap=0"] {
+            let output = preloaded(&mut program, options);
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            say(&format!(
+                "preload: behind {filter} {what} with {options}: {out}, without the library {alone}"
+            ));
+            let is_as_expected =
+                if expected == "-" { out == alone && out != "well" } else { out == expected };
+            if !is_as_expected {
+                wrong.push(format!(
+                    "{filter} {what} {options}: {out} {err}{:?}, alone {alone}",
+                    output.status
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
