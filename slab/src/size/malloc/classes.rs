@@ -35,14 +35,29 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program comes here for each class.
-pub(super) fn name_of_class(class: usize) -> String {
-    let size = size_of_class(class);
-    let digits = size.ilog10() + 1;
-    let mut name = String::with_capacity("malloc-".len() + digits as usize);
-    name.push_str("malloc-");
-    (0..digits).rev().for_each(|at| name.push((b'0' + (size / 10_usize.pow(at) % 10) as u8) as char));
-    name
+/// Bytes of the longest name of a class.
+const NAME: usize = "malloc-32768".len();
+/// The names of the classes, and how long each is. Made here, because each start of a program needs them all.
+const NAMES: [([u8; NAME], usize); CLASSES] = {
+    let mut names = [(*b"malloc-00000", 0); CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let (mut rest, mut len) = (size_of_class(class), 8 + size_of_class(class).ilog10() as usize);
+        names[class].1 = len;
+        while rest > 0 {
+            len -= 1;
+            names[class].0[len] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        class += 1;
+    }
+    names
+};
+
+/// The name of a class's cache: `malloc-64`.
+pub(super) fn name_of_class(class: usize) -> &'static str {
+    let (name, len) = &NAMES[class];
+    core::str::from_utf8(&name[..*len]).unwrap_or_default()
 }
 
 /// The alignment that a class promises: the largest power of two that divides its size.
