@@ -76,8 +76,8 @@ extern "C" fn loaded() {
         let _ = writeln!(std::io::stderr(), "uslab: {error}");
     }
     crate::record::begin();
-    // The malloc starts here if nothing has allocated. Its start reads files, and programs close their sandboxes in `main`.
-    drop(std::hint::black_box(Box::new(0_u8)));
+    // Its start reads files, and programs close their sandboxes in `main`.
+    Uslab.start();
     Uslab.prepare_guard();
 }
 

@@ -710,6 +710,11 @@ impl Uslab {
             process.guard_as_wanted();
         }
     }
+    /// Starts it now, if it can and has not started: for a library's constructor, because a start reads files.
+    #[doc(hidden)]
+    pub fn start(&self) {
+        let _ = process();
+    }
     /// Installs the handler of faults now if allocations are sampled, for a library's constructor: later a sandbox may refuse it.
     #[doc(hidden)]
     pub fn prepare_guard(&self) {
