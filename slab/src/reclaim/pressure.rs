@@ -172,13 +172,13 @@ fn least_limit(groups: &str, root: &str) -> Option<u64> {
         return and_above(own).find_map(stat);
     }
     let own = of(str::is_empty)?;
-    let mut limit = |group: &str| {
+    let limit = |group: &str| {
         let mut file = |name| Some(read(&format!("{root}{group}/{name}"), &mut text)?.trim().parse().ok());
         // A group without the one has none of the other.
         let max: Option<u64> = file("memory.max")?;
         max.into_iter().chain(file("memory.high").flatten()).min()
     };
-    and_above(own).filter_map(|group| limit(group)).min()
+    and_above(own).filter_map(limit).min()
 }
 
 /// The path of a group, `/a/b`, and those above it: `/a` and the empty one.
