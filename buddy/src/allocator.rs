@@ -139,14 +139,14 @@ impl PageAllocator {
             Some(one) => one,
             None => {
                 let region = Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?;
-                (Reservation::none(), region)
+                (Reservation::none(backend, faults), region)
             }
         };
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
         let shared = ZoneShared {
             region,
-            frames: FrameTable::new(range, &mut addresses, backend, faults)?,
+            frames: FrameTable::new(range, &mut addresses)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
@@ -177,7 +177,7 @@ impl PageAllocator {
             }
             None => watermark::min_free_pages(lowmem),
         };
-        let tables = Tables::new(config.cpus, &mut addresses, backend, faults)?;
+        let tables = Tables::new(config.cpus, &mut addresses)?;
         // Not written to for the first zone, which most have alone.
         // SAFETY: zeros are numbers.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
@@ -234,7 +234,8 @@ impl PageAllocator {
     /// Reservation for tables that describe its pages, as many as [`PageConfig::beside`] says.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
-        core::mem::replace(&mut self.addresses, Reservation::none())
+        let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
+        core::mem::replace(&mut self.addresses, none)
     }
 
     // --- Observers -------------------------------------------------------------------------------------------

@@ -446,15 +446,21 @@ pub fn reserve_most<T>(
 /// Addresses that regions of tables are cut from: so the tables of an allocator and its pages are one reservation, and a few system
 /// calls instead of as many for each.
 #[derive(Debug)]
-pub struct Reservation(Option<Region>);
+pub struct Reservation {
+    left: Option<Region>,
+    /// Where its memory comes from.
+    pub backend: Backend,
+    /// What is refused of it on purpose.
+    pub faults: Faults,
+}
 
 impl Reservation {
     /// Fewer are not kept for another region.
     const LEFT: usize = 4 << 20;
 
-    /// No addresses: each region is a reservation.
-    pub const fn none() -> Self {
-        Self(None)
+    /// Without addresses: each region is a reservation.
+    pub fn none(backend: Backend, faults: &Faults) -> Self {
+        Self { left: None, backend: backend.of_tables(), faults: faults.clone() }
     }
 
     /// Reserves `tables` bytes, of which what is not committed reads as zero, and which are never in huge pages; and `pages` bytes at a
@@ -472,57 +478,43 @@ impl Reservation {
             return None;
         }
         let tables = tables.checked_next_multiple_of(PAGE_SIZE)?;
-        let (before, room) = (align - PAGE_SIZE, tables.checked_add(pages)?);
-        let access = Access::Read;
-        let mut tables = Region::new(
-            room.checked_add(before)?,
-            PAGE_SIZE,
-            Uncommitted::ReadsZero,
-            access,
-            backend,
-            faults,
-        )
-        .filter(Region::is_divisible)?;
-        let first = (tables.base.addr().get() + (room - pages)).next_multiple_of(align);
-        let mut pages_region = tables.split_off(first - tables.base.addr().get())?;
-        drop(pages_region.split_off(pages));
-        pages_region.uncommitted = Uncommitted::NoAccess;
+        let room = tables.checked_add(pages)?.checked_add(align - PAGE_SIZE)?;
+        let mut left = Region::new(room, PAGE_SIZE, Uncommitted::ReadsZero, Access::Read, backend, faults)?;
+        let first = (left.base.addr().get() + tables).next_multiple_of(align);
+        let mut held = left.split_off(first - left.base.addr().get())?;
+        drop(held.split_off(pages));
+        held.uncommitted = Uncommitted::NoAccess;
         // SAFETY: reserved just now, and nobody uses it.
-        let hidden = unsafe { pages_region.protect(0..pages, false) };
+        let hidden = unsafe { held.protect(0..pages, false) };
         // A few bytes for each page that somebody uses, and of each stack hardly more than its first page.
-        tables.advise(HugePages::Never);
-        hidden.then_some((Self(Some(tables)), pages_region))
+        left.advise(HugePages::Never);
+        hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.left.is_none()
     }
 
     /// `bytes` bytes, rounded up to pages: of these addresses while there are as many, else a reservation. See [`Region::reserve`]. What
     /// reads as zero is never in huge pages.
-    pub(crate) fn reserve(
-        &mut self,
-        bytes: usize,
-        uncommitted: Uncommitted,
-        backend: Backend,
-        faults: &Faults,
-    ) -> Option<Region> {
+    pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        let Some(mut region) = self.0.take_if(|region| region.bytes() >= whole) else {
-            let region = Region::reserve(bytes, PAGE_SIZE, uncommitted, backend, faults)?;
+        let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
+        if !fits {
+            let region = Region::reserve(bytes, PAGE_SIZE, uncommitted, self.backend, &self.faults)?;
             if uncommitted == Uncommitted::ReadsZero {
                 region.advise(HugePages::Never);
             }
             return Some(region);
-        };
-        if faults.fires(Call::of(RESERVE, bytes)) {
-            self.0 = Some(region);
+        }
+        if self.faults.fires(Call::of(RESERVE, bytes)) {
             return None;
         }
+        let mut region = self.left.take()?;
         // What the alignment of the pages has left stays with the last one.
         if region.bytes() - whole >= Self::LEFT {
-            self.0 = region.split_off(whole);
+            self.left = region.split_off(whole);
         }
         region.uncommitted = uncommitted;
         Some(region)
@@ -548,18 +540,16 @@ impl Reserved {
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
     /// [`Backend::Phantom`] it is memory from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
-        Self::cut_from(&mut Reservation::none(), bytes, Uncommitted::NoAccess, backend, faults, point)
+        Self::cut_from(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
     }
     /// The same of these addresses.
     pub fn cut_from(
         addresses: &mut Reservation,
         bytes: usize,
         uncommitted: Uncommitted,
-        backend: Backend,
-        faults: &Faults,
         point: Point,
     ) -> Option<Self> {
-        let region = addresses.reserve(bytes, uncommitted, backend.of_tables(), faults)?;
+        let region = addresses.reserve(bytes, uncommitted)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
     /// The same at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
@@ -798,9 +788,8 @@ mod tests {
             (8 << 20, Uncommitted::ReadsZero),
             ((32 << 20) - 4096, Uncommitted::ReadsZero),
         ];
-        let mut cut: Vec<Region> = wished
-            .map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted, backend, &faults).unwrap())
-            .into();
+        let mut cut: Vec<Region> =
+            wished.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
         assert!(tables.is_empty(), "what is left is too little for another one");
         for region in &cut {
             // SAFETY: the second and the third are readable before they are committed; all are this test's.
@@ -812,7 +801,7 @@ mod tests {
             }
         }
         cut.push(held);
-        cut.push(tables.reserve(4096, Uncommitted::NoAccess, backend, &faults).unwrap());
+        cut.push(tables.reserve(4096, Uncommitted::NoAccess).unwrap());
         cut.sort_by_key(|region| region.base());
         let end = |region: &Region| region.base().addr().get() + region.bytes();
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));

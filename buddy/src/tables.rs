@@ -26,17 +26,11 @@ pub struct StackMemory {
 
 impl StackMemory {
     /// `at_once` is how much of it is committed now, if the system takes that for addresses only.
-    fn new(
-        addresses: &mut Reservation,
-        bytes: usize,
-        at_once: usize,
-        backend: Backend,
-        faults: &Faults,
-    ) -> Option<Self> {
+    fn new(addresses: &mut Reservation, bytes: usize, at_once: usize) -> Option<Self> {
         const { assert!(ALIGN <= PAGE_SIZE) };
-        let region = addresses.reserve(bytes, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
+        let region = addresses.reserve(bytes, Uncommitted::ReadsZero)?;
         let whole = if at_once > 0 && region.commit(0..at_once) { at_once } else { 0 };
-        Some(Self { region, faults: faults.clone(), whole })
+        Some(Self { region, faults: addresses.faults.clone(), whole })
     }
 }
 
@@ -90,18 +84,13 @@ impl Tables {
     pub(crate) fn footprint(cpus: &Cpus) -> usize {
         Table::<StackMemory>::footprint(cpus, Table::<StackMemory>::region_bytes(cpus, false))
     }
-    pub(crate) fn new(
-        cpus: Cpus,
-        addresses: &mut Reservation,
-        backend: Backend,
-        faults: &Faults,
-    ) -> Option<Self> {
+    pub(crate) fn new(cpus: Cpus, addresses: &mut Reservation) -> Option<Self> {
         let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
         let made = Self {
             cpus,
-            backend,
-            faults: faults.clone(),
+            backend: addresses.backend,
+            faults: addresses.faults.clone(),
             tracepoints,
             tables,
             closed: [const { Counter::new(0) }; 2],
@@ -117,7 +106,7 @@ impl Tables {
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
-        let (more, mut none) = (addresses.is_none(), Reservation::none());
+        let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
         // What the addresses have was made for the table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
@@ -128,7 +117,7 @@ impl Tables {
         let at_once = more && !on_heap && !commits_are_counted();
         loop {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
-            let memory = StackMemory::new(addresses, footprint(region), writable, backend, &self.faults);
+            let memory = StackMemory::new(addresses, footprint(region), writable);
             if let Some(memory) = memory {
                 return Table::observed(cpus, region, memory, self.tracepoints.clone()).ok().map(Arc::new);
             }
@@ -275,7 +264,7 @@ mod tests {
     type OfPages = Layer<PageRound, StackMemory>;
 
     fn tables() -> Tables {
-        Tables::new(Cpus::os(), &mut Reservation::none(), Backend::default(), &Faults::default()).unwrap()
+        Tables::new(Cpus::os(), &mut Reservation::none(Backend::default(), &Faults::default())).unwrap()
     }
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
@@ -331,13 +320,9 @@ mod tests {
     fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
-        let tables = Tables::new(
-            Cpus::simulated(2, 1).unwrap(),
-            &mut Reservation::none(),
-            Backend::default(),
-            &faults,
-        )
-        .unwrap();
+        let tables =
+            Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(Backend::default(), &faults))
+                .unwrap();
         let commits = |layer: &OfPages| {
             faults.arm(vec![]);
             let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
@@ -367,7 +352,7 @@ mod tests {
     fn a_table_of_many_cpus_takes_less_of_the_heap_than_of_addresses() {
         let region = |backend| {
             let cpus = Cpus::simulated(64, 1).unwrap();
-            let tables = Tables::new(cpus, &mut Reservation::none(), backend, &Faults::default()).unwrap();
+            let tables = Tables::new(cpus, &mut Reservation::none(backend, &Faults::default())).unwrap();
             layer(&tables).homes()[1]
         };
         assert!(region(Backend::Heap) < region(Backend::Os));
@@ -381,9 +366,7 @@ mod tests {
             faults.arm(Rule::parse_all(&format!("reserve:times={refusals}"), &POINTS).unwrap());
             let tables = Tables::new(
                 Cpus::simulated(2, 1).unwrap(),
-                &mut Reservation::none(),
-                Backend::default(),
-                &faults,
+                &mut Reservation::none(Backend::default(), &faults),
             );
             assert_eq!(tables.is_some(), made, "{refusals}");
         }
@@ -408,7 +391,7 @@ mod tests {
             footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(LEAST) < most
         );
         let tables =
-            Tables::new(cpus, &mut Reservation::none(), Backend::default(), &Faults::default()).unwrap();
+            Tables::new(cpus, &mut Reservation::none(Backend::default(), &Faults::default())).unwrap();
         let used = limit - has - address_limit().map(|(limit, has)| limit - has).unwrap();
         assert!(used <= most + (1 << 20) && used > most / 2, "{used} of {most}");
         drop(tables);

@@ -294,12 +294,17 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Makes a table in `place` by which a fast path is found in one load: the first one is each entry up to `ends[0]`, the next one
-    /// each up to `ends[1]`, and so on; the last one is all others, too.
+    /// Makes a table in `place` by which a fast path is found in one load: the first one is each entry up to `end(0)`, the next one
+    /// each up to `end(1)`, and so on.
     ///
     /// # Panics
-    /// When `ends` do not ascend, or the one before the last is more than there are entries.
-    pub fn spread<const K: usize>(&self, ends: &[u16; N], place: &mut MaybeUninit<FastPathTable<R, M, K>>) {
+    /// When the ends do not ascend to `K`.
+    pub fn spread<const K: usize>(
+        &self,
+        end: impl Fn(usize) -> usize,
+        place: &mut MaybeUninit<FastPathTable<R, M, K>>,
+    ) {
+        assert_eq!(end(N - 1), K);
         let place = place.as_mut_ptr();
         // SAFETY: the place is borrowed exclusively; no field is read or dropped. An entry of `MaybeUninit` needs no value.
         let stacks = unsafe {
@@ -309,9 +314,8 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         };
         let mut start = 0;
         for (i, stack) in self.stacks.iter().enumerate() {
-            let end = if i + 1 < N { usize::from(ends[i]) } else { K };
-            stacks[start..end].fill(MaybeUninit::new(*stack));
-            start = end;
+            stacks[start..end(i)].fill(MaybeUninit::new(*stack));
+            start = end(i);
         }
     }
 
@@ -361,7 +365,7 @@ mod tests {
             let order: [usize; 4] = [0, 1, 1, 2];
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
-            fast_paths.spread(&[1, 3, 4], &mut arranged);
+            fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
             // SAFETY: made just above.
             let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());

@@ -55,9 +55,7 @@ impl Lists {
         Self {
             memory: SlabMemory::new(
                 pages,
-                &mut uslab_buddy::Reservation::none(),
-                Backend::Heap,
-                &crate::Faults::default(),
+                &mut uslab_buddy::Reservation::none(Backend::Heap, &crate::Faults::default()),
             )
             .unwrap(),
             geometry: Geometry::new(

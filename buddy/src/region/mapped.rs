@@ -235,7 +235,7 @@ mod tests {
             let (backend, faults) = (Backend::Os, Faults::default());
             let side = Reserved::readable(8 << 20, 4096, backend, &faults, MAGAZINE).unwrap();
             assert!(flags(side.base().addr().get()).contains(" nh"));
-            let tables = Tables::new(Cpus::os(), &mut Reservation::none(), backend, &faults).unwrap();
+            let tables = Tables::new(Cpus::os(), &mut Reservation::none(backend, &faults)).unwrap();
             let layer = tables.layer::<PageRound>(Config::new(4, 2, 2), true).unwrap();
             assert!(flags(layer.homes()[0]).contains(" nh"));
         }

@@ -87,7 +87,7 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
-use sections::{cpu_id_at, scratch, single_threaded, symbols, thread_pointer};
+use sections::{cpu_id_at, scratch, symbols, thread_pointer};
 pub use static_words::StaticWords;
 
 mod registration;
@@ -116,7 +116,7 @@ const COMMITTED: usize = offset_of!(Header, committed);
 /// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer; `None` if the kernel does not serve
 /// it up to what sections use.
 fn libc_area() -> Option<isize> {
-    let (offset, size) = symbols();
+    let (offset, size, _) = symbols();
     // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
@@ -269,7 +269,7 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// and that has ended: a signal's handler aborts the one that it interrupts. False if the libc does not tell.
 fn is_single_threaded() -> bool {
     // SAFETY: null, or the libc's `char`, which only a thread that starts another one writes to: if it is not 0, that is this thread.
-    unsafe { single_threaded().as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
+    unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 
 /// Returns when every section of `cpus` that began before has committed or will restart; `false` if the kernel

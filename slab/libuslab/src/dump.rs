@@ -78,7 +78,6 @@ extern "C" fn loaded() {
     crate::record::begin();
     // Its start reads files, and programs close their sandboxes in `main`.
     Uslab.start();
-    Uslab.prepare_guard();
 }
 
 /// There is nobody to tell that standard error is closed.

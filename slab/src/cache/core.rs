@@ -112,9 +112,9 @@ impl Core {
         let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
         let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
         let mut addresses = pages.take_addresses();
-        let huge = Huge::new(&mut addresses, backend, huge_pages, config.huge_cache, guarded, &faults)
-            .ok_or(StartError::SideTable)?;
-        let memory = SlabMemory::new(pages, &mut addresses, backend, &faults).ok_or(StartError::SideTable)?;
+        let huge =
+            Huge::new(&mut addresses, huge_pages, config.huge_cache, guarded).ok_or(StartError::SideTable)?;
+        let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {

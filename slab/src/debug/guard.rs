@@ -497,12 +497,6 @@ mod sampled {
             self.samples.add(1);
             Some(memory)
         }
-        /// Installs the handler of faults, if anything is sampled.
-        pub(crate) fn prepare(&self) {
-            if self.is_on() {
-                faults::prepare();
-            }
-        }
         /// None is made from now on; one that there is serves.
         pub(crate) fn make_no_pool(&self) {
             self.made.store(NEVER, Relaxed);

@@ -24,7 +24,7 @@ use crate::debug::corruption::CorruptionKind;
 use core::hash::{BuildHasher, Hasher};
 use core::ptr::NonNull;
 use std::hash::{DefaultHasher, RandomState};
-use uslab_magazine::sync::{Counter, unique};
+use uslab_magazine::sync::Counter;
 
 /// What is hardened. See the [module](self).
 ///
@@ -115,11 +115,7 @@ impl Secret {
     pub(crate) fn new(harden: &Harden) -> Self {
         let key = match harden.seed {
             Some(seed) => [seed, 0],
-            None if harden.is_on() => [0_u8, 1].map(|word| RandomState::new().hash_one(word)),
-            None => {
-                let own = unique();
-                [0, 1].map(|word| of_process([own, word]))
-            }
+            None => [0_u8, 1].map(|word| RandomState::new().hash_one(word)),
         };
         Self { key, drawn: Counter::new(0) }
     }
@@ -129,25 +125,6 @@ impl Secret {
         let [first, second] = self.key;
         Key([first, second.wrapping_add(self.drawn.get())])
     }
-}
-
-/// What the kernel gave the process when it started, hashed with `numbers`. Other random bytes would be a system call of each process.
-#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
-fn of_process(numbers: [u64; 2]) -> u64 {
-    // SAFETY: an address of 16 bytes, which stay, or 0.
-    let random = unsafe {
-        let address = libc::getauxval(libc::AT_RANDOM) as usize;
-        core::ptr::with_exposed_provenance::<[u8; 16]>(address).as_ref()
-    };
-    let Some(random) = random else { return RandomState::new().hash_one(numbers) };
-    let mut hasher = DefaultHasher::new();
-    hasher.write(random);
-    numbers.into_iter().for_each(|number| hasher.write_u64(number));
-    hasher.finish()
-}
-#[cfg(not(all(target_os = "linux", not(any(loom, shuttle, miri)))))]
-fn of_process(numbers: [u64; 2]) -> u64 {
-    RandomState::new().hash_one(numbers)
 }
 
 /// What somebody's random numbers follow from.

@@ -275,16 +275,14 @@ impl Huge {
     /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guarded` a page behind each piece cannot be touched, nor, for a while, what is freed.
     pub(crate) fn new(
         addresses: &mut Reservation,
-        backend: Backend,
         huge_pages: HugePages,
         keep: usize,
         guarded: bool,
-        faults: &Faults,
     ) -> Option<Self> {
         // Of a large reservation no limit takes a part that matters.
         let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
-        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, backend, faults, RESERVE)?;
+        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
         let pieces = Pieces {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
@@ -299,10 +297,10 @@ impl Huge {
             },
         };
         Some(Self {
-            backend,
+            backend: addresses.backend,
             huge_pages,
             guard: if guarded { PAGE_SIZE } else { 0 },
-            faults: faults.clone(),
+            faults: addresses.faults.clone(),
             keep,
             limited: AtomicBool::new(limited),
             pieces: ForkMutex::new(Rank::Huge, pieces),

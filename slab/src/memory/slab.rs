@@ -26,11 +26,11 @@
 //!
 //! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
 
-use crate::debug::faults::{BITMAP, Faults};
+use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
-use uslab_buddy::region::{Backend, Reservation, Reserved, Uncommitted};
+use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
@@ -168,15 +168,9 @@ pub(crate) struct Side {
 
 impl Side {
     /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(
-        pages: usize,
-        addresses: &mut Reservation,
-        backend: Backend,
-        faults: &Faults,
-    ) -> Option<Self> {
+    pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
-        let memory = Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, backend, faults, BITMAP)?;
-        Some(Self { memory })
+        Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, BITMAP)? })
     }
     /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
     fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
@@ -405,6 +399,7 @@ mod tests {
     use super::*;
     use crate::debug::harden::{Harden, Secret};
     use proptest::prelude::*;
+    use uslab_buddy::{Backend, Faults};
 
     proptest! {
         /// The bitmap against a plain array of flags, from one object to many words.
@@ -445,7 +440,7 @@ mod tests {
 
     /// A page of side table, for 64 pages.
     fn side() -> Side {
-        Side::new(64, &mut Reservation::none(), Backend::Heap, &Faults::default()).unwrap()
+        Side::new(64, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
@@ -459,7 +454,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
-        let side = Side::new(1 << 20, &mut Reservation::none(), Backend::Os, &Faults::default()).unwrap();
+        let side = Side::new(1 << 20, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.reserved(), SIDE_BYTES << 20);
         // SAFETY: no slab begins anywhere.
         unsafe { side.cut(1 << 19) };
@@ -502,7 +497,7 @@ mod tests {
     fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
-        let side = Side::new(1 << 12, &mut Reservation::none(), Backend::Heap, &Faults::default()).unwrap();
+        let side = Side::new(1 << 12, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);

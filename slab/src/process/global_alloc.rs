@@ -710,16 +710,13 @@ impl Uslab {
             process.guard_as_wanted();
         }
     }
-    /// Starts it now, if it can and has not started: for a library's constructor, because a start reads files.
+    /// Starts it now, if it can and has not started, and installs the handler of faults if allocations are sampled: for a library's
+    /// constructor. A start reads files, and a sandbox may forbid both later.
     #[doc(hidden)]
     pub fn start(&self) {
-        let _ = process();
-    }
-    /// Installs the handler of faults now if allocations are sampled, for a library's constructor: later a sandbox may refuse it.
-    #[doc(hidden)]
-    pub fn prepare_guard(&self) {
-        if let Some(process) = PROCESS.get() {
-            process.core().guard.prepare();
+        if process().is_some_and(|process| process.core().guard.is_on()) {
+            #[cfg(target_os = "linux")]
+            crate::debug::guard::faults::handler::install();
         }
     }
     /// How many allocations were sampled, and how many of these are in use.

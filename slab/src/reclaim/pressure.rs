@@ -147,38 +147,29 @@ const TEXT: usize = 4096;
 /// The beginning of a file. One read, and no other look at it: the kernel makes the whole text of such a file at once.
 fn read<'t>(path: &str, text: &'t mut [u8; TEXT]) -> Option<&'t str> {
     let bytes = File::open(path).ok()?.read(text).ok()?;
-    // What is cut off within a character is cut off in front of it.
-    let text = &text[..bytes];
-    core::str::from_utf8(text).or_else(|cut| core::str::from_utf8(&text[..cut.valid_up_to()])).ok()
+    core::str::from_utf8(&text[..bytes]).ok()
 }
 
 /// Bytes: the least limit of the groups in the text of `/proc/PID/cgroup` and of those above them, of the version that controls memory,
 /// below `root`. What cannot be read limits nothing: a container sees its own group as the root, whatever the text says.
 fn least_limit(groups: &str, root: &str) -> Option<u64> {
-    let of = |controls: fn(&str) -> bool| {
-        groups.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            controls(controllers).then_some(path)
-        })
-    };
+    let parts = || groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let mut text = [0; TEXT];
     // The first version: the least of a group and those above it is a number of the group.
-    if let Some(own) = of(|controllers| controllers.split(',').any(|controller| controller == "memory")) {
-        let stat = |group: &str| {
+    if let Some((_, own)) = parts().find(|(controllers, _)| controllers.split(',').any(|it| it == "memory")) {
+        return and_above(own).find_map(|group| {
             let stat = read(&format!("{root}/memory{group}/memory.stat"), &mut text)?;
-            let mut limits = stat.lines().filter_map(|line| line.strip_prefix("hierarchical_memory_limit "));
-            limits.next()?.parse().ok()
-        };
-        return and_above(own).find_map(stat);
+            stat.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit "))?.parse().ok()
+        });
     }
-    let own = of(str::is_empty)?;
-    let limit = |group: &str| {
+    let (_, own) = parts().find(|(controllers, _)| controllers.is_empty())?;
+    let limits = and_above(own).filter_map(|group| {
         let mut file = |name| Some(read(&format!("{root}{group}/{name}"), &mut text)?.trim().parse().ok());
         // A group without the one has none of the other.
         let max: Option<u64> = file("memory.max")?;
         max.into_iter().chain(file("memory.high").flatten()).min()
-    };
-    and_above(own).filter_map(limit).min()
+    });
+    limits.min()
 }
 
 /// The path of a group, `/a/b`, and those above it: `/a` and the empty one.

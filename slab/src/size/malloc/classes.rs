@@ -35,29 +35,13 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// Bytes of the longest name of a class.
-const NAME: usize = "malloc-32768".len();
-/// The names of the classes, and how long each is. Made here, because each start of a program needs them all.
-const NAMES: [([u8; NAME], usize); CLASSES] = {
-    let mut names = [(*b"malloc-00000", 0); CLASSES];
-    let mut class = 0;
-    while class < CLASSES {
-        let (mut rest, mut len) = (size_of_class(class), 8 + size_of_class(class).ilog10() as usize);
-        names[class].1 = len;
-        while rest > 0 {
-            len -= 1;
-            names[class].0[len] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        class += 1;
-    }
-    names
-};
-
-/// The name of a class's cache: `malloc-64`.
-pub(super) fn name_of_class(class: usize) -> &'static str {
-    let (name, len) = &NAMES[class];
-    core::str::from_utf8(&name[..*len]).unwrap_or_default()
+/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program comes here for each class.
+pub(super) fn name_of_class(class: usize) -> String {
+    let size = size_of_class(class);
+    let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
+    name.push_str("malloc-");
+    (0..=size.ilog10()).rev().for_each(|at| name.push((b'0' + (size / 10_usize.pow(at) % 10) as u8) as char));
+    name
 }
 
 /// The alignment that a class promises: the largest power of two that divides its size.
@@ -77,17 +61,6 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
         word += 1;
     }
     table
-};
-
-/// How many numbers of words have a class up to each class.
-pub(super) const ENDS: [u16; CLASSES] = {
-    let mut ends = [0; CLASSES];
-    let mut class = 0;
-    while class < CLASSES {
-        ends[class] = (size_of_class(class) / 8) as u16;
-        class += 1;
-    }
-    ends
 };
 
 /// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for nothing.
@@ -157,8 +130,6 @@ mod tests {
                     BY_WORDS.get(word).copied().map(usize::from),
                     Some(class).filter(|_| word < WORDS)
                 );
-                assert_eq!(word < WORDS, ENDS.iter().any(|end| word < usize::from(*end)));
-                assert!(word >= WORDS || ENDS.iter().position(|end| word < usize::from(*end)) == Some(class));
             }
         }
     }

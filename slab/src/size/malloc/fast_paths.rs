@@ -3,7 +3,7 @@
 //! What these paths cost is the loads and stores that they make. So a size leads to its fast path in one load, by a table of
 //! 16 KiB of which a program touches the lines of its sizes. The process's malloc has [the same in statics](super::static_paths).
 
-use super::classes::{BY_WORDS, CLASSES, ENDS, WORDS, size_of_class, word_of};
+use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -116,7 +116,7 @@ impl FastPaths {
             (&raw mut (*place).profiler).write((&core.profiler).into());
             (&raw mut (*place).strides).write(strides);
             let by_words = (&raw mut (*place).by_words).cast::<MaybeUninit<FastPathTable<_, _, WORDS>>>();
-            allocs.spread(&ENDS, &mut *by_words);
+            allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
     /// There are fewer pages now.
