@@ -24,7 +24,7 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
-use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
+use crate::region::{HugePages, Region, Reservation, Uncommitted, address_limit, behind, reserve_most};
 use crate::tables::Tables;
 use crate::watermark::{self, Mark, Watermarks};
 use crate::zone::{Wanted, Zone, ZoneShared, zeroed};
@@ -74,6 +74,8 @@ pub struct PageAllocator {
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
+    /// For tables beside.
+    addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
     pub(crate) counts: Counts,
@@ -124,18 +126,27 @@ impl PageAllocator {
             })
         };
         let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
-        let region = Region::reserve(
-            range as usize * PAGE_SIZE,
-            config.max_order.bytes(),
-            Uncommitted::NoAccess,
-            config.backend,
-            &config.faults,
-        )?;
+        let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
+        let (backend, faults) = (config.backend, &config.faults);
+        // Where a table of stacks gets no more than its share of what there is. Else it sees how much that is.
+        let stacks = Tables::footprint(&config.cpus);
+        let one = (bytes / Tables::SHARE >= stacks).then(|| {
+            let (page, all) = config.beside;
+            let tables = range as usize * (size_of::<Frame>() + page) + all;
+            Reservation::with_pages(tables + stacks, bytes, align, backend, faults)
+        });
+        let (mut addresses, region) = match one.flatten() {
+            Some(one) => one,
+            None => {
+                let region = Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?;
+                (Reservation::none(backend, faults), region)
+            }
+        };
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
         let shared = ZoneShared {
             region,
-            frames: FrameTable::new(range, config.backend, &config.faults)?,
+            frames: FrameTable::new(range, &mut addresses)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
@@ -166,7 +177,7 @@ impl PageAllocator {
             }
             None => watermark::min_free_pages(lowmem),
         };
-        let tables = Tables::new(config.cpus, config.backend, &config.faults)?;
+        let tables = Tables::new(config.cpus, &mut addresses)?;
         // Not written to for the first zone, which most have alone.
         // SAFETY: zeros are numbers.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
@@ -213,10 +224,18 @@ impl PageAllocator {
             zone_of,
             cpus: config.cpus,
             tables,
+            addresses,
             corruption: config.corruption,
             limited: config.limited,
             counts: Counts::default(),
         })
+    }
+
+    /// Reservation for tables that describe its pages, as many as [`PageConfig::beside`] says.
+    #[doc(hidden)]
+    pub fn take_addresses(&mut self) -> Reservation {
+        let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
+        core::mem::replace(&mut self.addresses, none)
     }
 
     // --- Observers -------------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ pub struct PageConfig {
     pub corruption: corruption::Handler,
     /// What is refused on purpose.
     pub faults: Faults,
+    /// Bytes of addresses for tables of the layer above, for each page and in all: see
+    /// [`take_addresses`](crate::PageAllocator::take_addresses).
+    #[doc(hidden)]
+    pub beside: (usize, usize),
 }
 
 /// Pages of the default range in all: 64 GiB of address space, or 1 GiB where it is memory.
@@ -89,6 +93,7 @@ impl PageConfig {
             pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),
             corruption: corruption::abort,
             faults: Faults::default(),
+            beside: (0, 0),
         }
     }
 

@@ -401,12 +401,11 @@ unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
     /// A table of `len` frames, or `None` when the address space is refused.
-    pub(crate) fn new(len: u32, _door: crate::Backend, _faults: &crate::Faults) -> Option<Self> {
+    pub(crate) fn new(len: u32, _addresses: &mut crate::region::Reservation) -> Option<Self> {
         #[cfg(not(any(loom, shuttle)))]
         {
             let bytes = len as usize * size_of::<Frame>();
-            let memory =
-                Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door.of_tables(), _faults)?;
+            let memory = _addresses.reserve(bytes, Uncommitted::ReadsZero)?;
             Some(Self { frames: memory.base().cast(), len: Fixed::new(len), memory })
         }
         #[cfg(any(loom, shuttle))]
@@ -657,7 +656,11 @@ mod tests {
     use std::collections::VecDeque;
 
     fn table(len: u32) -> FrameTable {
-        let table = FrameTable::new(len, Backend::Heap, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(
+            len,
+            &mut crate::region::Reservation::none(Backend::Heap, &crate::Faults::default()),
+        )
+        .unwrap();
         assert!(table.commit(0..len));
         table
     }
@@ -725,14 +728,19 @@ mod tests {
     #[test]
     fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
         let faults = crate::Faults::new(1);
-        let table = FrameTable::new(1 << 20, Backend::Os, &faults).unwrap();
+        let table =
+            FrameTable::new(1 << 20, &mut crate::region::Reservation::none(Backend::Os, &faults)).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=4096", &crate::faults::POINTS).unwrap());
         assert!(table.commit((1 << 19) + 3..(1 << 19) + 5) && !table.commit(0..1));
     }
 
     #[test]
     fn frames_can_be_read_before_they_are_committed() {
-        let table = FrameTable::new(1 << 20, Backend::Os, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(
+            1 << 20,
+            &mut crate::region::Reservation::none(Backend::Os, &crate::Faults::default()),
+        )
+        .unwrap();
         assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);
         assert!(table.get(Pfn::new(1 << 20)).is_none());
     }

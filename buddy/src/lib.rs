@@ -100,7 +100,7 @@ pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
 pub use region::{Backend, HugePages};
 #[doc(hidden)]
-pub use region::{Phantom, Region, Reserved};
+pub use region::{Phantom, Region, Reservation, Reserved};
 #[doc(hidden)]
 pub use tables::{StackMemory, Tables};
 #[doc(hidden)]

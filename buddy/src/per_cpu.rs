@@ -67,8 +67,9 @@ impl PerCpuPages {
         let orders = ORDERS.min(shared.max_order.index() + 1);
         let layer = |n: usize| {
             let config = Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
-            let config = Config { first_depot: 0, ..config };
-            Some(tables.layer(config, true)?.named(PAGES))
+            let mut layer = tables.layer(Config { first_depot: 0, ..config }, true)?;
+            layer.set_name(PAGES);
+            Some(layer)
         };
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }

@@ -308,8 +308,7 @@ impl Region {
 
     /// Makes the first `bytes` bytes of a region that is committed as a whole zero.
     ///
-    /// Costs what it costs to write to the pages that are backed. Where most are not, they stay so, and the others are given
-    /// back.
+    /// Costs what it costs to write to them; from 4 MiB on, a system call that gives the memory back.
     ///
     /// # Panics
     /// If it has fewer bytes.
@@ -444,6 +443,84 @@ pub fn reserve_most<T>(
     }
 }
 
+/// Addresses that regions of tables are cut from: so the tables of an allocator and its pages are one reservation, and a few system
+/// calls instead of as many for each.
+#[derive(Debug)]
+pub struct Reservation {
+    left: Option<Region>,
+    /// Where its memory comes from.
+    pub backend: Backend,
+    /// What is refused of it on purpose.
+    pub faults: Faults,
+}
+
+impl Reservation {
+    /// Fewer are not kept for another region.
+    const LEFT: usize = 4 << 20;
+
+    /// Without addresses: each region is a reservation.
+    pub fn none(backend: Backend, faults: &Faults) -> Self {
+        Self { left: None, backend: backend.of_tables(), faults: faults.clone() }
+    }
+
+    /// Reserves `tables` bytes, of which what is not committed reads as zero, and which are never in huge pages; and `pages` bytes at a
+    /// multiple of `align` behind them. `None` when refused, and where memory is no mapping.
+    ///
+    /// Costs up to six system calls.
+    pub(crate) fn with_pages(
+        tables: usize,
+        pages: usize,
+        align: usize,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<(Self, Region)> {
+        if backend != Backend::Os || !MAPPED || faults.fires(Call::of(RESERVE, tables + pages)) {
+            return None;
+        }
+        let tables = tables.checked_next_multiple_of(PAGE_SIZE)?;
+        let room = tables.checked_add(pages)?.checked_add(align - PAGE_SIZE)?;
+        let mut left = Region::new(room, PAGE_SIZE, Uncommitted::ReadsZero, Access::Read, backend, faults)?;
+        let first = (left.base.addr().get() + tables).next_multiple_of(align);
+        let mut held = left.split_off(first - left.base.addr().get())?;
+        drop(held.split_off(pages));
+        held.uncommitted = Uncommitted::NoAccess;
+        // SAFETY: reserved just now, and nobody uses it.
+        let hidden = unsafe { held.protect(0..pages, false) };
+        // A few bytes for each page that somebody uses, and of each stack hardly more than its first page.
+        left.advise(HugePages::Never);
+        hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_none()
+    }
+
+    /// `bytes` bytes, rounded up to pages: of these addresses while there are as many, else a reservation. See [`Region::reserve`]. What
+    /// reads as zero is never in huge pages.
+    pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
+        let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
+        if !fits {
+            let region = Region::reserve(bytes, PAGE_SIZE, uncommitted, self.backend, &self.faults)?;
+            if uncommitted == Uncommitted::ReadsZero {
+                region.advise(HugePages::Never);
+            }
+            return Some(region);
+        }
+        if self.faults.fires(Call::of(RESERVE, bytes)) {
+            return None;
+        }
+        let mut region = self.left.take()?;
+        // What the alignment of the pages has left stays with the last one.
+        if region.bytes() - whole >= Self::LEFT {
+            self.left = region.split_off(whole);
+        }
+        region.uncommitted = uncommitted;
+        Some(region)
+    }
+}
+
 /// A region that is committed from its start upwards, on demand: the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
@@ -463,7 +540,16 @@ impl Reserved {
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
     /// [`Backend::Phantom`] it is memory from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, backend.of_tables(), faults)?;
+        Self::cut_from(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
+    }
+    /// The same of these addresses.
+    pub fn cut_from(
+        addresses: &mut Reservation,
+        bytes: usize,
+        uncommitted: Uncommitted,
+        point: Point,
+    ) -> Option<Self> {
+        let region = addresses.reserve(bytes, uncommitted)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
     /// The same at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
@@ -687,6 +773,45 @@ mod tests {
         let Err(mut last) = low.join(last) else { panic!("it is not like the others") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
+    }
+
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn tables_and_pages_are_cut_from_one_reservation_and_overlap_nowhere() {
+        let (align, pages) = (4 << 20, 64 << 20);
+        let (backend, faults) = (Backend::Os, none());
+        let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
+        assert_eq!((held.base().addr().get() % align, held.bytes(), tables.is_empty()), (0, pages, false));
+        assert!(held.commit(0..4096));
+        let wished = [
+            (100, Uncommitted::NoAccess),
+            (8 << 20, Uncommitted::ReadsZero),
+            ((32 << 20) - 4096, Uncommitted::ReadsZero),
+        ];
+        let mut cut: Vec<Region> =
+            wished.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
+        assert!(tables.is_empty(), "what is left is too little for another one");
+        for region in &cut {
+            // SAFETY: the second and the third are readable before they are committed; all are this test's.
+            unsafe {
+                assert!(region.commit(0..4096));
+                assert_eq!(*region.base().as_ptr(), 0);
+                region.base().write_bytes(7, 4096);
+                assert!(region.decommit(0..4096));
+            }
+        }
+        cut.push(held);
+        cut.push(tables.reserve(4096, Uncommitted::NoAccess).unwrap());
+        cut.sort_by_key(|region| region.base());
+        let end = |region: &Region| region.base().addr().get() + region.bytes();
+        assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
+        drop(cut.swap_remove(1));
+        assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
+        // Refused as a reservation is, and where memory is the heap's.
+        let faults = Faults::new(1);
+        faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
+        assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
+        assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
     }
 
     /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.

@@ -3,8 +3,9 @@
 //!
 //! There is one at first. Where its numbers or its addresses run out, another one is made beside it; classes never move.
 
+use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
-use crate::region::{Backend, HugePages, MAPPED, Region, Uncommitted, address_limit, commits_are_counted};
+use crate::region::{Backend, MAPPED, Region, Reservation, Uncommitted, address_limit, commits_are_counted};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -25,12 +26,11 @@ pub struct StackMemory {
 
 impl StackMemory {
     /// `at_once` is how much of it is committed now, if the system takes that for addresses only.
-    fn new(bytes: usize, at_once: usize, backend: Backend, faults: &Faults) -> Option<Self> {
-        let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
-        // Of each class hardly more than its first page is ever used.
-        region.advise(HugePages::Never);
+    fn new(addresses: &mut Reservation, bytes: usize, at_once: usize) -> Option<Self> {
+        const { assert!(ALIGN <= PAGE_SIZE) };
+        let region = addresses.reserve(bytes, Uncommitted::ReadsZero)?;
         let whole = if at_once > 0 && region.commit(0..at_once) { at_once } else { 0 };
-        Some(Self { region, faults: faults.clone(), whole })
+        Some(Self { region, faults: addresses.faults.clone(), whole })
     }
 }
 
@@ -63,9 +63,6 @@ unsafe impl Memory for StackMemory {
 const MOST: usize = 148;
 /// The least addresses that a region has where the system grants no more.
 const LEAST: usize = 128 << 10;
-/// Where addresses are limited, a table takes at most one part in so many of what is left.
-const SHARE: usize = 8;
-
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Tables {
@@ -80,37 +77,47 @@ pub struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(cpus: Cpus, backend: Backend, faults: &Faults) -> Option<Self> {
+    /// Where addresses are limited, a table takes at most one part in so many of what is left.
+    pub(crate) const SHARE: usize = 8;
+
+    /// Bytes of addresses of the first table.
+    pub(crate) fn footprint(cpus: &Cpus) -> usize {
+        Table::<StackMemory>::footprint(cpus, Table::<StackMemory>::region_bytes(cpus, false))
+    }
+    pub(crate) fn new(cpus: Cpus, addresses: &mut Reservation) -> Option<Self> {
         let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
         let made = Self {
             cpus,
-            backend,
-            faults: faults.clone(),
+            backend: addresses.backend,
+            faults: addresses.faults.clone(),
             tracepoints,
             tables,
             closed: [const { Counter::new(0) }; 2],
         };
-        let first = made.make(false)?;
+        let first = made.make(Some(addresses))?;
         made.tables.lock().push(first);
         Some(made)
     }
     /// The first one is committed as it is used, which makes two mappings of each region; any more as a whole, if that is only
     /// addresses: so the mappings of a process do not grow with its caches times the CPUs.
-    fn make(&self, more: bool) -> Option<Arc<Table<StackMemory>>> {
+    fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
-        if let Some((limit, has)) = address_limit() {
-            while region > LEAST && footprint(region) > limit.saturating_sub(has) / SHARE {
+        let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
+        let addresses = addresses.unwrap_or(&mut none);
+        // What the addresses have was made for the table.
+        if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
+            while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
             }
         }
         let at_once = more && !on_heap && !commits_are_counted();
         loop {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
-            let memory = StackMemory::new(footprint(region), writable, backend, &self.faults);
+            let memory = StackMemory::new(addresses, footprint(region), writable);
             if let Some(memory) = memory {
                 return Table::observed(cpus, region, memory, self.tracepoints.clone()).ok().map(Arc::new);
             }
@@ -143,7 +150,7 @@ impl Tables {
         if older.is_some() || count == MOST {
             return older;
         }
-        let table = self.make(true)?;
+        let table = self.make(None)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
@@ -257,7 +264,7 @@ mod tests {
     type OfPages = Layer<PageRound, StackMemory>;
 
     fn tables() -> Tables {
-        Tables::new(Cpus::os(), Backend::default(), &Faults::default()).unwrap()
+        Tables::new(Cpus::os(), &mut Reservation::none(Backend::default(), &Faults::default())).unwrap()
     }
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
@@ -313,7 +320,9 @@ mod tests {
     fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
-        let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), Backend::default(), &faults).unwrap();
+        let tables =
+            Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(Backend::default(), &faults))
+                .unwrap();
         let commits = |layer: &OfPages| {
             faults.arm(vec![]);
             let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
@@ -343,7 +352,7 @@ mod tests {
     fn a_table_of_many_cpus_takes_less_of_the_heap_than_of_addresses() {
         let region = |backend| {
             let cpus = Cpus::simulated(64, 1).unwrap();
-            let tables = Tables::new(cpus, backend, &Faults::default()).unwrap();
+            let tables = Tables::new(cpus, &mut Reservation::none(backend, &Faults::default())).unwrap();
             layer(&tables).homes()[1]
         };
         assert!(region(Backend::Heap) < region(Backend::Os));
@@ -355,7 +364,10 @@ mod tests {
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
             faults.arm(Rule::parse_all(&format!("reserve:times={refusals}"), &POINTS).unwrap());
-            let tables = Tables::new(Cpus::simulated(2, 1).unwrap(), Backend::default(), &faults);
+            let tables = Tables::new(
+                Cpus::simulated(2, 1).unwrap(),
+                &mut Reservation::none(Backend::default(), &faults),
+            );
             assert_eq!(tables.is_some(), made, "{refusals}");
         }
     }
@@ -374,11 +386,12 @@ mod tests {
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (limit, has) = address_limit().unwrap();
-        let most = (limit - has) / SHARE;
+        let most = (limit - has) / Tables::SHARE;
         assert!(
             footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(LEAST) < most
         );
-        let tables = Tables::new(cpus, Backend::default(), &Faults::default()).unwrap();
+        let tables =
+            Tables::new(cpus, &mut Reservation::none(Backend::default(), &Faults::default())).unwrap();
         let used = limit - has - address_limit().map(|(limit, has)| limit - has).unwrap();
         assert!(used <= most + (1 << 20) && used > most / 2, "{used} of {most}");
         drop(tables);

@@ -8,6 +8,7 @@ use crate::region::Class;
 use crate::round::Round;
 use crate::table::Table;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 /// What [`Layer::fast_path`](crate::Layer::fast_path) hands out: a few plain instructions on this CPU's stack, or a miss.
@@ -293,13 +294,29 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// The same fast paths in another order, each as often as it is named there: a table by which a fast path is found in one load.
+    /// Makes a table in `place` by which a fast path is found in one load: the first one is each entry up to `end(0)`, the next one
+    /// each up to `end(1)`, and so on.
     ///
     /// # Panics
-    /// When one is named that there is not.
-    pub fn arranged<const K: usize>(&self, order: &[u8; K]) -> FastPathTable<R, M, K> {
-        let stacks = order.map(|i| self.stacks[usize::from(i)]);
-        FastPathTable { pcpu: self.pcpu, table: self.table, stacks, rounds: PhantomData }
+    /// When the ends do not ascend to `K`.
+    pub fn spread<const K: usize>(
+        &self,
+        end: impl Fn(usize) -> usize,
+        place: &mut MaybeUninit<FastPathTable<R, M, K>>,
+    ) {
+        assert_eq!(end(N - 1), K);
+        let place = place.as_mut_ptr();
+        // SAFETY: the place is borrowed exclusively; no field is read or dropped. An entry of `MaybeUninit` needs no value.
+        let stacks = unsafe {
+            (&raw mut (*place).pcpu).write(self.pcpu);
+            (&raw mut (*place).table).write(self.table);
+            &mut *(&raw mut (*place).stacks).cast::<[MaybeUninit<Stack>; K]>()
+        };
+        let mut start = 0;
+        for (i, stack) in self.stacks.iter().enumerate() {
+            stacks[start..end(i)].fill(MaybeUninit::new(*stack));
+            start = end(i);
+        }
     }
 
     /// Fast path `i` by the words of other fast paths, which are of the same table: what closes those closes it.
@@ -345,9 +362,12 @@ mod tests {
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
             let layers = layers(&table);
-            let order = [2, 0, 0, 1];
+            let order: [usize; 4] = [0, 1, 1, 2];
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
-            let arranged = fast_paths.arranged(&order);
+            let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
+            fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
+            // SAFETY: made just above.
+            let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {
                 (1..=3).for_each(|round| layer.free(&supplier, TestRound(10 * i + round)));
@@ -373,7 +393,7 @@ mod tests {
             for (at, i) in order.into_iter().enumerate() {
                 // SAFETY: as above.
                 let got = unsafe { arranged.fast_path(at).alloc() };
-                assert!(got.is_none_or(|round| round.0 / 10 == usize::from(i)), "{got:?} of class {i}");
+                assert!(got.is_none_or(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
             }
         }

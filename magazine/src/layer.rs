@@ -256,7 +256,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             counts: Counts::default(),
             name: Box::default(),
         };
-        let (count, mut nodes) = (nodes, Vec::new());
+        let (count, mut nodes) = (nodes, Vec::with_capacity(nodes as usize));
         for _ in 0..count {
             let Some(class) = table.class(config.reach()) else {
                 // Those that it got go back.
@@ -272,11 +272,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Some(layer)
     }
 
-    /// The same, with a name for those who observe what it does.
-    #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
+    /// Names it for those who observe what it does.
+    pub fn set_name(&mut self, name: &str) {
         self.name = name.into();
-        self
     }
     /// One of its own.
     #[inline]

@@ -80,6 +80,8 @@ use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
+#[cfg(not(any(loom, shuttle)))]
+use core::mem::MaybeUninit;
 use core::ops::Range;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
@@ -360,20 +362,16 @@ impl<M: Memory> Table<M> {
         };
         #[cfg(not(any(loom, shuttle)))]
         {
-            let empty = table.home(cpus.count());
+            let empty = table.home(cpus.count()).as_ptr();
             let set = SPARE + cpus.slots() as usize;
-            for slot in 0..3 * set {
-                let cpu = (slot % set).wrapping_sub(SPARE);
-                let region = if cpu < cpus.count() as usize { table.home(cpu as u32) } else { empty };
-                // SAFETY: the words were committed, and nobody else knows them yet.
-                unsafe {
-                    table
-                        .memory
-                        .base()
-                        .cast::<AtomicPtr<u8>>()
-                        .add(slot)
-                        .write(AtomicPtr::new(region.as_ptr()))
-                };
+            let words = table.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
+            // SAFETY: the words were committed, and nobody else knows them yet. They are pointers to whoever makes atomics of them.
+            let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
+            // Filled, and not word by word: most are of CPUs that there are not, and each start of a process comes here.
+            words.fill(MaybeUninit::new(empty));
+            for set in words.chunks_mut(set) {
+                let homes = (0..cpus.count()).map(|cpu| table.home(cpu).as_ptr());
+                set[SPARE..].iter_mut().zip(homes).for_each(|(word, home)| _ = word.write(home));
             }
         }
         Ok(table)

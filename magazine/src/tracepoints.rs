@@ -525,7 +525,8 @@ mod tests {
     fn a_layer_shows_misses_and_no_hit() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
-        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap().named("tickets");
+        let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
+        layer.set_name("tickets");
         let (observer, read) = written(table.tracepoints());
         let held: Vec<_> = (0..8).map(|_| layer.alloc(&supplier).unwrap()).collect();
         let shown: Vec<_> = read.try_iter().collect();

@@ -1,6 +1,22 @@
-//! What the library says of itself to the dynamic linker: its name, as in the `Makefile`, and that it stays.
+//! What the library says of itself to the dynamic linker: its name, as in the `Makefile`, and that it stays. And what it has of gcc.
+
+use std::path::Path;
+use std::process::Command;
+
+/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`). clang's own toolchains have none.
+fn has_unwinder_archive() -> bool {
+    let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
+    let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
+    // The name alone is the answer of a compiler that does not know the file.
+    found.is_ok_and(|found| Path::new(String::from_utf8_lossy(&found.stdout).trim()).is_absolute())
+}
 
 fn main() {
+    // The unwinder takes call stacks and contains panics. From the archive it is 60 KiB of this library; else the loader maps
+    // `libgcc_s.so.1` into each process, which takes ten system calls. Whole, because the shared one is named first.
+    if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
+    }
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab.so.0");
     // `dlclose` leaves it mapped: threads, signal handlers and objects that it gave out refer to it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");

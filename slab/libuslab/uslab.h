@@ -182,8 +182,8 @@ void uslab_cache_info(const uslab_cache *cache, struct uslab_cache_info *info);
 
 /*
  * Walks all caches and pages, and looks whether anything is lost or where it should not be: USLAB_DAMAGED, and what it is to `text`, at most
- * `size` bytes with the NUL (null: not wanted). Only while no other thread uses a cache. Under libuslab: nor malloc, and without the library's own
- * thread (USLAB_OPTIONS=reap=0).
+ * `size` bytes with the NUL (null: not wanted). Only while no other thread uses a cache. Under libuslab: nor malloc, and without a reaper
+ * (USLAB_OPTIONS=reap=MS).
  */
 int uslab_check(char *text, size_t size);
 

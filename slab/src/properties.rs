@@ -60,7 +60,11 @@ impl Lists {
         let rule = OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) };
         let geometry = Geometry::new(size, 8, &rule).unwrap();
         Self {
-            memory: SlabMemory::new(pages, Backend::Heap, &crate::Faults::default()).unwrap(),
+            memory: SlabMemory::new(
+                pages,
+                &mut uslab_buddy::Reservation::none(Backend::Heap, &crate::Faults::default()),
+            )
+            .unwrap(),
             geometry,
             min_partial,
             node: Node::new(None, geometry),

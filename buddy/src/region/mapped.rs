@@ -119,19 +119,11 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
-        let mut done = 0;
-        while done < bytes {
-            let step = CLEARED.min(bytes - done);
-            // SAFETY: in the part.
-            let at = unsafe { at.add(done) };
-            // SAFETY: passed on; the step begins at a page, and what is discarded ends at one.
-            unsafe {
-                let whole = step / PAGE_SIZE * PAGE_SIZE;
-                let gone = !is_backed(at, whole) && self.discard(at, whole);
-                let left = if gone { whole } else { 0 };
-                at.add(left).write_bytes(0, step - left);
-            }
-            done += step;
+        let whole = if bytes >= DISCARDED { bytes / PAGE_SIZE * PAGE_SIZE } else { 0 };
+        // SAFETY: the part begins at a page, and what is discarded ends at one.
+        unsafe {
+            let left = if whole > 0 && self.discard(at, whole) { whole } else { 0 };
+            at.add(left).write_bytes(0, bytes - left);
         }
     }
 
@@ -167,20 +159,9 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// Bytes that are looked at together when memory is cleared.
-const CLEARED: usize = 4 << 20;
-
-/// Whether most pages of a part of a mapping, at most [`CLEARED`] bytes, are backed. To touch one that is not costs several times
-/// as much as to clear one that is.
-///
-/// # Safety
-/// The part is mapped.
-unsafe fn is_backed(at: NonNull<u8>, bytes: usize) -> bool {
-    let (mut resident, pages) = ([0_u8; CLEARED / PAGE_SIZE], bytes / PAGE_SIZE);
-    // SAFETY: there is a byte for each page.
-    let known = unsafe { libc::mincore(at.as_ptr().cast(), bytes, resident.as_mut_ptr()) } == 0;
-    !known || resident[..pages].iter().filter(|page| **page & 1 == 1).count() * 2 > pages
-}
+/// From so many bytes on memory is cleared by giving it back. Which of its pages are backed is not asked (`mincore`): programs close
+/// sandboxes that end them for that. So a page that is written to again costs a page fault, as that of a new mapping.
+const DISCARDED: usize = 4 << 20;
 
 /// See [`region::address_limit`](super::address_limit). Allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
@@ -215,7 +196,7 @@ mod tests {
     use crate::Tables;
     use crate::faults::{Faults, MAGAZINE};
     use crate::per_cpu::PageRound;
-    use crate::region::{Backend, HugePages, Region, Reserved, Uncommitted};
+    use crate::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted};
     use uslab_magazine::{Config, Cpus};
 
     /// What the kernel notes about the mapping at `address`.
@@ -254,7 +235,7 @@ mod tests {
             let (backend, faults) = (Backend::Os, Faults::default());
             let side = Reserved::readable(8 << 20, 4096, backend, &faults, MAGAZINE).unwrap();
             assert!(flags(side.base().addr().get()).contains(" nh"));
-            let tables = Tables::new(Cpus::os(), backend, &faults).unwrap();
+            let tables = Tables::new(Cpus::os(), &mut Reservation::none(backend, &faults)).unwrap();
             let layer = tables.layer::<PageRound>(Config::new(4, 2, 2), true).unwrap();
             assert!(flags(layer.homes()[0]).contains(" nh"));
         }

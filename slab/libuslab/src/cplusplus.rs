@@ -9,7 +9,6 @@
 
 use crate::{allocate, at_a_line, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
-use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use nix::libc;
 use uslab::malloc::MAX_ALIGN;
@@ -56,9 +55,7 @@ impl Form {
         let found = find_symbol(libc::RTLD_DEFAULT, self.name).unwrap_or_else(|| std::process::abort());
         // Relaxed: as above.
         self.found.store(found.as_ptr(), Relaxed);
-        // Not by a function of these names: its address would be the program's.
-        let here = core::ptr::from_ref(self).cast();
-        self.ours.store(library(found.as_ptr()) == library(here), Relaxed);
+        self.ours.store(is_in_this_library(found.as_ptr()), Relaxed);
         found
     }
     /// The one behind this library's: of C++'s library, also of one that came by `dlopen` for a part of the program only.
@@ -87,14 +84,15 @@ fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// Where the library begins that an address lies in.
-fn library(address: *const c_void) -> *mut c_void {
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: fills in what it is given, or nothing; all zero is a valid one.
-    unsafe {
-        libc::dladdr(address, info.as_mut_ptr());
-        info.assume_init().dli_fbase
+/// True if an address is in this library. Not by `dladdr`, which walks all of its symbols at each start of a program; nor by a function
+/// of these names, whose address would be the program's.
+fn is_in_this_library(address: *const c_void) -> bool {
+    // The linker's: the first byte that is mapped of the library, and the one behind the last.
+    unsafe extern "C" {
+        static __ehdr_start: u8;
+        static _end: u8;
     }
+    ((&raw const __ehdr_start).addr()..(&raw const _end).addr()).contains(&address.addr())
 }
 
 /// `operator new(size_t)`.

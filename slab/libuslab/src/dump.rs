@@ -26,7 +26,6 @@ use std::ffi::OsString;
 use std::io::{Error, Result, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 use uslab::process::{OwnThread, are_alone};
@@ -36,9 +35,6 @@ use uslab::process::{OwnThread, are_alone};
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// How often memory is looked for that is of no use, unless `USLAB_OPTIONS` says it. There is no thread for it before the program
-/// has grown, and it sleeps while nothing is freed.
-const REAP_EVERY: Duration = Duration::from_millis(500);
 /// Allocations a sample of the guard: see `slab/book/src/harden.md` for what it costs.
 const GUARD_EVERY: u32 = 500_000;
 
@@ -62,7 +58,6 @@ extern "C" fn wake(_signal: c_int) {
 
 extern "C" fn loaded() {
     crate::cplusplus::find();
-    Uslab.reap_every(REAP_EVERY);
     Uslab.guard_every(GUARD_EVERY);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
@@ -76,8 +71,8 @@ extern "C" fn loaded() {
         let _ = writeln!(std::io::stderr(), "uslab: {error}");
     }
     crate::record::begin();
-    // The malloc starts here if nothing has allocated. Its start reads files, and programs close their sandboxes in `main`.
-    drop(std::hint::black_box(Box::new(0_u8)));
+    // Its start reads files, and programs close their sandboxes in `main`.
+    Uslab.start();
 }
 
 /// There is nobody to tell that standard error is closed.

@@ -54,16 +54,43 @@ pub mod loader;
 pub mod record;
 pub mod statistics;
 
-use core::alloc::Layout;
+use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-// What the library itself allocates.
+/// What the library itself allocates, out of line. Inlined, [`Uslab`] would be in each of its thousand places that drop a box, and the
+/// loader would relocate the descriptors of all these restartable sequences: 44 KiB of each process, and a tenth of its start.
+struct OutOfLine;
+
 #[global_allocator]
-static ALLOCATOR: Uslab = Uslab;
+static ALLOCATOR: OutOfLine = OutOfLine;
+
+// SAFETY: that of `Uslab`.
+unsafe impl GlobalAlloc for OutOfLine {
+    #[inline(never)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout has bytes, as it has for `alloc`.
+        unsafe { Uslab.alloc(layout) }
+    }
+    #[inline(never)]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout has bytes, as it has for `alloc_zeroed`.
+        unsafe { Uslab.alloc_zeroed(layout) }
+    }
+    #[inline(never)]
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the memory is of `Uslab`, with this layout, as every function here hands out.
+        unsafe { Uslab.dealloc(memory, layout) }
+    }
+    #[inline(never)]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the memory is of `Uslab`, with this layout, as every function here hands out.
+        unsafe { Uslab.realloc(memory, layout, size) }
+    }
+}
 
 /// Bytes of a page, for the functions that align to one.
 const PAGE: usize = 4096;

@@ -13,7 +13,7 @@
 //! * An address is taken for an allocation behind the free that gave it back, whatever threads did. A `realloc` that moves is both,
 //!   in the order that the program sees: the old memory is gone, the new one there. One in place says the new size.
 //! * What the library itself allocates is not recorded, nor are object caches ([`cache`](crate::cache)), nor frees of null. What
-//!   the C library allocates for a thread of this one is: 288 bytes for the one that reaps, which `reap=0` is without.
+//!   the C library allocates for a thread of this one is: 288 bytes for the one that reaps, with `reap=MS`.
 //! * No lock and no heap: what may call malloc may be recorded, a handler of signals, too. (A file that cannot be made is
 //!   told with the library's own memory.)
 //! * A new file each time: FILE if there is none yet, else FILE.PID, FILE.PID.2 and so on. So the programs that a program

@@ -12,6 +12,7 @@ impl Core {
     #[cold]
     pub(crate) fn give_up_addresses(&self, wanted: Option<usize>) {
         let Some((limit, has)) = address_limit() else { return };
+        self.huge.heed_limit();
         if wanted.is_some_and(|wanted| wanted <= limit.saturating_sub(has)) {
             return;
         }

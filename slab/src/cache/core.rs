@@ -108,14 +108,15 @@ fn next_tag(caches: &mut u64) -> u8 {
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
-        let huge_pages = config.pages.huge_pages;
-        let pages = PageAllocator::new(config.pages)?;
-        let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
-        let guarded = config.harden.guard_pages;
+        let (huge_pages, guarded) = (config.pages.huge_pages, config.harden.guard_pages);
+        let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
+        let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
+        let mut addresses = pages.take_addresses();
+        let huge =
+            Huge::new(&mut addresses, huge_pages, config.huge_cache, guarded).ok_or(StartError::SideTable)?;
+        let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
-        let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
-            .ok_or(StartError::SideTable)?;
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
@@ -178,7 +179,7 @@ impl Core {
     /// to what describes them, fewer than asked for.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
-        make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
+        mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
     ) -> Result<T, StartError> {
         loop {
             let started =

@@ -339,7 +339,7 @@ impl KmemCacheBuilder {
                 let config = cache.config();
                 config.merges == Some(magazines)
                     && (config.page_flags, config.debug, config.harden)
-                        == (planned.builder.page_flags, planned.debug, planned.harden)
+                        == (self.page_flags, planned.debug, planned.harden)
                     && config.geometry.serves(&planned.geometry)
                     && cache.refs().share()
             })
@@ -347,14 +347,14 @@ impl KmemCacheBuilder {
             return Ok(KmemCache {
                 cache: owner.shared().clone(),
                 _owner: owner,
-                alias: Some(planned.builder.name.into()),
+                alias: Some(self.name.into()),
             });
         }
-        planned.build(core)
+        planned.build(self, core)
     }
 
     /// Finds what no cache can be made of.
-    fn plan(self, core: &Arc<Core>) -> Result<Planned, CacheError> {
+    fn plan(&self, core: &Arc<Core>) -> Result<Planned, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
         }
@@ -405,14 +405,12 @@ impl KmemCacheBuilder {
                 || harden.zero_on_free && self.hooks.is_none() && !self.type_stable,
             merges: (self.may_merge() && SlabDebug::CHECKS.contains(debug)).then_some(magazines),
             geometry,
-            builder: self,
         })
     }
 }
 
 /// A cache that can be made, and is not yet.
 struct Planned {
-    builder: KmemCacheBuilder,
     geometry: Geometry,
     magazines: Magazines,
     debug: SlabDebug,
@@ -422,8 +420,8 @@ struct Planned {
 }
 
 impl Planned {
-    fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
-        let Self { builder, geometry, magazines, debug, harden, zero_on_free, merges } = self;
+    fn build(self, builder: KmemCacheBuilder, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
+        let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
         // Not what is to stay constructed, or readable when it is free, nor what is counted to a limit. A malloc samples by itself.
         #[cfg(not(any(loom, shuttle)))]
@@ -443,8 +441,8 @@ impl Planned {
                 stride,
                 builder.holds.declared(),
                 &builder.name,
-            )
-            .behind(quarantine(&harden, key, stride)),
+                quarantine(&harden, key, stride),
+            ),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             constructed: if builder.hooks.is_none() || builder.whole_slabs || geometry.objects() > ONE_BY_ONE

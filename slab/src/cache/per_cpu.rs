@@ -160,18 +160,25 @@ enum Front {
 }
 
 impl PerCpu {
-    /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart.
-    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize, holds: usize, name: &str) -> Self {
+    /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart, behind a
+    /// quarantine or not.
+    pub(super) fn new(
+        tables: &Tables,
+        wanted: Magazines,
+        stride: usize,
+        holds: usize,
+        name: &str,
+        quarantine: Option<Quarantine>,
+    ) -> Self {
         let front = match wanted.config(stride, holds).map(|config| tables.layer(config, false)) {
-            Some(Some(layer)) => Front::Magazines(layer.named(name)),
+            Some(Some(mut layer)) => {
+                layer.set_name(name);
+                Front::Magazines(layer)
+            }
             Some(None) => Front::Refused,
             None => Front::Nothing,
         };
-        Self { front, quarantine: None }
-    }
-    /// The same behind a quarantine.
-    pub(super) fn behind(self, quarantine: Option<Quarantine>) -> Self {
-        Self { quarantine, ..self }
+        Self { front, quarantine }
     }
     /// For debuggers: the table and the stacks of its layer.
     #[cfg(not(any(loom, shuttle)))]

@@ -376,7 +376,7 @@ impl Countdown {
         word ^= word >> 31;
         // Above 0, and up to 1.
         let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        ((-unit.ln() * rate as f64).ceil() as u64).max(1)
+        ((-libm::log(unit) * rate as f64).ceil() as u64).max(1)
     }
 }
 

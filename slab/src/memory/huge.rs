@@ -56,10 +56,11 @@ use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
-use uslab_buddy::region::{Backend, HugePages, Region, Reserved, address_limit};
+use uslab_buddy::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit};
 use uslab_buddy::{Order, PAGE_SIZE};
+use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank, planted};
+use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
@@ -127,6 +128,8 @@ pub(crate) struct Huge {
     faults: Faults,
     /// The most bytes of freed mappings.
     keep: usize,
+    /// True if addresses were limited (`RLIMIT_AS`) when that was last known. Frees do not ask: a sandbox may end the program for that.
+    limited: AtomicBool,
     pieces: ForkMutex<Pieces>,
     /// Operations for which the system was asked.
     asked: Counter,
@@ -266,15 +269,20 @@ impl Drop for Table {
 }
 
 impl Huge {
+    /// Bytes of addresses of its table.
+    pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
+
     /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guarded` a page behind each piece cannot be touched, nor, for a while, what is freed.
     pub(crate) fn new(
-        backend: Backend,
+        addresses: &mut Reservation,
         huge_pages: HugePages,
         keep: usize,
         guarded: bool,
-        faults: &Faults,
     ) -> Option<Self> {
-        let memory = Reserved::new(MOST * size_of::<Region>(), backend, faults, RESERVE)?;
+        // Of a large reservation no limit takes a part that matters.
+        let limited = addresses.is_empty() && address_limit().is_some();
+        let none = Uncommitted::NoAccess;
+        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
         let pieces = Pieces {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
@@ -289,11 +297,12 @@ impl Huge {
             },
         };
         Some(Self {
-            backend,
+            backend: addresses.backend,
             huge_pages,
             guard: if guarded { PAGE_SIZE } else { 0 },
-            faults: faults.clone(),
+            faults: addresses.faults.clone(),
             keep,
+            limited: AtomicBool::new(limited),
             pieces: ForkMutex::new(Rank::Huge, pieces),
             asked: Counter::new(0),
         })
@@ -358,6 +367,13 @@ impl Huge {
         Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
+    /// From now on, frees see how many addresses are left.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn heed_limit(&self) {
+        // Relaxed: a hint.
+        self.limited.store(true, Relaxed);
+    }
+
     /// Bytes that a new mapping for `layout` takes.
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
@@ -399,7 +415,8 @@ impl Huge {
 
     /// Takes a piece back. Returns the bytes that went to the system.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let limit = address_limit();
+        // Relaxed: a hint.
+        let limit = self.limited.load(Relaxed).then(address_limit).flatten();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
         planted!("a mapping is found in one lock hold and removed in the next" => {

@@ -4,9 +4,9 @@
 //! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
 //! covers 16 pages.
 
-use crate::debug::faults::{BITMAP, Faults};
+use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
-use uslab_buddy::{Backend, PAGE_SIZE, Reserved};
+use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
@@ -60,9 +60,9 @@ pub(crate) struct PageClasses {
 
 impl PageClasses {
     /// For so many pages; `None` if the addresses are refused.
-    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
-        Some(Self { memory: Reserved::readable(bytes, PAGE_SIZE, backend, faults, BITMAP)? })
+        Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
     /// Gives the classes of all pages from `pages` on back.
     ///

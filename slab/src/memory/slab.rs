@@ -29,11 +29,11 @@
 //!
 //! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
 
-use crate::debug::faults::{BITMAP, Faults};
+use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
 use crate::geometry::Geometry;
 use uslab_buddy::frame::{Frame, FrameTable};
-use uslab_buddy::region::{Backend, Reserved};
+use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 
@@ -182,8 +182,9 @@ pub(crate) struct Side {
 
 impl Side {
     /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
-        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, backend, faults, BITMAP)? })
+    pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
+        let bytes = pages.checked_mul(SIDE_BYTES)?;
+        Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, BITMAP)? })
     }
     /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
     fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
@@ -491,6 +492,7 @@ mod tests {
     use super::*;
     use crate::debug::harden::{Harden, Secret};
     use proptest::prelude::*;
+    use uslab_buddy::{Backend, Faults};
 
     proptest! {
         /// The bitmap against a plain array of flags, from one object to many words.
@@ -531,7 +533,7 @@ mod tests {
 
     /// A page of side table, for 64 pages.
     fn side() -> Side {
-        Side::new(64, Backend::Heap, &Faults::default()).unwrap()
+        Side::new(64, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
@@ -545,7 +547,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
-        let side = Side::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
+        let side = Side::new(1 << 20, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.reserved(), SIDE_BYTES << 20);
         // SAFETY: no slab begins anywhere.
         unsafe { side.cut(1 << 19) };
@@ -588,7 +590,7 @@ mod tests {
     fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
-        let side = Side::new(1 << 12, Backend::Heap, &Faults::default()).unwrap();
+        let side = Side::new(1 << 12, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);

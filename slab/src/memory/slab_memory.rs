@@ -4,13 +4,13 @@
 //! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
 //! of the object fail the model. In shipping builds the hooks are empty.
 
-use crate::debug::faults::Faults;
 #[cfg(not(any(loom, shuttle)))]
 use crate::memory::page_classes::PageClasses;
-use crate::memory::slab::{Side, Slab};
+use crate::memory::slab::{SIDE_BYTES, Side, Slab};
 use core::ptr::NonNull;
+use uslab_buddy::Reservation;
 use uslab_buddy::frame::FrameTable;
-use uslab_buddy::{AllocError, Backend, Gfp, Order, PageAllocator, Pfn};
+use uslab_buddy::{AllocError, Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
 use uslab_magazine::tracepoints::Step;
@@ -27,14 +27,17 @@ pub(crate) struct SlabMemory {
 }
 
 impl SlabMemory {
+    /// Bytes of addresses of its tables, for each page.
+    pub(crate) const PAGE_BYTES: usize = SIDE_BYTES + size_of::<u32>();
+
     /// `None` if the address space of the side table is refused.
-    pub(crate) fn new(pages: PageAllocator, backend: Backend, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
         let range = pages.frames().len();
         Some(Self {
             pages,
-            side: Side::new(range as usize, backend, faults)?,
+            side: Side::new(range as usize, addresses)?,
             #[cfg(not(any(loom, shuttle)))]
-            classes: PageClasses::new(range as usize, backend, faults)?,
+            classes: PageClasses::new(range as usize, addresses)?,
             #[cfg(any(loom, shuttle))]
             owners: oracle::Owners::new(range),
         })

@@ -76,7 +76,7 @@ pub struct Uslab;
 /// What was started.
 #[derive(Debug)]
 struct Process {
-    malloc: Malloc,
+    malloc: &'static Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
     /// What is told when the process ends.
@@ -87,8 +87,8 @@ struct Process {
     reap_is_said: bool,
     guard_is_said: bool,
     guard_slots: u32,
-    /// True if the malloc's own inlined paths are tried after the static ones: these are closed, and restartable sequences serve.
-    own_paths: bool,
+    /// The malloc's own inlined paths, if they are tried after the static ones: these are closed, and restartable sequences serve.
+    own_paths: Option<&'static FastPaths>,
     /// Pages that had been freed when memory was released last.
     released: AtomicU64,
 }
@@ -119,11 +119,6 @@ fn guard_wanted() -> Option<u32> {
 impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
-    }
-    /// The malloc's own inlined paths, if they are tried.
-    #[inline]
-    fn own_paths(&self) -> Option<&FastPaths> {
-        self.own_paths.then(|| self.malloc.fast())
     }
     /// Does what the program wants, if the environment does not say otherwise.
     fn reap_as_wanted(&self) {
@@ -200,16 +195,14 @@ fn start_here() -> Option<&'static Process> {
         config.pages = config.pages.limit(limit);
     }
     let guard_slots = config.guard_slots;
-    let core = match Core::start_with_fewer_pages(config, Malloc::on) {
-        Ok(core) => core,
-        Err(error) => {
-            crate::process::options::say(format_args!(
-                "uslab: nothing that is freed can be used again: {error}"
-            ));
-            STARTING.store(NEVER, Relaxed);
-            return None;
-        }
-    };
+    let mut place = Box::<Malloc>::new_uninit();
+    if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {
+        crate::process::options::say(format_args!("uslab: nothing that is freed can be used again: {error}"));
+        STARTING.store(NEVER, Relaxed);
+        return None;
+    }
+    // SAFETY: made just above.
+    let malloc: &'static Malloc = Box::leak(unsafe { place.assume_init() });
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
@@ -227,7 +220,7 @@ fn start_here() -> Option<&'static Process> {
     let record = options.record();
     let mut process = Box::new(Process {
         released: AtomicU64::new(0),
-        malloc: core,
+        malloc,
         dump: options.dump(),
         record,
         stats: options.stats,
@@ -236,12 +229,12 @@ fn start_here() -> Option<&'static Process> {
         reap_is_said: options.reap.is_some(),
         guard_is_said: options.guard.is_some(),
         guard_slots,
-        own_paths: false,
+        own_paths: None,
     });
     // Where each call is recorded none is inlined.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
         // SAFETY: only the thread that starts is here, once; the process is published below, and lives for ever.
-        process.own_paths = unsafe { !process.malloc.open(&FAST) };
+        process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
     // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
@@ -356,7 +349,7 @@ impl Uslab {
         let process = PROCESS.get()?;
         // SAFETY: what was started lives for ever.
         unsafe {
-            let own = process.own_paths().and_then(|paths| paths.alloc(size, align));
+            let own = process.own_paths.and_then(|paths| paths.alloc(size, align));
             own.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
@@ -372,16 +365,18 @@ impl Uslab {
             }
             return memory.as_ptr();
         }
+        let process = process();
         // An address of its own for each that is to have nothing.
-        let layout = match process() {
-            _ if layout.size() > 0 => layout,
-            Some(process) if process.core().harden.zero_size => layout,
-            _ => match Layout::from_size_align(1, layout.align()) {
+        let hides = |process: &'static Process| process.core().harden.zero_size;
+        let layout = if layout.size() > 0 || process.is_some_and(hides) {
+            layout
+        } else {
+            match Layout::from_size_align(1, layout.align()) {
                 Ok(layout) => layout,
                 Err(_) => return core::ptr::null_mut(),
-            },
+            }
         };
-        let memory = match process() {
+        let memory = match process {
             Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
             None => bootstrap::alloc(layout),
         };
@@ -419,7 +414,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
-        let paths = PROCESS.get().and_then(Process::own_paths);
+        let paths = PROCESS.get().and_then(|process| process.own_paths);
         // SAFETY: passed on; what was started lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
@@ -517,7 +512,7 @@ impl Uslab {
         match process {
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe {
-                if process.own_paths {
+                if process.own_paths.is_some() {
                     process.malloc.free_sized(memory, layout);
                 } else {
                     process.malloc.free_sized_slow(memory, layout);
@@ -713,6 +708,15 @@ impl Uslab {
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
+        }
+    }
+    /// Starts it now, if it can and has not started, and installs the handler of faults if allocations are sampled: for a library's
+    /// constructor. A start reads files, and a sandbox may forbid both later.
+    #[doc(hidden)]
+    pub fn start(&self) {
+        if process().is_some_and(|process| process.core().guard.is_on()) {
+            #[cfg(target_os = "linux")]
+            crate::debug::guard::faults::handler::install();
         }
     }
     /// How many allocations were sampled, and how many of these are in use.

@@ -15,7 +15,7 @@
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that blocks up to 4 MiB and mappings above may take together, freed ones that are kept included; for the blocks that much address space is reserved, 64 GiB otherwise |
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
-//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
+//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` has no thread |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` says where it goes, a file that ends in `.pb.gz` or `.folded` |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |

@@ -19,8 +19,9 @@ use crate::error::{AllocError, CacheError};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
 pub use classes::MAX_CLASS;
-use classes::{CLASSES, MAX_SLAB, ORDINARY, align_of_class, class_of, size_of_class};
+use classes::{CLASSES, MAX_SLAB, ORDINARY, align_of_class, class_of, name_of_class, size_of_class};
 use core::alloc::Layout;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 pub(crate) use fast_paths::FastPaths;
 pub(crate) use static_paths::StaticPaths;
@@ -65,10 +66,17 @@ impl Malloc {
     }
 
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
+        let mut place = MaybeUninit::uninit();
+        Self::make(&mut place, core)?;
+        // SAFETY: made just above.
+        Ok(unsafe { place.assume_init() })
+    }
+    /// Makes one in `place`, if the result is no error: see [`FastPaths::make`].
+    pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
-            let (name, size) = (format!("malloc-{}", size_of_class(class)), size_of_class(class));
+            let (name, size) = (name_of_class(class), size_of_class(class));
             // The smallest class has no room for a canary, and serves nobody then.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
@@ -87,8 +95,17 @@ impl Malloc {
         let nothing =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
-        let fast = FastPaths::new(core, &caches);
-        Ok(Self { fast, caches, tail, nothing, core: core.clone() })
+        let place = place.as_mut_ptr();
+        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped. A field of `MaybeUninit` needs
+        // no value.
+        unsafe {
+            FastPaths::make(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
+            (&raw mut (*place).caches).write(caches);
+            (&raw mut (*place).tail).write(tail);
+            (&raw mut (*place).nothing).write(nothing);
+            (&raw mut (*place).core).write(core.clone());
+        }
+        Ok(())
     }
     /// Opens static paths to this malloc. `false` if it cannot have them: see [`static_paths`].
     ///

@@ -40,7 +40,7 @@ impl Ended {
 fn a_server_gives_back_what_its_clients_deleted() {
     let mut command = Command::new(server());
     command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
-    let mut process = Ended(command.env_remove("USLAB_OPTIONS").stdout(Stdio::piped()).spawn().unwrap());
+    let mut process = Ended(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(!process.has_a_reaper(), "it is too small yet");
@@ -92,7 +92,8 @@ fn a_program_ends_with_its_last_thread() {
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
     // The thread of dumps once waited for ever, and the reaper for that one.
-    for (options, threads) in [("", "1"), (dump.as_str(), "2")] {
+    let both = format!("{dump},reap=500");
+    for (options, threads) in [("", "0"), ("reap=500", "1"), (dump.as_str(), "1"), (both.as_str(), "2")] {
         let mut program = Command::new(&program);
         program.arg(threads).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
         let output = program.output().unwrap();

@@ -33,26 +33,30 @@ use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// `__rseq_offset` and `__rseq_size` of the libc; null where it has none.
+/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null where it has none.
 ///
 /// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
-pub(super) fn symbols() -> (*const isize, *const u32) {
-    let (offset, size);
-    // SAFETY: loads two addresses from the GOT; an undefined weak symbol's is null.
+pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
+    let (offset, size, alone);
+    // SAFETY: loads three addresses from the GOT; an undefined weak symbol's is null.
     unsafe {
         asm!(
             ".weak __rseq_offset",
             ".weak __rseq_size",
+            ".weak __libc_single_threaded",
             "adrp {offset}, :got:__rseq_offset",
             "ldr {offset}, [{offset}, :got_lo12:__rseq_offset]",
             "adrp {size}, :got:__rseq_size",
             "ldr {size}, [{size}, :got_lo12:__rseq_size]",
+            "adrp {alone}, :got:__libc_single_threaded",
+            "ldr {alone}, [{alone}, :got_lo12:__libc_single_threaded]",
             offset = out(reg) offset,
             size = out(reg) size,
+            alone = out(reg) alone,
             options(nostack, pure, readonly, preserves_flags),
         );
     }
-    (offset, size)
+    (offset, size, alone)
 }
 
 /// The offset of `uslab_rseq_scratch` from the thread pointer.

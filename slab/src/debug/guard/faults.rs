@@ -1,7 +1,7 @@
 //! Faults in the pool of the [sampled guard](super), told: a handler of `SIGSEGV` that knows whose page it was.
 //!
-//! It is installed when the first allocation is sampled, so that handlers which the program has by then are behind it: a fault
-//! elsewhere goes to them as it came. A program that installs one later has its own, and no fault is told.
+//! It is installed when the first allocation is sampled, or before, by a library's constructor. Handlers which the program has by then
+//! are behind it: a fault elsewhere goes to them as it came. A program that installs one later has its own, and no fault is told.
 
 use super::Pool;
 use core::fmt::{self, Write};
@@ -55,7 +55,7 @@ pub(super) fn forget(pool: &Pool) {
 }
 
 #[cfg(target_os = "linux")]
-mod handler {
+pub(crate) mod handler {
     use super::{POOLS, Pool, Stderr};
     use core::ffi::{c_int, c_void};
     use core::fmt::Write;
@@ -67,7 +67,7 @@ mod handler {
     /// What was there before.
     static BEFORE: Kept<sigaction> = Kept::new();
 
-    pub(super) fn install() {
+    pub(crate) fn install() {
         static INSTALLED: AtomicBool = AtomicBool::new(false);
         // Relaxed: only says who does it.
         if INSTALLED.swap(true, Relaxed) {

@@ -35,6 +35,15 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
+/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program comes here for each class.
+pub(super) fn name_of_class(class: usize) -> String {
+    let size = size_of_class(class);
+    let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
+    name.push_str("malloc-");
+    (0..=size.ilog10()).rev().for_each(|at| name.push((b'0' + (size / 10_usize.pow(at) % 10) as u8) as char));
+    name
+}
+
 /// The alignment that a class promises: the largest power of two that divides its size.
 pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
@@ -75,6 +84,13 @@ mod tests {
         for size in 1..=MAX_CLASS {
             let smallest = sizes.iter().position(|class| *class >= size);
             assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_class_is_named_after_its_size() {
+        for class in 0..CLASSES {
+            assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
     }
 

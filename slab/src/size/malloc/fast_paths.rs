@@ -9,6 +9,7 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::profile::Profiler;
 use crate::memory::page_classes::PageClass;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use uslab_buddy::{PAGE_SIZE, Pfn, StackMemory};
 use uslab_magazine::sync::AtomicUsize;
@@ -87,8 +88,9 @@ unsafe impl Send for FastPaths {}
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// To the caches of a malloc, which live as long as anybody comes here.
-    pub(super) fn new(core: &Core, caches: &[KmemCache; CLASSES]) -> Self {
+    /// Makes those to the caches of a malloc in `place`: they are 16 KiB, too much to be moved. The caches live as long as anybody comes
+    /// here.
+    pub(super) fn make(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
@@ -101,15 +103,20 @@ impl FastPaths {
         }
         let [allocs, frees, counted] = [0, 1, 2]
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
-        Self {
-            base: pages.address(Pfn::new(0)).addr().get(),
-            bytes: AtomicUsize::new(pages.frames().len() as usize * PAGE_SIZE),
-            page_classes: core.memory.classes.first(),
-            frees,
-            counted,
-            profiler: (&core.profiler).into(),
-            strides,
-            by_words: allocs.arranged(&BY_WORDS),
+        let place = place.as_mut_ptr();
+        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped. A field of `MaybeUninit` needs
+        // no value.
+        unsafe {
+            (&raw mut (*place).base).write(pages.address(Pfn::new(0)).addr().get());
+            let bytes = pages.frames().len() as usize * PAGE_SIZE;
+            (&raw mut (*place).bytes).write(AtomicUsize::new(bytes));
+            (&raw mut (*place).page_classes).write(core.memory.classes.first());
+            (&raw mut (*place).frees).write(frees);
+            (&raw mut (*place).counted).write(counted);
+            (&raw mut (*place).profiler).write((&core.profiler).into());
+            (&raw mut (*place).strides).write(strides);
+            let by_words = (&raw mut (*place).by_words).cast::<MaybeUninit<FastPathTable<_, _, WORDS>>>();
+            allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
     /// There are fewer pages now.

@@ -7,7 +7,7 @@
 //! An allocation makes 6 loads: the stack of the size, and 5 for the pop. A free by address makes 10: the address of the first page,
 //! that of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the push.
 
-use super::classes::{BY_WORDS, CLASSES, WORDS, word_of};
+use super::classes::{CLASSES, WORDS, size_of_class, word_of};
 use super::fast_paths::{FastPaths, Stride};
 use crate::cache::Object;
 use crate::memory::page_classes::PageClass;
@@ -69,8 +69,11 @@ impl StaticPaths {
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
         // Release: pairs with the Acquire in `path_for` and `offset`. The static words were written before.
         self.base.store(base, Release);
-        for (here, class) in self.by_words.iter().zip(BY_WORDS) {
-            here.store(of.frees.stack(class.into()), Release);
+        let mut start = 0;
+        for class in 0..CLASSES {
+            let (stack, end) = (of.frees.stack(class), size_of_class(class) / 8);
+            self.by_words[start..end].iter().for_each(|here| here.store(stack, Release));
+            start = end;
         }
     }
     pub(crate) fn are_open(&self) -> bool {
