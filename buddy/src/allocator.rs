@@ -32,7 +32,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, assert_unlocked, planted};
+use uslab_magazine::sync::{Counter, Fixed, assert_unlocked, planted};
 use uslab_magazine::tracepoints::{Tracepoints, What};
 use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
@@ -133,16 +133,16 @@ impl PageAllocator {
         )?;
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
+        let keep =
+            config.keep_free.and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok()).unwrap_or(u32::MAX);
         let shared = ZoneShared {
             region,
             frames: FrameTable::new(range, config.backend, &config.faults)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
-            keep: config
-                .keep_free
-                .and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok())
-                .unwrap_or(u32::MAX),
+            keep: Fixed::new(keep),
+            most_kept: keep,
             discard_from: match config.huge_pages {
                 // A limit is one of memory: what lies free in a huge page is memory, too.
                 HugePages::Advise if !config.limited => config.pageblock_order,
@@ -619,6 +619,13 @@ impl PageAllocator {
     pub fn limit(&self) -> Option<usize> {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
+    }
+
+    /// Each zone keeps at most `bytes` bytes free from now on, and never more than [`PageConfig::keep_free`].
+    #[doc(hidden)]
+    pub fn keep_at_most(&self, bytes: u64) {
+        let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
+        self.shared.keep.set(pages.min(self.shared.most_kept));
     }
 
     /// Bytes of addresses that it holds for its pages, committed or not.

@@ -414,6 +414,17 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return None;
 }
 
+/// Bytes: the lesser of the process's limits on addresses and on memory that it may write to (`RLIMIT_AS`, `RLIMIT_DATA`); `None` without
+/// either.
+///
+/// Cost: two system calls.
+pub fn own_limit() -> Option<u64> {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::own_limit();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return None;
+}
+
 /// Whether memory that may be written to is counted against a limit although nobody has touched it, and although it was mapped
 /// without a reserve (`vm.overcommit_memory` is 2). Unknown, it is not.
 pub(crate) fn commits_are_counted() -> bool {

@@ -81,8 +81,9 @@ pub(crate) struct ZoneShared {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
-    /// Pages that a zone keeps free and backed when pages come back.
-    pub(crate) keep: u32,
+    /// Pages that a zone keeps free and backed when pages come back, and the most that this may be.
+    pub(crate) keep: Fixed,
+    pub(crate) most_kept: u32,
     /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
@@ -658,7 +659,7 @@ impl Zone {
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
-        let most = shared.keep.min(inner.free());
+        let most = shared.keep.get().min(inner.free());
         let above = inner.backed > most;
         drop(inner);
         let bytes = if above { self.trim(shared, most - most / 4) } else { 0 };

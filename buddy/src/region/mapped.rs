@@ -8,6 +8,7 @@ use nix::libc;
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
 };
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use std::io::Read;
 
@@ -182,19 +183,19 @@ unsafe fn is_backed(at: NonNull<u8>, bytes: usize) -> bool {
     !known || resident[..pages].iter().filter(|page| **page & 1 == 1).count() * 2 > pages
 }
 
+/// A limit of this process; `None` without.
+fn limit_of(resource: Resource) -> Option<u64> {
+    getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
+}
+
+/// See [`region::own_limit`](super::own_limit). Allocates nothing.
+pub(super) fn own_limit() -> Option<u64> {
+    [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
+}
+
 /// See [`region::address_limit`](super::address_limit). Allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
-    let mut limit = core::mem::MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: writes the limit if it can be had.
-    let limit = unsafe {
-        if libc::getrlimit(libc::RLIMIT_AS, limit.as_mut_ptr()) != 0 {
-            return None;
-        }
-        limit.assume_init().rlim_cur
-    };
-    if limit == libc::RLIM_INFINITY {
-        return None;
-    }
+    let limit = limit_of(Resource::RLIMIT_AS)?;
     // The first number: pages of all mappings, which is what the kernel counts. Unknown, it is taken for little.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));

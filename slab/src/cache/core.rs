@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) heed_limits: bool,
     pub(crate) slab_debug: DebugRules,
     /// Whether any cache has red zones.
     zones: AtomicBool,
@@ -128,6 +130,8 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
+            #[cfg(not(any(loom, shuttle)))]
+            heed_limits: config.heed_limits,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
             // Only a mapping can be made inaccessible.
@@ -154,6 +158,10 @@ impl Core {
         });
         #[cfg(not(any(loom, shuttle)))]
         core.seen.list(core.seen());
+        #[cfg(not(any(loom, shuttle)))]
+        if config.heed_limits {
+            core.read_limits();
+        }
         Ok(core)
     }
     /// For debuggers.

@@ -5,6 +5,8 @@ use super::core::Core;
 #[cfg(not(any(loom, shuttle)))]
 use super::owner::CacheRef;
 use super::per_cpu::OBJECTS;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::limits;
 #[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -28,6 +30,15 @@ impl Core {
         // Any cache does it for all of them.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
+    }
+
+    /// See [`Subsystem::read_limits`](crate::Subsystem::read_limits).
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn read_limits(&self) -> Option<u64> {
+        let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
+        let room = limits::least().map(|least| least.saturating_sub(committed as u64));
+        self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / limits::SHARE));
+        room
     }
 
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
@@ -160,7 +171,12 @@ impl Core {
 impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
-        self.let_one_miss();
+        {
+            self.let_one_miss();
+            if self.heed_limits {
+                self.read_limits();
+            }
+        }
         self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         // What waits for readers may be what is waited for.
         if self.waited_for.load(Relaxed) > 0 {

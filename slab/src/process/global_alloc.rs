@@ -677,6 +677,10 @@ impl Uslab {
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
+    /// As [`Subsystem::read_limits`](crate::Subsystem::read_limits); `None`, too, before it has started.
+    pub fn read_limits(&self) -> Option<u64> {
+        PROCESS.get()?.core().read_limits()
+    }
     /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
     /// back.
     pub fn release(&self) -> usize {

@@ -4,9 +4,6 @@
 //! stalled on memory for so long within a window. A *memory group* (Documentation/admin-guide/cgroup-v2.rst) has a mark,
 //! `memory.high`, above which its processes are slowed down; it is looked at from time to time. The
 //! [reaper](crate::Reaper) heeds both, if it is told to.
-//!
-//! A group may have a limit, too: the kernel ends a process of a group that exceeds it. Free memory that an allocator keeps counts. So an
-//! allocator keeps at most an eighth of the limit that it was started under.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -15,8 +12,7 @@ mod events;
 mod events;
 
 pub(crate) use events::{Watched, next};
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -127,72 +123,9 @@ impl MemoryGroup {
     }
 }
 
-/// Part of a group's limit that may be free memory of one allocator.
-const SHARE: u64 = 8;
-
-/// Bytes of free memory that stay with an allocator which wants to keep `most`: less in a process group with a limit. Reads some files.
-pub(crate) fn keep_free(most: usize) -> usize {
-    // With room for all of it: one read, and the one that finds the end.
-    let mut groups = String::with_capacity(4096);
-    let read = File::open("/proc/self/cgroup").and_then(|mut file| file.read_to_string(&mut groups));
-    let limit = read.ok().and_then(|_| least_limit(&groups, Path::new("/sys/fs/cgroup")));
-    limit.map_or(most, |limit| most.min(usize::try_from(limit / SHARE).unwrap_or(most)))
-}
-
-/// Bytes: the least limit of the groups in the text of `/proc/PID/cgroup` and of those above them, of either version, below `root`. What
-/// cannot be read limits nothing: a container sees its own group as the root, whatever the text says.
-fn least_limit(groups: &str, root: &Path) -> Option<u64> {
-    let limits = groups.lines().flat_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let (mount, files): (_, &[_]) = if controllers.is_empty() {
-            (root.to_owned(), &["memory.max", "memory.high"])
-        } else if controllers.split(',').any(|controller| controller == "memory") {
-            (root.join("memory"), &["memory.limit_in_bytes"])
-        } else {
-            (PathBuf::new(), &[])
-        };
-        let own = Path::new(path).strip_prefix("/").unwrap_or(Path::new("")).to_owned();
-        files.iter().flat_map(move |file| {
-            // One read: a number is short.
-            let limit = |group: &Path| {
-                let mut bytes = [0; 32];
-                let read = File::open(mount.join(group).join(file)).ok()?.read(&mut bytes).ok()?;
-                core::str::from_utf8(&bytes[..read]).ok()?.trim().parse::<u64>().ok()
-            };
-            own.ancestors().filter_map(limit).collect::<Vec<_>>()
-        })
-    });
-    limits.min()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_least_limit_of_a_group_and_those_above_it_counts() {
-        let root = std::env::temp_dir().join(format!("uslab-limits-{}", std::process::id()));
-        let put = |file: &str, text: &str| {
-            let file = root.join(file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-        };
-        let limit = |groups: &str| least_limit(groups, &root);
-        assert_eq!([limit(""), limit("0::/a/b\n"), limit("rubbish\n4:memory\n")], [None; 3]);
-        put("a/b/memory.max", "max\n");
-        put("a/b/memory.high", "3000\n");
-        put("a/memory.max", "2000\n");
-        assert_eq!([limit("0::/a/b\n"), limit("0::/a\n"), limit("0::/\n")], [Some(2000), Some(2000), None]);
-        put("a/b/memory.max", "1000\n");
-        assert_eq!(limit("0::/a/b\n"), Some(1000));
-        // The first version, and a container whose group is its root.
-        put("memory/memory.limit_in_bytes", "500\n");
-        put("memory/deep/memory.limit_in_bytes", "9223372036854771712\n");
-        let first = "9:name=systemd:/\n5:cpu,memory:/deep\n0::/\n";
-        assert_eq!([limit(first), limit("4:memory:/docker/0123\n")], [Some(500); 2]);
-        std::fs::remove_dir_all(&root).unwrap();
-    }
 
     #[test]
     fn a_group_is_short_from_a_sixteenth_below_its_mark() {
