@@ -24,10 +24,10 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
-use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
+use crate::region::{Backend, HugePages, Region, Reserved, Uncommitted, address_limit, behind, reserve_most};
 use crate::tables::Tables;
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Wanted, Zone, ZoneShared, zeroed};
+use crate::zone::{AddressLimit, Wanted, Zone, ZoneShared, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -76,6 +76,8 @@ pub struct PageAllocator {
     pub(crate) tables: Tables,
     corruption: corruption::Handler,
     limited: bool,
+    /// Where addresses are limited: how far apart reservations are.
+    apart: Option<usize>,
     pub(crate) counts: Counts,
 }
 
@@ -86,9 +88,9 @@ const LEAST_PAGES: usize = 256;
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Reserves the range and lays out its zones. When the reservation is refused, the zones get three quarters of what
-    /// `RLIMIT_AS` leaves; if that is refused, too, or if there is no limit, they are halved until it is granted, down to 1
-    /// MiB in all ([`info`](PageAllocator::info) says what there is).
+    /// Reserves the range and lays out its zones. When the reservation is refused because addresses are limited (`RLIMIT_AS`), a single zone
+    /// has as many pages as the limit leaves, and their addresses one maximal block at a time, when it is committed. Else the zones are
+    /// halved until the reservation is granted, down to 1 MiB in all ([`info`](PageAllocator::info) says what there is).
     ///
     /// # Errors
     /// A configuration that cannot work, or a system that grants not even that.
@@ -100,20 +102,28 @@ impl PageAllocator {
         let block = config.max_order.pages() as usize;
         let reserve = |pages: usize| {
             let pages = if pages == wish { wish } else { (pages / block * block).max(pages.min(block)) };
-            Self::reserve(&config, pages as u64)
+            Self::reserve(&config, pages as u64, None)
         };
         if let Some(pages) = reserve(wish) {
             return Ok(pages);
         }
-        // The rest is for threads, libraries, and what others map.
-        let fits = address_limit().map(|(limit, has)| limit.saturating_sub(has) / PAGE_SIZE / 4 * 3);
-        let fits = fits.filter(|fits| *fits < wish);
-        let granted = reserve_most(fits.unwrap_or(wish / 2).max(least), least, reserve);
+        if let Some((limit, has)) = address_limit() {
+            let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
+            // Of any two places the lower one has the addresses of the whole limit, and others as many.
+            let apart = limit.saturating_mul(2).checked_next_power_of_two();
+            let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
+            if let Some(growing) = growing {
+                growing.shared.see_limit(address_limit().map_or(has, |(_, has)| has));
+                return Ok(growing);
+            }
+        }
+        let granted = reserve_most((wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
-    /// The allocator with `pages` pages in all, or `None` when a reservation is refused.
-    fn reserve(config: &PageConfig, pages: u64) -> Option<Self> {
+    /// The allocator with `pages` pages in all, or `None` when a reservation is refused. With `apart` its only zone gets addresses as it
+    /// grows.
+    fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
         let nodes = config.scaled(pages);
         let step = config.max_order.pages();
         let zones = || {
@@ -124,25 +134,33 @@ impl PageAllocator {
             })
         };
         let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
-        let region = Region::reserve(
-            range as usize * PAGE_SIZE,
-            config.max_order.bytes(),
-            Uncommitted::NoAccess,
-            config.backend,
-            &config.faults,
-        )?;
+        let (faults, backend) = (&config.faults, config.backend);
+        let (region, mapped) = match apart {
+            None => {
+                let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
+                (Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?, range)
+            }
+            Some(_) if backend != Backend::Os || zones().count() != 1 => return None,
+            Some(apart) => {
+                let apart = apart.max(config.max_order.bytes());
+                (Region::apart(step as usize * PAGE_SIZE, apart, Uncommitted::NoAccess, faults)?, step)
+            }
+        };
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
         let keep =
             config.keep_free.and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok()).unwrap_or(u32::MAX);
         let shared = ZoneShared {
             region,
-            frames: FrameTable::new(range, config.backend, &config.faults)?,
+            frames: FrameTable::new(mapped, apart, backend, faults)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
             keep: Fixed::new(keep),
             most_kept: keep,
+            most: Fixed::new(range),
+            limit: AddressLimit::default(),
+            huge_pages: config.huge_pages,
             discard_from: match config.huge_pages {
                 // A limit is one of memory: what lies free in a huge page is memory, too.
                 HugePages::Advise if !config.limited => config.pageblock_order,
@@ -215,6 +233,7 @@ impl PageAllocator {
             tables,
             corruption: config.corruption,
             limited: config.limited,
+            apart,
             counts: Counts::default(),
         })
     }
@@ -634,33 +653,77 @@ impl PageAllocator {
         self.shared.region.bytes()
     }
 
-    /// Gives addresses back that were never committed, so that at least `keep` bytes of pages are left, and all that ever
-    /// was committed. Memory of those given back is refused from now on. Does nothing with several zones.
+    /// Pages that there may be, of which some have [no addresses yet](Self::gave_up_addresses).
+    #[doc(hidden)]
+    pub fn most_pages(&self) -> usize {
+        self.shared.most.get() as usize
+    }
+    /// For tables that describe the pages: how far [apart](Region::apart) they are to lie, where addresses are limited.
+    #[doc(hidden)]
+    pub fn apart(&self) -> Option<usize> {
+        self.apart
+    }
+    /// Has addresses for the first `bytes` bytes of a table that describes the pages.
+    #[doc(hidden)]
+    pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
+        let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
+        let _inner = first.zone.lock();
+        let before = table.reserved();
+        let grown = table.grow(bytes);
+        self.shared.limit.tables.add((table.reserved() - before) as u64);
+        grown
+    }
+
+    /// Gives the addresses of such a table back from `bytes` bytes on: see [`Reserved::cut`].
     ///
-    /// Those pages still count as free ones that are not committed, so watermarks keep nothing back from then on: the last page that there
-    /// is goes to whoever asks, and the next one is told that the system refused it.
+    /// # Safety
+    /// As there; others may [grow](Self::grow_table) and cut it meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
+        let _inner = self.cached_zones.first().map(|first| first.zone.lock());
+        let before = table.reserved();
+        // SAFETY: passed on; all who grow or cut it have the lock.
+        unsafe { table.cut(bytes) };
+        let tables = &self.shared.limit.tables;
+        tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
+    }
+
+    /// Gives all addresses of pages back that were never committed. They are mapped again when one is committed, if a limit and others
+    /// leave them, up to the pages that `limit` bytes hold. Does nothing with several zones.
+    ///
+    /// Watermarks keep nothing back of pages without addresses: the last page that has some goes to whoever asks.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
-    pub fn give_up_addresses(&self, keep: usize) {
-        let ZoneShared { region, frames, max_order, .. } = &self.shared;
+    pub fn give_up_addresses(&self, limit: usize) {
+        let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
             // Else what is smaller than the largest block is the end, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
-            let used = inner.untouched() as usize * max_order.bytes();
-            let keep = keep.next_multiple_of(max_order.bytes()).max(used).max(max_order.bytes());
+            let keep = (inner.untouched() as usize).max(1) * max_order.bytes();
+            if keep >= region.bytes() {
+                return;
+            }
             // First: what somebody else maps there is no page of this any more.
-            let had = frames.set_len(frames.len().min((keep / PAGE_SIZE) as u32));
+            let had = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
-            if !unsafe { region.cut(keep) } {
+            if unsafe { region.cut(keep) } {
+                let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
+                most.set(most.get().min(limit.saturating_mul(max_order.pages())));
+            } else {
                 frames.set_len(had);
             }
         }
     }
+    /// Notes what others have of the addresses that are limited, of all that the process has: see [`give_up_addresses`](Self::give_up_addresses).
+    #[doc(hidden)]
+    pub fn see_address_limit(&self, has: usize) {
+        self.shared.see_limit(has);
+    }
 
-    /// Whether that was done.
+    /// True if pages lack addresses, which are mapped as the pages are committed.
     #[doc(hidden)]
     pub fn gave_up_addresses(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
@@ -677,7 +740,7 @@ impl PageAllocator {
     pub unsafe fn give_up_frames(&self) -> usize {
         // Nobody commits frames meanwhile: that is done under this lock, too.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        // SAFETY: their pages cannot be committed any more; else by contract.
+        // SAFETY: their pages have no addresses, and get some under this lock; else by contract.
         unsafe { self.shared.frames.cut() };
         self.shared.frames.len() as usize
     }

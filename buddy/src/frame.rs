@@ -400,13 +400,21 @@ unsafe impl Send for FrameTable {}
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// A table of `len` frames, or `None` when the address space is refused.
-    pub(crate) fn new(len: u32, _door: crate::Backend, _faults: &crate::Faults) -> Option<Self> {
+    /// A table of `len` frames, [apart](Region::apart) from others if it is to grow; or `None` when the address space is refused.
+    pub(crate) fn new(
+        len: u32,
+        _apart: Option<usize>,
+        _door: crate::Backend,
+        _faults: &crate::Faults,
+    ) -> Option<Self> {
         #[cfg(not(any(loom, shuttle)))]
         {
-            let bytes = len as usize * size_of::<Frame>();
-            let memory =
-                Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door.of_tables(), _faults)?;
+            let bytes = Self::bytes(0..len).end;
+            let access = Uncommitted::ReadsZero;
+            let memory = match _apart {
+                None => Region::reserve(bytes, PAGE_SIZE, access, _door.of_tables(), _faults)?,
+                Some(apart) => Region::apart(bytes, apart, access, _faults)?,
+            };
             Some(Self { frames: memory.base().cast(), len: Fixed::new(len), memory })
         }
         #[cfg(any(loom, shuttle))]
@@ -490,6 +498,12 @@ impl FrameTable {
         let had = self.len();
         self.len.set(len);
         had
+    }
+    /// Has addresses for so many frames, of which there are as many as before: see [`Region::grow`].
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn grow(&self, len: u32) -> bool {
+        let bytes = Self::bytes(0..len).end;
+        self.memory.grow(bytes.next_multiple_of(1 << 20)) || self.memory.grow(bytes)
     }
     /// Gives the addresses behind the frames that there are back.
     ///
@@ -657,7 +671,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn table(len: u32) -> FrameTable {
-        let table = FrameTable::new(len, Backend::Heap, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(len, None, Backend::Heap, &crate::Faults::default()).unwrap();
         assert!(table.commit(0..len));
         table
     }
@@ -725,14 +739,14 @@ mod tests {
     #[test]
     fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
         let faults = crate::Faults::new(1);
-        let table = FrameTable::new(1 << 20, Backend::Os, &faults).unwrap();
+        let table = FrameTable::new(1 << 20, None, Backend::Os, &faults).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=4096", &crate::faults::POINTS).unwrap());
         assert!(table.commit((1 << 19) + 3..(1 << 19) + 5) && !table.commit(0..1));
     }
 
     #[test]
     fn frames_can_be_read_before_they_are_committed() {
-        let table = FrameTable::new(1 << 20, Backend::Os, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(1 << 20, None, Backend::Os, &crate::Faults::default()).unwrap();
         assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);
         assert!(table.get(Pfn::new(1 << 20)).is_none());
     }

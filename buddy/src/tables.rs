@@ -64,7 +64,7 @@ const MOST: usize = 148;
 /// The least addresses that a region has where the system grants no more.
 const LEAST: usize = 128 << 10;
 /// Where addresses are limited, a table takes at most one part in so many of what is left.
-const SHARE: usize = 8;
+const SHARE: usize = 64;
 
 /// See the [module](self).
 #[derive(Debug)]

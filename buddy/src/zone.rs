@@ -59,7 +59,7 @@ use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{End, FreeArea};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::region::Region;
+use crate::region::{HugePages, Region, address_limit};
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::alloc::Layout;
@@ -68,7 +68,7 @@ use core::ptr::NonNull;
 use std::alloc::alloc_zeroed;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, Fixed, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 
 /// What all zones of an allocator share.
@@ -84,6 +84,10 @@ pub(crate) struct ZoneShared {
     /// Pages that a zone keeps free and backed when pages come back, and the most that this may be.
     pub(crate) keep: Fixed,
     pub(crate) most_kept: u32,
+    /// Pages that there may be in all: more than the region and the frames have where addresses are limited.
+    pub(crate) most: Fixed,
+    pub(crate) limit: AddressLimit,
+    pub(crate) huge_pages: HugePages,
     /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
@@ -107,6 +111,57 @@ impl ZoneShared {
         }
         // SAFETY: nobody uses them, by contract.
         unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
+    }
+}
+
+/// What others have of the addresses of a process that are limited, and are to have.
+#[derive(Debug, Default)]
+pub(crate) struct AddressLimit {
+    /// Bytes of others' mappings when the limit was first seen.
+    others: Counter,
+    /// Bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
+    pub(crate) tables: Counter,
+}
+
+/// Bytes of addresses that others may map at least, from the time that a limit is seen; of a small limit an eighth. Threads have 8 MiB each
+/// for their stacks.
+const OTHERS: usize = 32 << 20;
+
+impl ZoneShared {
+    /// Bytes of addresses of the pages and of what describes them.
+    fn own_addresses(&self) -> usize {
+        self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
+    }
+    /// Notes what others have now, of all addresses that the process has.
+    pub(crate) fn see_limit(&self, has: usize) {
+        self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
+    }
+    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if others have them or need them.
+    /// Under the lock of the only zone.
+    #[cfg(not(any(loom, shuttle)))]
+    fn grow(&self, end: u32) -> bool {
+        let bytes = end as usize * PAGE_SIZE;
+        let leaves_enough = |(limit, has): (usize, usize)| {
+            let others = has.saturating_sub(self.own_addresses() + self.limit.others.get() as usize);
+            let more = bytes - self.region.bytes() + OTHERS.min(limit / 8).saturating_sub(others);
+            has.saturating_add(more) <= limit
+        };
+        let grown = end <= self.most.get()
+            && address_limit().is_none_or(leaves_enough)
+            && self.frames.grow(end)
+            && self.region.grow(bytes);
+        if grown {
+            if self.huge_pages != HugePages::System {
+                self.region.advise(self.huge_pages);
+            }
+            // Last: what lies in a page of this has a frame.
+            self.frames.set_len(end);
+        }
+        grown
+    }
+    #[cfg(any(loom, shuttle))]
+    fn grow(&self, _end: u32) -> bool {
+        false
     }
 }
 
@@ -723,9 +778,11 @@ impl Zone {
             return Ok(false);
         }
         let range = start.get()..start.get() + pages;
-        // Or its addresses were given up.
         let is_there = range.end as usize * PAGE_SIZE <= shared.region.bytes();
-        if !is_there || !shared.frames.commit(range) || !shared.region.commit(byte_range(start, pages)) {
+        if !is_there && !shared.grow(range.end)
+            || !shared.frames.commit(range)
+            || !shared.region.commit(byte_range(start, pages))
+        {
             inner.events.commits_refused += 1;
             return Err(Refused);
         }

@@ -29,6 +29,21 @@ impl Access {
     }
 }
 
+/// Maps addresses, exactly these; `None` if another mapping has any of them.
+fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
+    let (wanted, bytes) = (NonZeroUsize::new(address)?, NonZeroUsize::new(bytes)?);
+    // SAFETY: no mapping is replaced.
+    let at = unsafe { mmap_anonymous(Some(wanted), bytes, access.protection(), flags) }.ok()?;
+    if at.addr() == wanted {
+        return Some(at.cast());
+    }
+    // Kernels before 4.17 take the address for a wish.
+    // SAFETY: mapped just now.
+    let _ = unsafe { munmap(at, bytes.get()) };
+    None
+}
+
 // SAFETY: a private anonymous mapping is zero; the part of it that is kept is aligned, and no other mapping is there.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
@@ -62,6 +77,35 @@ unsafe impl Source for Mapped {
             unsafe { in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
+    }
+
+    fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+        // Where the system maps what names no address: from there downwards, or upwards where stacks have no limit.
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        let page = NonZeroUsize::new(PAGE_SIZE)?;
+        // SAFETY: no address is asked for; it is unmapped at once.
+        let near = unsafe {
+            let near = mmap_anonymous(None, page, Access::Nothing.protection(), flags).ok()?;
+            munmap(near, PAGE_SIZE).ok()?;
+            near.addr().get()
+        };
+        let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
+        let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
+        let is_told = access == Access::Read;
+        if is_told {
+            // SAFETY: mapped above.
+            unsafe { in_dumps(base, bytes, false) };
+        }
+        Some((base, Self { is_told }))
+    }
+
+    fn grow(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let grown = map_at(at.addr().get(), bytes, access).is_some();
+        if grown && self.is_told {
+            // SAFETY: mapped just now.
+            unsafe { in_dumps(at, bytes, false) };
+        }
+        grown
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -152,6 +196,9 @@ unsafe impl Source for Mapped {
         let _ = unsafe { munmap(at.cast(), bytes).is_ok() || self.discard(at, bytes) };
     }
 }
+
+/// Places that are tried for what lies apart: each may have been taken before.
+const PLACES: usize = 64;
 
 /// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.
 const LARGE: usize = 1 << 30;

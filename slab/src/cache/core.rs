@@ -171,7 +171,7 @@ impl Core {
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
             pages: pages.address(first).addr().get(),
-            len: frames.len() as usize,
+            len: pages.most_pages(),
             frames: core::ptr::from_ref(frames.frame(first)).addr(),
             side: self.memory.side().addr(),
             large: large().addr(),
@@ -245,8 +245,9 @@ impl Core {
         if none {
             // Made with no lock held.
             let pages = &self.memory.pages;
-            let (range, pages) = (pages.address(uslab_buddy::Pfn::new(0)), pages.frames().len() as usize);
-            made = Some(Arc::new(Tags::new(range, pages, self.backend, &self.faults)?));
+            let range = pages.address(uslab_buddy::Pfn::new(0));
+            let (most, apart) = (pages.most_pages(), pages.apart());
+            made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();
         let tags = match (&kept.0, made) {
@@ -270,7 +271,7 @@ impl Core {
         seed: Option<u64>,
         own: bool,
     ) -> Result<(), NotStarted> {
-        // Where addresses were given up, sized frees may look for pages there.
+        // Where pages lack addresses, sized frees may look for pages there.
         let own = own && !self.memory.pages.gave_up_addresses();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler

@@ -225,7 +225,7 @@ impl Cache {
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(any(loom, shuttle)))]
-        let covered = self.cover_slab(op, slab, order, objects);
+        let covered = self.has_tables(slab, order) && self.cover_slab(op, slab, order, objects);
         #[cfg(shuttle)]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]

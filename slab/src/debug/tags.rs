@@ -15,6 +15,8 @@ use crate::debug::faults::{BITMAP, Faults};
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::tracks::Tracks;
 use core::ptr::NonNull;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::PageAllocator;
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
@@ -38,17 +40,29 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// For a range of `pages` that begins at `range`; `None` when its address space is refused.
-    pub(crate) fn new(range: NonNull<u8>, pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+    /// For a range of `pages` that begins at `range`; `None` when its address space is refused. With `apart` there is little of that before
+    /// they [grow](Self::grow).
+    pub(crate) fn new(
+        range: NonNull<u8>,
+        pages: usize,
+        apart: Option<usize>,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<Self> {
         let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
         Some(Self {
-            memory: Reserved::new(bytes, backend, faults, BITMAP)?,
+            memory: Reserved::growing(bytes, apart, backend, faults, BITMAP)?,
             #[cfg(shuttle)]
             cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
             range: range.addr().get(),
             #[cfg(not(any(loom, shuttle)))]
             tracks: Tracks::new(pages, backend, faults)?,
         })
+    }
+    /// Has addresses for the tags of the first `pages` pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
+        of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
     }
 
     /// Makes the tags of a slab usable; `false` if there is no memory.
@@ -60,18 +74,14 @@ impl Tags {
     /// Gives the tags of all pages from `pages` on back.
     ///
     /// # Safety
-    /// No slab lies there, nor will.
+    /// No slab lies there, nor will before they [grow](Self::grow).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn cut(&self, pages: usize) {
+    pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the tags have their region for themselves; else by contract.
         unsafe {
-            self.memory.cut(pages * (PAGE_SIZE / GRAIN));
-            self.tracks.cut(pages);
+            of.cut_table(&self.memory, pages * (PAGE_SIZE / GRAIN));
+            self.tracks.cut(of);
         }
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.reserved()
     }
 
     /// The byte of `object`; `None` if it is not where any object could begin.

@@ -663,11 +663,11 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
-    /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
-    /// when the limit is raised. For who has just set it; nothing happens without a limit.
+    /// Unmaps addresses that are only reserved if the process may have fewer than it has (`RLIMIT_AS`), so that it can map anything at
+    /// all. From then on pages get their addresses when they are committed, and leave 32 MiB, or an eighth of the limit, to others. The pages
+    /// are no more than this limit holds when it is raised later. For a program that has just set it; nothing happens without a limit.
     ///
-    /// Cost: a system call; with a limit up to seven more.
+    /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
         // A child of `vfork` has a limit of its own, and its parent's memory.
         if let Some(process) = PROCESS.get()

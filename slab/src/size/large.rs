@@ -94,7 +94,7 @@ impl Core {
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
             let wanted = layout.size().saturating_add(layout.align());
-            self.map_charged(layout, || self.give_up_addresses(Some(wanted)))
+            self.map_charged(layout, || self.give_up_addresses(|_| wanted))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();

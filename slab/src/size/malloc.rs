@@ -119,9 +119,9 @@ impl Malloc {
     pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
         // SAFETY: passed on; nobody asks for the class of a page that is not counted.
         unsafe {
-            self.core.fit_addresses(|pages| {
-                self.fast.cut(pages * PAGE_SIZE);
-                also.cut(pages * PAGE_SIZE);
+            self.core.fit_addresses(|bytes| {
+                self.fast.set_bytes(bytes);
+                also.cut(bytes);
             });
         };
     }
@@ -413,8 +413,14 @@ impl Malloc {
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
             // Its fast path has missed. The cache lives as long as this.
             Some(class) => self.caches[class].cache().free_missed(memory),
-            // SAFETY: passed on.
-            None => unsafe { self.core.free(memory) },
+            None => {
+                // Where addresses are limited, pages get theirs when they are committed.
+                if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
+                    self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
+                }
+                // SAFETY: passed on.
+                unsafe { self.core.free(memory) }
+            }
         }
     }
 

@@ -112,8 +112,8 @@ impl FastPaths {
             by_words: allocs.arranged(&BY_WORDS),
         }
     }
-    /// There are fewer pages now.
-    pub(super) fn cut(&self, bytes: usize) {
+    /// The pages have so many bytes now.
+    pub(super) fn set_bytes(&self, bytes: usize) {
         // Relaxed: a number.
         self.bytes.store(bytes, Relaxed);
     }
@@ -225,7 +225,7 @@ impl FastPaths {
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
-        // Relaxed: see `cut`.
+        // Relaxed: see `set_bytes`.
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
     /// Whether memory lies in a page, as objects and blocks do.
