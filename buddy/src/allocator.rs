@@ -751,6 +751,21 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
     }
 
+    /// Blocks that were decommitted so far.
+    #[doc(hidden)]
+    pub fn decommits(&self) -> u64 {
+        self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
+    }
+    /// Calls `each` with the pages of every maximal block that was decommitted and is not committed again, under its zone's lock.
+    #[doc(hidden)]
+    pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
+        let pages = self.shared.max_order.pages() as usize;
+        for CachedZone { zone, .. } in &self.cached_zones {
+            let first = |block: &u32| zone.start.index() + *block as usize * pages;
+            zone.lock().returned().iter().map(first).for_each(|first| each(first..first + pages));
+        }
+    }
+
     /// Pages that came back to the zones so far, and what was given back to the OS: as long as this stays, a reap finds
     /// nothing new.
     #[doc(hidden)]
@@ -816,7 +831,11 @@ impl PageAllocator {
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
         // SAFETY: passed on.
         unsafe {
-            if on {
+            if on && region.backend() == Backend::Os {
+                // The kernel joins two parts of a mapping again only if they had pages when they were one. Each guard would cut off a
+                // mapping for ever.
+                let first = self.address(pfn);
+                first.write_volatile(first.read_volatile());
                 region.discard(page.clone());
             }
             region.protect(page, !on)

@@ -374,6 +374,25 @@ impl Region {
         Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
     }
 
+    /// Gives it back to the system, as dropping it does.
+    ///
+    /// # Errors
+    /// The region, whose contents went back and whose addresses the system did not take: it would have to cut a mapping in two, and the
+    /// process has as many as it may. It may be tried again. A region that is dropped loses these addresses.
+    pub fn unmap(mut self) -> Result<(), Self> {
+        let bytes = self.bytes();
+        let refused = bytes > 0
+            && (self.faults.fires(Call::of(DECOMMIT, bytes))
+                // SAFETY: the region is the memory as a whole, and this its last user.
+                || !source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) }));
+        if refused {
+            return Err(self);
+        }
+        // What is dropped has nothing any more.
+        self.bytes.set(0);
+        Ok(())
+    }
+
     /// Takes `next` over, if that begins where this one ends. [Resizing](Self::resize) it may be refused from now on: the
     /// system may take it for two.
     ///
@@ -434,7 +453,7 @@ impl Drop for Region {
             return;
         }
         // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
-        source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
+        let _ = source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
 }
 

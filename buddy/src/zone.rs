@@ -270,6 +270,10 @@ impl Inner {
     pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
+    /// Of these, those that were committed once.
+    pub(crate) fn returned(&self) -> &[u32] {
+        &self.fresh.returned
+    }
     /// The lowest maximal block from which on none was ever committed.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have all their addresses"))]
     pub(crate) fn untouched(&self) -> u32 {

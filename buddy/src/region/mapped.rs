@@ -189,11 +189,16 @@ unsafe impl Source for Mapped {
         unsafe { munmap(at.cast(), bytes) }.is_ok()
     }
 
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
-        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`). Its addresses are
-        // lost then. Its memory is not: nobody counts it any more.
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
+        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`).
         // SAFETY: our own mapping, by contract, and nobody uses it.
-        let _ = unsafe { munmap(at.cast(), bytes).is_ok() || self.discard(at, bytes) };
+        unsafe {
+            let unmapped = munmap(at.cast(), bytes).is_ok();
+            if !unmapped {
+                self.discard(at, bytes);
+            }
+            unmapped
+        }
     }
 }
 

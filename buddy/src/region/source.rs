@@ -113,9 +113,9 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
         false
     }
 
-    /// Gives it back as a whole.
+    /// Gives it back as a whole. `false` if only its contents went: its addresses stay, and this may be tried again.
     ///
     /// # Safety
-    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor this.
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize);
+    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor, behind `true`, this.
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool;
 }

@@ -11,7 +11,7 @@ use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::Guard;
-use crate::debug::harden::{Harden, Secret};
+use crate::debug::harden::{Harden, Mappings, Secret};
 #[cfg(not(loom))]
 use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
 #[cfg(not(loom))]
@@ -21,6 +21,8 @@ use crate::geometry::OrderRule;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::limits;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
@@ -62,6 +64,7 @@ pub(crate) struct Core {
     /// Whether any cache has red zones.
     zones: AtomicBool,
     pub(crate) harden: Harden,
+    pub(crate) mappings: Mappings,
     pub(crate) secret: Secret,
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) guard: Guard,
@@ -113,14 +116,21 @@ impl Core {
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
-        let guarded = config.harden.guard_pages;
+        #[cfg(not(any(loom, shuttle)))]
+        let mappings =
+            config.harden.is_on().then(|| limits::number(&["/proc/sys/vm/max_map_count"])).flatten();
+        #[cfg(any(loom, shuttle))]
+        let mappings = None;
+        let mappings = Mappings::of(mappings);
+        let guards = if config.harden.guard_pages { mappings.guarded_pieces() } else { 0 };
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
-        let huge = Huge::new(backend, huge_pages, config.huge_cache, guarded, &faults)
+        let huge = Huge::new(backend, huge_pages, config.huge_cache, guards, &faults)
             .ok_or(StartError::SideTable)?;
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
+            mappings,
             waited_for: AtomicU32::new(0),
             #[cfg(not(loom))]
             idle_objects: Counter::new(0),

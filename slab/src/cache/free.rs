@@ -268,12 +268,30 @@ impl Cache {
             && let Err(kind) = unsafe { hardened.on_free(object) }
         {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
+            // SAFETY: as above.
+            unsafe { hardened.prepare(object) };
+        }
+        if was_out {
+            self.check_in_front(object);
         }
         #[cfg(not(any(loom, shuttle)))]
         if was_out && let Some(debugged) = &checked.debugged {
             self.debug_free(checked, debugged, Object(object));
         }
         was_out
+    }
+    /// Looks whether what is between an object and the one in front of it was written to: behind that one, or in front of this one.
+    fn check_in_front(&self, object: NonNull<u8>) {
+        if let Some(hardened) = &self.hardened
+            && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
+            && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
+            // SAFETY: an object of the same slab, which was prepared when that was made.
+            && !unsafe { hardened.is_whole(front) }
+        {
+            self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
+            // SAFETY: what is behind it was written to.
+            unsafe { hardened.prepare(front) };
+        }
     }
     /// Names what is wrong with a free, if anything is.
     #[cold]

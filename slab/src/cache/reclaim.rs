@@ -41,6 +41,16 @@ impl Core {
         room
     }
 
+    /// Gives the memory of tags back that describe no object: an eighth of the pages that went back.
+    #[cfg(not(loom))]
+    pub(crate) fn discard_tags(&self) {
+        #[cfg(not(shuttle))]
+        {
+            let tags = self.tags.lock().0.clone();
+            tags.inspect(|tags| _ = tags.discard_unused(&self.memory.pages));
+        }
+    }
+
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.release_huge();
@@ -186,6 +196,7 @@ impl Reap for Core {
             self.reap_caches();
             self.discard_empty();
         });
+        self.discard_tags();
         pages + self.uncharge_huge(self.huge.end_interval())
     }
     fn relieve(&self) {
@@ -194,6 +205,7 @@ impl Reap for Core {
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
         self.memory.pages.release();
+        self.discard_tags();
     }
     fn changes(&self) -> u64 {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()

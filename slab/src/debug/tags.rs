@@ -20,6 +20,8 @@ use uslab_buddy::PageAllocator;
 use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
 /// Bytes of the range for each byte here: the least object.
@@ -34,6 +36,9 @@ pub(crate) struct Tags {
     cells: Box<[AtomicU8]>,
     /// Where the range begins.
     range: usize,
+    /// Decommitted blocks when unused tags were given back last.
+    #[cfg(not(any(loom, shuttle)))]
+    seen: Counter,
     /// For caches that remember more of an object.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) tracks: Tracks,
@@ -56,6 +61,8 @@ impl Tags {
             cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
             range: range.addr().get(),
             #[cfg(not(any(loom, shuttle)))]
+            seen: Counter::new(0),
+            #[cfg(not(any(loom, shuttle)))]
             tracks: Tracks::new(pages, backend, faults)?,
         })
     }
@@ -71,6 +78,26 @@ impl Tags {
         self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
     }
 
+    /// Gives the memory of tags back whose pages have none either. Returns the bytes.
+    ///
+    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each that is so now.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
+        let decommits = of.decommits();
+        if decommits == self.seen.get() {
+            return 0;
+        }
+        self.seen.set(decommits);
+        let mut bytes = 0;
+        of.each_decommitted(|pages| {
+            let tags = pages.start * (PAGE_SIZE / GRAIN)..pages.end * (PAGE_SIZE / GRAIN);
+            // SAFETY: all of these are 0, and no slab is made there while the zone is locked.
+            if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
+                bytes += tags.len();
+            }
+        });
+        bytes
+    }
     /// Gives the tags of all pages from `pages` on back.
     ///
     /// # Safety

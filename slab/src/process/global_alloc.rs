@@ -109,6 +109,8 @@ const NEVER: u32 = u32::MAX;
 
 /// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
 static REAP_WANTED: Fixed = Fixed::new(0);
+/// Allocations a sample where memory is hardened by guard pages: some 20 ns of each.
+const HARDENED_GUARD: u32 = 1000;
 /// Allocations a sample, as the program wants; [`UNSAID`] if it did not say.
 static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
 const UNSAID: u32 = u32::MAX;
@@ -185,7 +187,9 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    config.guard_every = options.guard.or_else(guard_wanted).unwrap_or(0);
+    // Hardened, some objects are drawn that have pages of their own.
+    let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
+    config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
     // Who leaked is who allocated.
@@ -234,7 +238,7 @@ fn start_here() -> Option<&'static Process> {
         leaks: options.leaks,
         profile: options.profile,
         reap_is_said: options.reap.is_some(),
-        guard_is_said: options.guard.is_some(),
+        guard_is_said: guard.is_some(),
         guard_slots,
         own_paths: false,
     });
@@ -689,6 +693,7 @@ impl Uslab {
             let (mapped, pages) = (core.release_huge(), &core.memory.pages);
             core.shrink(&core.operation(What::Reclaim));
             let released = pages.release();
+            core.discard_tags();
             // Blocks go back whole. What of them went back before and was not used since is not memory.
             let freed = pages.pages_freed();
             let since = freed.saturating_sub(process.released.swap(freed, Relaxed));

@@ -45,7 +45,7 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
 }
 
 /// The number in the file of this name; `max` is none.
-fn number(name: &[&str]) -> Option<u64> {
+pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }
 

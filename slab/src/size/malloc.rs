@@ -208,7 +208,8 @@ impl Malloc {
                 Some(nothing) => nothing.alloc(Gfp::KERNEL),
                 None => Ok(ZERO_SIZE),
             },
-            _ if self.is_mapped(layout) => self.core.alloc_huge(layout, gfp),
+            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
+            _ if self.core.harden.guard_pages && layout.size() > 0 => self.core.alloc_guarded(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }
@@ -424,10 +425,6 @@ impl Malloc {
         }
     }
 
-    /// Whether memory above the classes is a mapping of its own.
-    fn is_mapped(&self, layout: Layout) -> bool {
-        is_huge(layout) || self.core.harden.guard_pages && layout.size() > 0
-    }
     /// Whether memory was allocated, or resized, for this layout, as far as anybody knows; if not, that is reported. What is no
     /// object is for the free to name.
     #[cold]
