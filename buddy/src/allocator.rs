@@ -702,7 +702,7 @@ impl PageAllocator {
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
-            let keep = (inner.untouched() as usize).max(1) * max_order.bytes();
+            let keep = Self::used_addresses(max_order, inner.untouched());
             if keep >= region.bytes() {
                 return;
             }
@@ -716,6 +716,16 @@ impl PageAllocator {
                 frames.set_len(had);
             }
         }
+    }
+    fn used_addresses(max_order: &Order, untouched: u32) -> usize {
+        (untouched as usize).max(1) * max_order.bytes()
+    }
+    /// Whether some would be given up.
+    #[doc(hidden)]
+    pub fn has_unused_addresses(&self) -> bool {
+        let ZoneShared { region, max_order, .. } = &self.shared;
+        let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
+        self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
     /// Notes what others have of the addresses that are limited, of all that the process has: see [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]

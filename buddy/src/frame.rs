@@ -426,10 +426,12 @@ impl FrameTable {
     }
 
     /// Bytes of addresses that it has.
-    #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn reserved(&self) -> usize {
-        self.memory.bytes()
+        #[cfg(not(any(loom, shuttle)))]
+        return self.memory.bytes();
+        #[cfg(any(loom, shuttle))]
+        return size_of_val(&*self.memory);
     }
     /// How many frames there are, committed or not.
     #[inline(always)]
@@ -500,10 +502,15 @@ impl FrameTable {
         had
     }
     /// Has addresses for so many frames, of which there are as many as before: see [`Region::grow`].
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn grow(&self, len: u32) -> bool {
-        let bytes = Self::bytes(0..len).end;
-        self.memory.grow(bytes.next_multiple_of(1 << 20)) || self.memory.grow(bytes)
+    pub(crate) fn grow(&self, _len: u32) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let bytes = Self::bytes(0.._len).end;
+            self.memory.grow(bytes.next_multiple_of(1 << 20)) || self.memory.grow(bytes)
+        }
+        // Models have all of them.
+        #[cfg(any(loom, shuttle))]
+        false
     }
     /// Gives the addresses behind the frames that there are back.
     ///

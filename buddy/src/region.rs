@@ -468,6 +468,16 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return None;
 }
 
+/// Whether the system would map so many bytes of addresses now.
+///
+/// Cost: two system calls.
+pub(crate) fn may_map(_bytes: usize) -> bool {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::place_for(_bytes).is_some();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return true;
+}
+
 /// Bytes: the lesser of the process's limits on addresses and on memory that it may write to (`RLIMIT_AS`, `RLIMIT_DATA`); `None` without
 /// either.
 ///

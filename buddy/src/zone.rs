@@ -59,7 +59,7 @@ use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{End, FreeArea};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::region::{HugePages, Region, address_limit};
+use crate::region::{HugePages, Region, address_limit, may_map};
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::alloc::Layout;
@@ -138,16 +138,17 @@ impl ZoneShared {
     }
     /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if others have them or need them.
     /// Under the lock of the only zone.
-    #[cfg(not(any(loom, shuttle)))]
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
+        let more = bytes - self.region.bytes();
         let leaves_enough = |(limit, has): (usize, usize)| {
             let others = has.saturating_sub(self.own_addresses() + self.limit.others.get() as usize);
-            let more = bytes - self.region.bytes() + OTHERS.min(limit / 8).saturating_sub(others);
-            has.saturating_add(more) <= limit
+            let left = more + OTHERS.min(limit / 8).saturating_sub(others);
+            has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
-            && address_limit().is_none_or(leaves_enough)
+            // First without a file, which a program may have forbidden itself to open.
+            && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
         if grown {
@@ -158,10 +159,6 @@ impl ZoneShared {
             self.frames.set_len(end);
         }
         grown
-    }
-    #[cfg(any(loom, shuttle))]
-    fn grow(&self, _end: u32) -> bool {
-        false
     }
 }
 

@@ -160,16 +160,9 @@ impl Subsystem {
     /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
     #[cfg(not(loom))]
     pub fn end_interval(&self) -> usize {
+        #[cfg(not(shuttle))]
+        self.core.read_limits();
         self.core.end_interval()
-    }
-    /// Reads the limits of the process and of its control groups again, and keeps free memory within them from now on, as
-    /// [`Config::heed_limits`] says, whatever that was at the start. Returns the room in bytes; `None` without a limit. For who has just
-    /// changed a limit; each reaping interval does it, too. Allocates nothing.
-    ///
-    /// Cost: five system calls, and three for each file that names a limit.
-    #[cfg(not(any(loom, shuttle)))]
-    pub fn read_limits(&self) -> Option<u64> {
-        self.core.read_limits()
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {

@@ -29,6 +29,18 @@ impl Access {
     }
 }
 
+/// Where the system would map so many bytes of addresses now; `None` if it would not.
+pub(super) fn place_for(bytes: usize) -> Option<usize> {
+    let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
+    let size = NonZeroUsize::new(bytes)?;
+    // SAFETY: no address is asked for; what is mapped is unmapped immediately, and nobody else knows it.
+    unsafe {
+        let place = mmap_anonymous(None, size, none, flags).ok()?;
+        munmap(place, bytes).ok()?;
+        Some(place.addr().get())
+    }
+}
+
 /// Maps addresses, exactly these; `None` if another mapping has any of them.
 fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
@@ -80,15 +92,8 @@ unsafe impl Source for Mapped {
     }
 
     fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // Where the system maps what names no address: from there downwards, or upwards where stacks have no limit.
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        let page = NonZeroUsize::new(PAGE_SIZE)?;
-        // SAFETY: no address is asked for; it is unmapped at once.
-        let near = unsafe {
-            let near = mmap_anonymous(None, page, Access::Nothing.protection(), flags).ok()?;
-            munmap(near, PAGE_SIZE).ok()?;
-            near.addr().get()
-        };
+        // From there the system maps downwards, or upwards where stacks have no limit.
+        let near = place_for(PAGE_SIZE)?;
         let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
         let is_told = access == Access::Read;

@@ -13,7 +13,7 @@ impl Core {
     pub(crate) fn give_up_addresses(&self, wanted: impl FnOnce(usize) -> usize) {
         let Some((limit, has)) = address_limit() else { return };
         let pages = &self.memory.pages;
-        if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) {
+        if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) && pages.has_unused_addresses() {
             // A pool that is mapped there next would lie where sized frees look for pages.
             #[cfg(not(any(loom, shuttle)))]
             self.guard.make_no_pool();

@@ -39,8 +39,9 @@ pub struct Config {
     pub pages: PageConfig,
     /// True if the free memory that stays ([`PageConfig::keep_free`]) is at most an eighth of the room: the least of the process's limits
     /// (`RLIMIT_AS`, `RLIMIT_DATA`) and of those of its control groups and their ancestors (`memory.max`, `memory.high`; in version 1
-    /// the limit and the soft limit), less what is committed. They are read at the start, by
-    /// [`Subsystem::read_limits`](crate::Subsystem::read_limits), and at the end of each reaping interval. A file that cannot be read limits
+    /// the limit and the soft limit), less what is committed. They are read at the start, and by
+    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). (A reaper opens no file: a program may
+    /// have forbidden itself to.) A file that cannot be read limits
     /// nothing. True by default, and false in [`Config::new`].
     pub heed_limits: bool,
     /// What decides the order of slabs.

@@ -22,7 +22,7 @@ use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
 #[cfg(not(any(loom, shuttle)))]
-use crate::reclaim::limits;
+use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
@@ -117,8 +117,7 @@ impl Core {
         let pages = PageAllocator::new(config.pages)?;
         let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
         #[cfg(not(any(loom, shuttle)))]
-        let mappings =
-            config.harden.is_on().then(|| limits::number(&["/proc/sys/vm/max_map_count"])).flatten();
+        let mappings = config.harden.is_on().then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
         #[cfg(any(loom, shuttle))]
         let mappings = None;
         let mappings = Mappings::of(mappings);
@@ -169,9 +168,7 @@ impl Core {
         #[cfg(not(any(loom, shuttle)))]
         core.seen.list(core.seen());
         #[cfg(not(any(loom, shuttle)))]
-        if config.heed_limits {
-            core.read_limits();
-        }
+        core.read_limits();
         Ok(core)
     }
     /// For debuggers.

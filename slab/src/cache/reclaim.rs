@@ -6,7 +6,7 @@ use super::core::Core;
 use super::owner::CacheRef;
 use super::per_cpu::OBJECTS;
 #[cfg(not(any(loom, shuttle)))]
-use crate::reclaim::limits;
+use crate::reclaim::pressure::{SHARE, least_limit};
 #[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -32,13 +32,15 @@ impl Core {
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
 
-    /// See [`Subsystem::read_limits`](crate::Subsystem::read_limits).
+    /// Keeps free memory within the limits as they are now, if it is to heed them: see [`Config::heed_limits`](crate::Config::heed_limits).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn read_limits(&self) -> Option<u64> {
+    pub(crate) fn read_limits(&self) {
+        if !self.heed_limits {
+            return;
+        }
         let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
-        let room = limits::least().map(|least| least.saturating_sub(committed as u64));
-        self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / limits::SHARE));
-        room
+        let room = least_limit().map(|least| least.saturating_sub(committed as u64));
+        self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 
     /// Gives the memory of tags back that describe no object: an eighth of the pages that went back.
@@ -181,12 +183,7 @@ impl Core {
 impl Reap for Core {
     fn end_interval(&self) -> usize {
         #[cfg(not(any(loom, shuttle)))]
-        {
-            self.let_one_miss();
-            if self.heed_limits {
-                self.read_limits();
-            }
-        }
+        self.let_one_miss();
         self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         // What waits for readers may be what is waited for.
         if self.waited_for.load(Relaxed) > 0 {

@@ -260,15 +260,18 @@ impl Hardened {
         // SAFETY: passed on.
         self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
     }
-    /// True if the word behind an object is right, or cannot be checked while others use the object.
+    /// True if the words behind objects can be checked while others use these.
+    pub(crate) fn checks_others(&self) -> bool {
+        self.canary.as_ref().is_some_and(Canary::is_aligned)
+    }
+    /// True if the word behind an object is right.
     ///
     /// # Safety
-    /// It is an object of the cache that was [prepared](Self::prepare).
+    /// It is an object of the cache that was [prepared](Self::prepare), and this thread's alone if the cache
+    /// [checks no others](Self::checks_others).
     pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
         // SAFETY: passed on.
-        self.canary
-            .as_ref()
-            .is_none_or(|canary| !canary.is_aligned() || unsafe { canary.slack(object) }.is_some())
+        self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
     /// Its caller asked for `size` bytes, no more than it has. `false` if nobody takes notice.
     ///
@@ -334,7 +337,7 @@ impl Canary {
     /// Writes the word.
     ///
     /// # Safety
-    /// The word is this thread's to write: others read it at most.
+    /// The object is this thread's; or its word is aligned, and others read it or write another one that is right.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
         // SAFETY: by contract; objects are aligned to words at least. A word of a checker is none of these.

@@ -669,7 +669,8 @@ impl Uslab {
     }
     /// Unmaps addresses that are only reserved if the process may have fewer than it has (`RLIMIT_AS`), so that it can map anything at
     /// all. From then on pages get their addresses when they are committed, and leave 32 MiB, or an eighth of the limit, to others. The pages
-    /// are no more than this limit holds when it is raised later. For a program that has just set it; nothing happens without a limit.
+    /// are no more than this limit holds when it is raised later. For a program that has just set it; nothing happens without a
+    /// limit.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
@@ -680,10 +681,6 @@ impl Uslab {
             // SAFETY: who asks for a page here has an address that was handed out.
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
-    }
-    /// As [`Subsystem::read_limits`](crate::Subsystem::read_limits); `None`, too, before it has started.
-    pub fn read_limits(&self) -> Option<u64> {
-        PROCESS.get()?.core().read_limits()
     }
     /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
     /// back.
@@ -703,7 +700,10 @@ impl Uslab {
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
     /// back to the system.
     pub fn reap(&self) -> usize {
-        PROCESS.get().map_or(0, |process| process.core().end_interval())
+        PROCESS.get().map_or(0, |process| {
+            process.core().read_limits();
+            process.core().end_interval()
+        })
     }
     /// One in `allocations` up to a page is sampled from now on, with 0 none: it has a page of its own between pages that cannot be touched, and its
     /// mistakes end the process and are named, with call stacks where the cargo feature `stacks` is on. What `USLAB_OPTIONS` says (`guard=N`, or

@@ -3,13 +3,10 @@
 //! | file | |
 //! |---|---|
 //! | [`shrinker`] | what users can drop when memory is short |
-//! | `limits` | how much memory the process may have |
-//! | [`pressure`] | how Linux says that memory is short |
+//! | [`pressure`] | how Linux says that memory is short, and how much the process may have |
 //! | [`reaper`] | threads that give idle memory back |
 //! | [`rcu`] | grace periods, which memory that readers may look at waits for |
 
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) mod limits;
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
 #[cfg(any(not(loom), crossbeam_loom))]
