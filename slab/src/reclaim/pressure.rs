@@ -143,26 +143,28 @@ pub(crate) fn least_limit() -> Option<u64> {
     [groups, own_limit()].into_iter().flatten().min()
 }
 
-/// Bytes: the least limit of the groups in the text of `/proc/PID/cgroup` and of their ancestors, of either version, below `root`. A file
+/// Bytes: the least limit of the group in the text of `/proc/PID/cgroup` and of its ancestors, of either version, below `root`. A file
 /// that cannot be read, or has no number, limits nothing: a container sees its own group as the root, whatever the text says.
 fn of_groups(groups: &str, root: &str) -> Option<u64> {
-    let limits = groups.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, group) = (parts.next()?, parts.next()?);
-        let (mount, files) = match controllers {
-            "" => ("", ["memory.max", "memory.high"]),
-            // Without a soft limit the file has a number that is larger than any memory.
-            _ if controllers.split(',').any(|controller| controller == "memory") => {
-                ("/memory", ["memory.limit_in_bytes", "memory.soft_limit_in_bytes"])
-            }
-            _ => return None,
-        };
-        let groups = core::iter::successors(Some(group.trim_end_matches('/')), |group| {
-            group.rfind('/').map(|end| &group[..end])
-        });
-        groups.flat_map(|group| files.map(|file| number(&[root, mount, group, "/", file]))).flatten().min()
+    let group = |of: fn(&str) -> bool| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            parts.next().filter(|controllers| of(controllers))?;
+            parts.next().map(|group| group.trim_end_matches('/'))
+        })
+    };
+    // Memory is controlled by one version only. In the first one the soft limit is a hint: that of the group is enough.
+    let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
+    let (mount, own, hard, soft) = match first {
+        Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
+        None => ("", group(str::is_empty)?, "memory.max", "memory.high"),
+    };
+    let above = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
+    let limits = core::iter::successors(Some(own), above).flat_map(|group| {
+        let files = [Some(hard), (first.is_none() || group == own).then_some(soft)];
+        files.map(|file| number(&[root, mount, group, "/", file?]))
     });
-    limits.min()
+    limits.flatten().min()
 }
 
 /// The number in the file of this name; `max` is none.
@@ -245,9 +247,9 @@ mod tests {
         assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
         assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.least("4:cpu:/a/b\n"), None);
-        // Both versions at once.
+        // The other version does not control memory then.
         root.put("memory.max", "3000\n");
-        assert_eq!(least("/a/b"), Some(3000));
+        assert_eq!([least("/a/b"), root.least("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
