@@ -43,19 +43,22 @@ fn measured(malloc: &Preload, options: &str, quick: bool, [keep, then, on]: [usi
 
 fn main() {
     let options = Options::parse();
-    let ours = |name: &str| Preload {
-        name: name.into(),
-        kind: Kind::Ours,
-        library: Some(uslab_tests::libuslab()),
-    };
+    let ours =
+        |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     let ours = [(ours("uslab"), ""), (ours("uslab, reap=500"), "reap=500")];
     let all = ours.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
     let all: Vec<_> = all
         .filter(|(malloc, _)| options.malloc.as_ref().is_none_or(|name| malloc.name.contains(name.as_str())))
         .collect();
-    println!("MiB that are resident: when all is loaded; {}", "then a second and ten seconds after most was dropped.");
+    println!(
+        "MiB that are resident: when all is loaded; {}",
+        "then a second and ten seconds after most was dropped."
+    );
     for (on, of) in ON.iter().enumerate() {
-        println!("\n| {of} | loaded | {} |", KEPT.map(|kept| THEN.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | "));
+        println!(
+            "\n| {of} | loaded | {} |",
+            KEPT.map(|kept| THEN.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | ")
+        );
         println!("|---|---|{}", "---|".repeat(KEPT.len() * THEN.len()));
         for (malloc, text) in &all {
             let mut row = format!("| `{}` |", malloc.name);

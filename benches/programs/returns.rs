@@ -17,7 +17,12 @@ pub(crate) const PROGRAM: Program = Program {
         Parameter::new("keep", 1, 1, "1: none; 2: a tenth at random; 3: one in each page of the heap"),
         Parameter::new("then", 1, 1, "1: no call any more; 2: small requests go on"),
         Parameter::new("on", 1, 1, "1: two threads; 2: tasks of a tokio runtime with two"),
-        Parameter::new("ms", 10_000, 100, "milliseconds after which it ends; it looks after a tenth of them, too"),
+        Parameter::new(
+            "ms",
+            10_000,
+            100,
+            "milliseconds after which it ends; it looks after a tenth of them, too",
+        ),
     ],
     run,
 };

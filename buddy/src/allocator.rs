@@ -24,15 +24,17 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
-use crate::region::{HugePages, Region, Reservation, Uncommitted, address_limit, behind, reserve_most};
+use crate::region::{
+    Backend, HugePages, Region, Reservation, Reserved, Uncommitted, address_limit, behind, reserve_most,
+};
 use crate::tables::Tables;
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Wanted, Zone, ZoneShared, zeroed};
+use crate::zone::{AddressLimit, Wanted, Zone, ZoneShared, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, assert_unlocked, planted};
+use uslab_magazine::sync::{Counter, Fixed, assert_unlocked, planted};
 use uslab_magazine::tracepoints::{Tracepoints, What};
 use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
@@ -78,6 +80,8 @@ pub struct PageAllocator {
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
+    /// Where addresses are limited: how far apart reservations are.
+    apart: Option<usize>,
     pub(crate) counts: Counts,
 }
 
@@ -88,9 +92,9 @@ const LEAST_PAGES: usize = 256;
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Reserves the range and lays out its zones. When the reservation is refused, the zones get three quarters of what
-    /// `RLIMIT_AS` leaves; if that is refused, too, or if there is no limit, they are halved until it is granted, down to 1
-    /// MiB in all ([`info`](PageAllocator::info) says what there is).
+    /// Reserves the range and lays out its zones. When the reservation is refused because addresses are limited (`RLIMIT_AS`), a single zone
+    /// has as many pages as the limit leaves, and their addresses one maximal block at a time, when it is committed. Else the zones are
+    /// halved until the reservation is granted, down to 1 MiB in all ([`info`](PageAllocator::info) says what there is).
     ///
     /// # Errors
     /// A configuration that cannot work, or a system that grants not even that.
@@ -102,20 +106,28 @@ impl PageAllocator {
         let block = config.max_order.pages() as usize;
         let reserve = |pages: usize| {
             let pages = if pages == wish { wish } else { (pages / block * block).max(pages.min(block)) };
-            Self::reserve(&config, pages as u64)
+            Self::reserve(&config, pages as u64, None)
         };
         if let Some(pages) = reserve(wish) {
             return Ok(pages);
         }
-        // The rest is for threads, libraries, and what others map.
-        let fits = address_limit().map(|(limit, has)| limit.saturating_sub(has) / PAGE_SIZE / 4 * 3);
-        let fits = fits.filter(|fits| *fits < wish);
-        let granted = reserve_most(fits.unwrap_or(wish / 2).max(least), least, reserve);
+        if let Some((limit, has)) = address_limit() {
+            let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
+            // Of any two places the lower one has the addresses of the whole limit, and others as many.
+            let apart = limit.saturating_mul(2).checked_next_power_of_two();
+            let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
+            if let Some(growing) = growing {
+                growing.shared.see_limit(address_limit().map_or(has, |(_, has)| has));
+                return Ok(growing);
+            }
+        }
+        let granted = reserve_most((wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
-    /// The allocator with `pages` pages in all, or `None` when a reservation is refused.
-    fn reserve(config: &PageConfig, pages: u64) -> Option<Self> {
+    /// The allocator with `pages` pages in all, or `None` when a reservation is refused. With `apart` its only zone gets addresses as it
+    /// grows.
+    fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
         let nodes = config.scaled(pages);
         let step = config.max_order.pages();
         let zones = || {
@@ -127,33 +139,45 @@ impl PageAllocator {
         };
         let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
         let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
-        let (backend, faults) = (config.backend, &config.faults);
-        // Where a table of stacks gets no more than its share of what there is. Else it sees how much that is.
-        let stacks = Tables::footprint(&config.cpus);
-        let one = (bytes / Tables::SHARE >= stacks).then(|| {
-            let (page, all) = config.beside;
-            let tables = range as usize * (size_of::<Frame>() + page) + all;
-            Reservation::with_pages(tables + stacks, bytes, align, backend, faults)
-        });
-        let (mut addresses, region) = match one.flatten() {
-            Some(one) => one,
+        let (faults, backend) = (&config.faults, config.backend);
+        let none = || Reservation::none(backend, faults);
+        let (mut addresses, region, mapped) = match apart {
             None => {
-                let region = Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?;
-                (Reservation::none(backend, faults), region)
+                // Where a table of stacks gets no more than its share of what there is. Else it sees how much that is.
+                let stacks = Tables::footprint(&config.cpus);
+                let one = (bytes / Tables::SHARE >= stacks).then(|| {
+                    let (page, all) = config.beside;
+                    let tables = range as usize * (size_of::<Frame>() + page) + all;
+                    Reservation::with_pages(tables + stacks, bytes, align, backend, faults)
+                });
+                let (addresses, region) = match one.flatten() {
+                    Some(one) => one,
+                    None => (none(), Region::reserve(bytes, align, Uncommitted::NoAccess, backend, faults)?),
+                };
+                (addresses, region, range)
+            }
+            Some(_) if backend != Backend::Os || zones().count() != 1 => return None,
+            Some(apart) => {
+                let step = step as usize * PAGE_SIZE;
+                let region = Region::apart(step, apart.max(align), Uncommitted::NoAccess, faults)?;
+                (none(), region, config.max_order.pages())
             }
         };
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
+        let keep =
+            config.keep_free.and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok()).unwrap_or(u32::MAX);
         let shared = ZoneShared {
             region,
-            frames: FrameTable::new(range, &mut addresses)?,
+            frames: FrameTable::new(mapped, apart, &mut addresses)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
-            keep: config
-                .keep_free
-                .and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok())
-                .unwrap_or(u32::MAX),
+            keep: Fixed::new(keep),
+            most_kept: keep,
+            most: Fixed::new(range),
+            limit: AddressLimit::default(),
+            huge_pages: config.huge_pages,
             discard_from: match config.huge_pages {
                 // A limit is one of memory: what lies free in a huge page is memory, too.
                 HugePages::Advise if !config.limited => config.pageblock_order,
@@ -227,6 +251,7 @@ impl PageAllocator {
             addresses,
             corruption: config.corruption,
             limited: config.limited,
+            apart,
             counts: Counts::default(),
         })
     }
@@ -640,39 +665,100 @@ impl PageAllocator {
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
 
+    /// Each zone keeps at most `bytes` bytes free from now on, and never more than [`PageConfig::keep_free`].
+    #[doc(hidden)]
+    pub fn keep_at_most(&self, bytes: u64) {
+        let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
+        self.shared.keep.set(pages.min(self.shared.most_kept));
+    }
+
     /// Bytes of addresses that it holds for its pages, committed or not.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
     }
 
-    /// Gives addresses back that were never committed, so that at least `keep` bytes of pages are left, and all that ever
-    /// was committed. Memory of those given back is refused from now on. Does nothing with several zones.
+    /// Pages that there may be, of which some have [no addresses yet](Self::gave_up_addresses).
+    #[doc(hidden)]
+    pub fn most_pages(&self) -> usize {
+        self.shared.most.get() as usize
+    }
+    /// For tables that describe the pages: how far [apart](Region::apart) they are to lie, where addresses are limited.
+    #[doc(hidden)]
+    pub fn apart(&self) -> Option<usize> {
+        self.apart
+    }
+    /// Has addresses for the first `bytes` bytes of a table that describes the pages.
+    #[doc(hidden)]
+    pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
+        let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
+        let _inner = first.zone.lock();
+        let before = table.reserved();
+        let grown = table.grow(bytes);
+        self.shared.limit.tables.add((table.reserved() - before) as u64);
+        grown
+    }
+
+    /// Gives the addresses of such a table back from `bytes` bytes on: see [`Reserved::cut`].
     ///
-    /// Those pages still count as free ones that are not committed, so watermarks keep nothing back from then on: the last page that there
-    /// is goes to whoever asks, and the next one is told that the system refused it.
+    /// # Safety
+    /// As there; others may [grow](Self::grow_table) and cut it meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
+        let _inner = self.cached_zones.first().map(|first| first.zone.lock());
+        let before = table.reserved();
+        // SAFETY: passed on; all who grow or cut it have the lock.
+        unsafe { table.cut(bytes) };
+        let tables = &self.shared.limit.tables;
+        tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
+    }
+
+    /// Gives all addresses of pages back that were never committed. They are mapped again when one is committed, if a limit and others
+    /// leave them, up to the pages that `limit` bytes hold. Does nothing with several zones.
+    ///
+    /// Watermarks keep nothing back of pages without addresses: the last page that has some goes to whoever asks.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
-    pub fn give_up_addresses(&self, keep: usize) {
-        let ZoneShared { region, frames, max_order, .. } = &self.shared;
+    pub fn give_up_addresses(&self, limit: usize) {
+        let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
             // Else what is smaller than the largest block is the end, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
-            let used = inner.untouched() as usize * max_order.bytes();
-            let keep = keep.next_multiple_of(max_order.bytes()).max(used).max(max_order.bytes());
+            let keep = Self::used_addresses(max_order, inner.untouched());
+            if keep >= region.bytes() {
+                return;
+            }
             // First: what somebody else maps there is no page of this any more.
-            let had = frames.set_len(frames.len().min((keep / PAGE_SIZE) as u32));
+            let had = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
-            if !unsafe { region.cut(keep) } {
+            if unsafe { region.cut(keep) } {
+                let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
+                most.set(most.get().min(limit.saturating_mul(max_order.pages())));
+            } else {
                 frames.set_len(had);
             }
         }
     }
+    fn used_addresses(max_order: &Order, untouched: u32) -> usize {
+        (untouched as usize).max(1) * max_order.bytes()
+    }
+    /// Whether some would be given up.
+    #[doc(hidden)]
+    pub fn has_unused_addresses(&self) -> bool {
+        let ZoneShared { region, max_order, .. } = &self.shared;
+        let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
+        self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
+    }
+    /// Notes what others have of the addresses that are limited, of all that the process has: see [`give_up_addresses`](Self::give_up_addresses).
+    #[doc(hidden)]
+    pub fn see_address_limit(&self, has: usize) {
+        self.shared.see_limit(has);
+    }
 
-    /// Whether that was done.
+    /// True if pages lack addresses, which are mapped as the pages are committed.
     #[doc(hidden)]
     pub fn gave_up_addresses(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
@@ -689,7 +775,7 @@ impl PageAllocator {
     pub unsafe fn give_up_frames(&self) -> usize {
         // Nobody commits frames meanwhile: that is done under this lock, too.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        // SAFETY: their pages cannot be committed any more; else by contract.
+        // SAFETY: their pages have no addresses, and get some under this lock; else by contract.
         unsafe { self.shared.frames.cut() };
         self.shared.frames.len() as usize
     }
@@ -698,6 +784,21 @@ impl PageAllocator {
     pub fn committed_bytes(&self) -> usize {
         let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
+    }
+
+    /// Blocks that were decommitted so far.
+    #[doc(hidden)]
+    pub fn decommits(&self) -> u64 {
+        self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
+    }
+    /// Calls `each` with the pages of every maximal block that was decommitted and is not committed again, under its zone's lock.
+    #[doc(hidden)]
+    pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
+        let pages = self.shared.max_order.pages() as usize;
+        for CachedZone { zone, .. } in &self.cached_zones {
+            let first = |block: &u32| zone.start.index() + *block as usize * pages;
+            zone.lock().returned().iter().map(first).for_each(|first| each(first..first + pages));
+        }
     }
 
     /// Pages that came back to the zones so far, and what was given back to the OS: as long as this stays, a reap finds
@@ -765,7 +866,11 @@ impl PageAllocator {
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
         // SAFETY: passed on.
         unsafe {
-            if on {
+            if on && region.backend() == Backend::Os {
+                // The kernel joins two parts of a mapping again only if they had pages when they were one. Each guard would cut off a
+                // mapping for ever.
+                let first = self.address(pfn);
+                first.write_volatile(first.read_volatile());
                 region.discard(page.clone());
             }
             region.protect(page, !on)

@@ -400,12 +400,20 @@ unsafe impl Send for FrameTable {}
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// A table of `len` frames, or `None` when the address space is refused.
-    pub(crate) fn new(len: u32, _addresses: &mut crate::region::Reservation) -> Option<Self> {
+    /// A table of `len` frames, [apart](Region::apart) from others if it is to grow; or `None` when the address space is refused.
+    pub(crate) fn new(
+        len: u32,
+        _apart: Option<usize>,
+        _addresses: &mut crate::region::Reservation,
+    ) -> Option<Self> {
         #[cfg(not(any(loom, shuttle)))]
         {
-            let bytes = len as usize * size_of::<Frame>();
-            let memory = _addresses.reserve(bytes, Uncommitted::ReadsZero)?;
+            let bytes = Self::bytes(0..len).end;
+            let access = Uncommitted::ReadsZero;
+            let memory = match _apart {
+                None => _addresses.reserve(bytes, access)?,
+                Some(apart) => Region::apart(bytes, apart, access, &_addresses.faults)?,
+            };
             Some(Self { frames: memory.base().cast(), len: Fixed::new(len), memory })
         }
         #[cfg(any(loom, shuttle))]
@@ -417,10 +425,12 @@ impl FrameTable {
     }
 
     /// Bytes of addresses that it has.
-    #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn reserved(&self) -> usize {
-        self.memory.bytes()
+        #[cfg(not(any(loom, shuttle)))]
+        return self.memory.bytes();
+        #[cfg(any(loom, shuttle))]
+        return size_of_val(&*self.memory);
     }
     /// How many frames there are, committed or not.
     #[inline(always)]
@@ -489,6 +499,17 @@ impl FrameTable {
         let had = self.len();
         self.len.set(len);
         had
+    }
+    /// Has addresses for so many frames, of which there are as many as before: see [`Region::grow`].
+    pub(crate) fn grow(&self, _len: u32) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let bytes = Self::bytes(0.._len).end;
+            self.memory.grow(bytes.next_multiple_of(1 << 20)) || self.memory.grow(bytes)
+        }
+        // Models have all of them.
+        #[cfg(any(loom, shuttle))]
+        false
     }
     /// Gives the addresses behind the frames that there are back.
     ///
@@ -658,6 +679,7 @@ mod tests {
     fn table(len: u32) -> FrameTable {
         let table = FrameTable::new(
             len,
+            None,
             &mut crate::region::Reservation::none(Backend::Heap, &crate::Faults::default()),
         )
         .unwrap();
@@ -729,7 +751,8 @@ mod tests {
     fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
         let faults = crate::Faults::new(1);
         let table =
-            FrameTable::new(1 << 20, &mut crate::region::Reservation::none(Backend::Os, &faults)).unwrap();
+            FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))
+                .unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=4096", &crate::faults::POINTS).unwrap());
         assert!(table.commit((1 << 19) + 3..(1 << 19) + 5) && !table.commit(0..1));
     }
@@ -738,6 +761,7 @@ mod tests {
     fn frames_can_be_read_before_they_are_committed() {
         let table = FrameTable::new(
             1 << 20,
+            None,
             &mut crate::region::Reservation::none(Backend::Os, &crate::Faults::default()),
         )
         .unwrap();

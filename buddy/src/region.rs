@@ -92,7 +92,7 @@ pub enum Uncommitted {
 ///
 /// # Invariants
 /// `base` is aligned as asked; `base..base + bytes` belongs to this value from `reserve` to drop; `bytes` is a
-/// multiple of the page size, and only becomes less while the region is shared.
+/// multiple of the page size, and changes by one thread at a time ([`cut`](Region::cut), [`grow`](Region::grow)).
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -150,6 +150,20 @@ impl Region {
             return None;
         }
         Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, backend, faults)
+    }
+
+    /// As [`reserve`](Self::reserve), at a multiple of `apart`, a power of two, of which none is near others' mappings: so addresses behind
+    /// the region are likely free, and it can [grow](Self::grow) up to `apart`. `None`, too, on other backends than [`Backend::Os`].
+    ///
+    /// Costs three system calls, and one for each place that is taken.
+    pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        if faults.fires(Call::of(RESERVE, bytes)) {
+            return None;
+        }
+        let (base, os) = Os::apart(bytes, apart.max(PAGE_SIZE), uncommitted.access())?;
+        let (bytes, backing) = (Counter::new(bytes as u64), Backing::Os(os));
+        Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
     fn new(
@@ -306,6 +320,27 @@ impl Region {
         cut
     }
 
+    /// Takes the addresses up to `bytes` bytes from the base (rounded up to pages), reserved as the others are, if it has fewer. `false`,
+    /// with nothing changed, if the system refuses, another mapping has any of them, or on [`Backend::Heap`]. By one thread at a time,
+    /// which does not [cut](Self::cut) either.
+    ///
+    /// Costs one system call.
+    pub fn grow(&self, bytes: usize) -> bool {
+        let (Some(bytes), old) = (bytes.checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
+            return false;
+        };
+        if bytes <= old {
+            return true;
+        }
+        let (end, access) = (self.at(&(old..old)), self.uncommitted.access());
+        let grown = !self.faults.fires(Call::of(RESERVE, bytes - old))
+            && source!(&self.backing, source => source.grow(end, bytes - old, access));
+        if grown {
+            self.bytes.set(bytes as u64);
+        }
+        grown
+    }
+
     /// Makes the first `bytes` bytes of a region that is committed as a whole zero.
     ///
     /// Costs what it costs to write to them; from 4 MiB on, a system call that gives the memory back.
@@ -336,6 +371,25 @@ impl Region {
         self.bytes = Counter::new(bytes as u64);
         let bytes = Counter::new(rest as u64);
         Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
+    }
+
+    /// Gives it back to the system, as dropping it does.
+    ///
+    /// # Errors
+    /// The region, whose contents went back and whose addresses the system did not take: it would have to cut a mapping in two, and the
+    /// process has as many as it may. It may be tried again. A region that is dropped loses these addresses.
+    pub fn unmap(mut self) -> Result<(), Self> {
+        let bytes = self.bytes();
+        let refused = bytes > 0
+            && (self.faults.fires(Call::of(DECOMMIT, bytes))
+                // SAFETY: the region is the memory as a whole, and this its last user.
+                || !source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) }));
+        if refused {
+            return Err(self);
+        }
+        // What is dropped has nothing any more.
+        self.bytes.set(0);
+        Ok(())
     }
 
     /// Takes `next` over, if that begins where this one ends. [Resizing](Self::resize) it may be refused from now on: the
@@ -398,7 +452,7 @@ impl Drop for Region {
             return;
         }
         // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
-        source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
+        let _ = source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
 }
 
@@ -409,6 +463,27 @@ impl Drop for Region {
 pub fn address_limit() -> Option<(usize, usize)> {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::address_limit();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return None;
+}
+
+/// Whether the system would map so many bytes of addresses now.
+///
+/// Cost: two system calls.
+pub(crate) fn may_map(_bytes: usize) -> bool {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::place_for(_bytes).is_some();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return true;
+}
+
+/// Bytes: the lesser of the process's limits on addresses and on memory that it may write to (`RLIMIT_AS`, `RLIMIT_DATA`); `None` without
+/// either.
+///
+/// Cost: two system calls.
+pub fn own_limit() -> Option<u64> {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::own_limit();
     #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
     return None;
 }
@@ -529,6 +604,8 @@ pub struct Reserved {
     committed: Counter,
     /// What a refusal is counted as.
     point: Point,
+    /// Bytes that it may grow to.
+    most: usize,
 }
 
 impl Reserved {
@@ -550,9 +627,27 @@ impl Reserved {
         point: Point,
     ) -> Option<Self> {
         let region = addresses.reserve(bytes, uncommitted)?;
-        Some(Self { region, committed: Counter::new(0), point })
+        Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// The same at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
+    /// The same of addresses that are not committed; with `apart` only the beginning, [apart](Region::apart) from others, so that it can [grow](Self::grow).
+    pub fn growing(
+        bytes: usize,
+        apart: Option<usize>,
+        addresses: &mut Reservation,
+        point: Point,
+    ) -> Option<Self> {
+        let none = Uncommitted::NoAccess;
+        let Some(apart) = apart else { return Self::cut_from(addresses, bytes, none, point) };
+        let region = Region::apart(bytes.min(Self::STEP), apart, none, &addresses.faults)?;
+        Some(Self { region, committed: Counter::new(0), point, most: bytes })
+    }
+    /// Has addresses for at least the first `bytes` bytes, if there are to be so many: see [`Region::grow`]. By one thread at a time, which
+    /// does not [cut](Self::cut) either.
+    pub fn grow(&self, bytes: usize) -> bool {
+        let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
+        bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
+    }
+    /// The same as [`new`](Self::new) at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
     pub fn readable(
         bytes: usize,
         align: usize,
@@ -563,13 +658,13 @@ impl Reserved {
         let region = Region::reserve(bytes, align, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // A few bytes for each page that somebody uses.
         region.advise(HugePages::Never);
-        Some(Self { region, committed: Counter::new(0), point })
+        Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Gives the addresses behind the first `bytes` bytes back to the system, but for those that a commit may go ahead by (1 MiB
-    /// and 64 KiB at most). What was given back cannot be committed from now on.
+    /// and 64 KiB at most). What was given back cannot be committed before it [grows](Self::grow).
     ///
     /// # Safety
-    /// Nobody uses what lies behind `bytes` bytes, nor asks for a commit of it, meanwhile or later; and nobody else cuts meanwhile.
+    /// Nobody uses what lies behind `bytes` bytes, nor asks for a commit of it, meanwhile; and nobody else cuts meanwhile.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A commit that runs beside this was asked for up to `bytes`, of which less was committed, or for what is committed by now: it goes
         // ahead of either by no more than this.
@@ -871,6 +966,37 @@ mod tests {
     }
 
     #[test]
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    fn what_lies_apart_grows_and_is_zero() {
+        const APART: usize = 1 << 30;
+        let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
+        let regions = [1, 2, 3].map(|mib| apart(mib << 20));
+        let places = regions.each_ref().map(|region| region.base().addr().get() / APART);
+        assert!(places[0] > places[1] && places[1] > places[2], "{places:?}");
+        for region in &regions {
+            assert_eq!(region.base().addr().get() % APART, 0);
+            let before = region.bytes();
+            assert!(region.grow(before) && region.grow(before - 1) && region.bytes() == before);
+            assert!(region.grow((8 << 20) - 1) && region.bytes() == 8 << 20);
+            assert!(region.commit(before..8 << 20) && !region.commit(before..9 << 20));
+            // SAFETY: committed just now; this test is the only user.
+            unsafe {
+                let last = region.base().add((8 << 20) - 1);
+                assert_eq!(last.read(), 0);
+                last.write(7);
+                // And shrinks, and grows again.
+                assert!(region.cut(1 << 20) && region.grow(8 << 20) && last.read() == 0);
+            }
+        }
+        drop(regions);
+        assert!(
+            !Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::Heap, &none())
+                .unwrap()
+                .grow(2 << 20)
+        );
+    }
+
+    #[test]
     fn reserved_memory_is_committed_on_demand() {
         let reserved = Reserved::new(1 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
@@ -900,5 +1026,19 @@ mod tests {
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
         // And what a commit may go ahead by.
         assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
+        let growing = Reserved::growing(
+            5 << 19,
+            Some(1 << 30),
+            &mut Reservation::none(Backend::Os, &none()),
+            crate::faults::MAGAZINE,
+        );
+        let growing = growing.unwrap();
+        assert!(!growing.commit(&op, Reserved::STEP + 1));
+        let sizes = [1, 1 << 20, (1 << 20) + 1, (2 << 20) + 1, 5 << 19].map(|bytes| {
+            assert!(growing.grow(bytes) && growing.commit(&op, bytes));
+            growing.reserved()
+        });
+        assert_eq!(sizes, [1 << 20, 1 << 20, 2 << 20, 5 << 19, 5 << 19]);
+        assert!(!growing.grow((5 << 19) + 1));
     }
 }

@@ -61,7 +61,7 @@ use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{End, FreeArea};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::region::Region;
+use crate::region::{HugePages, Region, address_limit, may_map};
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::alloc::Layout;
@@ -70,7 +70,7 @@ use core::ptr::NonNull;
 use std::alloc::alloc_zeroed;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, Fixed, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 
 /// What all zones of an allocator share.
@@ -83,8 +83,13 @@ pub(crate) struct ZoneShared {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
-    /// Free pages that a zone keeps backed when pages come back, at most.
-    pub(crate) keep: u32,
+    /// Free pages that a zone keeps backed when pages come back, at most; and the most that this may be.
+    pub(crate) keep: Fixed,
+    pub(crate) most_kept: u32,
+    /// Pages that there may be in all: more than the region and the frames have where addresses are limited.
+    pub(crate) most: Fixed,
+    pub(crate) limit: AddressLimit,
+    pub(crate) huge_pages: HugePages,
     /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
@@ -108,6 +113,54 @@ impl ZoneShared {
         }
         // SAFETY: nobody uses them, by contract.
         unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
+    }
+}
+
+/// What others have of the addresses of a process that are limited, and are to have.
+#[derive(Debug, Default)]
+pub(crate) struct AddressLimit {
+    /// Bytes of others' mappings when the limit was first seen.
+    others: Counter,
+    /// Bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
+    pub(crate) tables: Counter,
+}
+
+/// Bytes of addresses that others may map at least, from the time that a limit is seen; of a small limit an eighth. Threads have 8 MiB each
+/// for their stacks.
+const OTHERS: usize = 32 << 20;
+
+impl ZoneShared {
+    /// Bytes of addresses of the pages and of what describes them.
+    fn own_addresses(&self) -> usize {
+        self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
+    }
+    /// Notes what others have now, of all addresses that the process has.
+    pub(crate) fn see_limit(&self, has: usize) {
+        self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
+    }
+    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if others have them or need them.
+    /// Under the lock of the only zone.
+    fn grow(&self, end: u32) -> bool {
+        let bytes = end as usize * PAGE_SIZE;
+        let more = bytes - self.region.bytes();
+        let leaves_enough = |(limit, has): (usize, usize)| {
+            let others = has.saturating_sub(self.own_addresses() + self.limit.others.get() as usize);
+            let left = more + OTHERS.min(limit / 8).saturating_sub(others);
+            has.saturating_add(left) <= limit
+        };
+        let grown = end <= self.most.get()
+            // First without a file, which a program may have forbidden itself to open.
+            && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
+            && self.frames.grow(end)
+            && self.region.grow(bytes);
+        if grown {
+            if self.huge_pages != HugePages::System {
+                self.region.advise(self.huge_pages);
+            }
+            // Last: what lies in a page of this has a frame.
+            self.frames.set_len(end);
+        }
+        grown
     }
 }
 
@@ -237,6 +290,10 @@ impl Inner {
     pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
+    /// Of these, those that were committed once.
+    pub(crate) fn returned(&self) -> &[u32] {
+        &self.fresh.returned
+    }
     /// The lowest maximal block from which on none was ever committed.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have all their addresses"))]
     pub(crate) fn untouched(&self) -> u32 {
@@ -341,7 +398,7 @@ impl Zone {
             discards_zero: true,
             backed: 0,
             idle: 0,
-            surplus: shared.keep / LEAST_SURPLUS,
+            surplus: shared.keep.get() / LEAST_SURPLUS,
             returned: 0,
             taken_again: 0,
             recent: 0,
@@ -501,7 +558,7 @@ impl Zone {
         }
         inner.idle = inner.idle.min(inner.backed);
         inner.taken_again += discarded.saturating_sub(inner.discarded);
-        inner.adapt(shared.keep);
+        inner.adapt(shared.keep.get());
         let splits = (inner.events.splits - splits) as u16;
         op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
@@ -691,7 +748,7 @@ impl Zone {
         let left = most - most / 4;
         if above {
             inner.returned += inner.backed - left;
-            inner.adapt(shared.keep);
+            inner.adapt(shared.keep.get());
         }
         drop(inner);
         let bytes = if above { self.trim(shared, left) } else { 0 };
@@ -703,7 +760,7 @@ impl Zone {
     /// Free pages that frees leave backed.
     fn surplus(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let in_use = self.managed - inner.listed - inner.uncommitted;
-        (in_use / 8).clamp(inner.surplus, shared.keep)
+        (in_use / 8).clamp(inner.surplus.min(shared.keep.get()), shared.keep.get())
     }
 
     fn merge(&self, shared: &ZoneShared, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
@@ -761,9 +818,11 @@ impl Zone {
             return Ok(false);
         }
         let range = start.get()..start.get() + pages;
-        // Or its addresses were given up.
         let is_there = range.end as usize * PAGE_SIZE <= shared.region.bytes();
-        if !is_there || !shared.frames.commit(range) || !shared.region.commit(byte_range(start, pages)) {
+        if !is_there && !shared.grow(range.end)
+            || !shared.frames.commit(range)
+            || !shared.region.commit(byte_range(start, pages))
+        {
             inner.events.commits_refused += 1;
             return Err(Refused);
         }

@@ -21,7 +21,7 @@
 //! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
 //! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
 //! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
-//! | `RLIMIT_AS`, before the start or set by a program under the library | three quarters of what it leaves, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
+//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
 //! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
 //! | `membarrier` refused, which was granted at the start | none: what lies on CPUs' stacks stays there and serves; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |

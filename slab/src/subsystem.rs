@@ -160,6 +160,8 @@ impl Subsystem {
     /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
     #[cfg(not(loom))]
     pub fn end_interval(&self) -> usize {
+        #[cfg(not(shuttle))]
+        self.core.read_limits();
         self.core.end_interval()
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.

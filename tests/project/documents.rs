@@ -12,7 +12,7 @@ use uslab_tests::workspace;
 const BOOK: &str = "slab/book/src";
 
 /// The most lines of the allocator itself.
-const MOST: usize = 19_270;
+const MOST: usize = 19_500;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row
@@ -24,7 +24,7 @@ const APART: [(&str, &str); 4] = [
     ("slab/src/handle", "slab/src/handle"),
 ];
 /// The most lines of what finds mistakes.
-const MOST_DEBUG: usize = 3_260;
+const MOST_DEBUG: usize = 3_370;
 /// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
 const OFF: usize = 100;
 

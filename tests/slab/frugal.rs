@@ -64,3 +64,44 @@ fn with_little_address_space_it_starts_smaller() {
         assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
     }
 }
+
+/// Of a process alone, which limits itself.
+#[test]
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+    if !is_alone("frugal::free_memory_that_stays_follows_a_limit_that_is_read_again") {
+        return;
+    }
+    // Its control groups may have limits, too.
+    let limit = |bytes: u64| setrlimit(Resource::RLIMIT_DATA, bytes, RLIM_INFINITY).unwrap();
+    let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+    let stays = || {
+        let block = || subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap();
+        let blocks: Vec<_> = (0..12).map(|_| block()).collect();
+        drop(blocks);
+        subsystem.pages().info().backed_bytes()
+    };
+    let unlimited = stays();
+    for mib in [256, 96, 64] {
+        limit(mib << 20);
+        subsystem.end_interval();
+        let stay = stays();
+        assert!(stay <= (mib << 20) / 8, "{stay} bytes stay of {mib} MiB");
+        // And once there is none.
+        limit(RLIM_INFINITY);
+        subsystem.end_interval();
+        assert_eq!(stays(), unlimited);
+    }
+    // And only if the configuration says so.
+    limit(64 << 20);
+    let pages = PageConfig { keep_free: Some(32 << 20), ..PageConfig::default_for(Cpus::os()) };
+    let deaf = Subsystem::new(Config::new(pages)).unwrap();
+    let before = deaf.pages().info().backed_bytes();
+    let blocks: Vec<_> = (0..7)
+        .map(|_| deaf.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap())
+        .collect();
+    drop(blocks);
+    deaf.end_interval();
+    assert_eq!(deaf.pages().info().backed_bytes() - before, 28 << 20);
+}

@@ -252,6 +252,54 @@ fn mappings_that_have_rested_for_long_enough_go_back_and_are_counted() {
     subsystem.check().unwrap();
 }
 
+/// Once a write in front of an object was named only if the one in front of it was in use, and freed.
+#[test]
+fn a_write_between_two_objects_is_named_when_either_is_freed() {
+    let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
+    let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
+    let stride = cache.geometry().stride();
+    let mut all: Vec<_> = (0..500).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    all.sort();
+    let pairs: Vec<_> =
+        all.windows(2).filter(|pair| pair[1].addr().get() - pair[0].addr().get() == stride).collect();
+    assert!(pairs.len() > 100, "{} pairs", pairs.len());
+    // Of each pair: which is freed before the write, if any, and which one names it.
+    let cases = [(None, 0), (None, 1), (Some(0), 1)];
+    let mut freed = BTreeSet::new();
+    for (at, (before, names)) in cases.into_iter().enumerate() {
+        let pair = pairs[20 * (at + 1)];
+        let mut free = |of: usize| {
+            // SAFETY: allocated above, freed once: pairs are apart.
+            unsafe { cache.free(pair[of]) };
+            assert!(freed.insert(pair[of]));
+        };
+        before.into_iter().for_each(&mut free);
+        // SAFETY: the error that is tested.
+        unsafe { spoil(pair[1].sub(1)) };
+        assert_eq!(kinds(&heard), []);
+        free(names);
+        let said = heard.take();
+        let front = format!("object {:#x}", pair[0].addr());
+        assert!(said.len() == 1 && said[0].1.contains(&front), "{before:?} {names}: {said:?}, not {front}");
+        assert_eq!(said[0].0, CorruptionKind::Overflow);
+        // It was repaired.
+        [0, 1].into_iter().filter(|of| Some(*of) != before && *of != names).for_each(&mut free);
+        assert_eq!(kinds(&heard), []);
+    }
+    // An object that was never handed out is in front of one that is.
+    let alone = KmemCache::builder("alone", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let [_first, second] = [(); 2].map(|()| alone.alloc(Gfp::KERNEL).unwrap());
+    let third = second.map_addr(|address| address.saturating_add(stride));
+    let fourth = core::iter::repeat_with(|| alone.alloc(Gfp::KERNEL).unwrap()).take(2).last().unwrap();
+    assert_eq!(fourth.addr().get() - third.addr().get(), stride);
+    // SAFETY: as above.
+    unsafe {
+        spoil(fourth.sub(3));
+        alone.free(fourth);
+    }
+    assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
+}
+
 #[test]
 fn a_write_behind_an_object_is_named_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -572,24 +620,29 @@ fn nobody_can_touch_the_page_behind_the_objects_of_a_slab() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard is two mappings more, of those that a process may have.
+/// Each guard is two mappings more, of those that a process may have: a quarter of them at most, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn slabs_behind_the_first_256_mib_have_no_guard() {
+fn slabs_behind_the_first_pages_have_no_guard() {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse::<u32>().unwrap();
+    if most > 1 << 17 {
+        println!("{most} mappings are for more pages than are to be had here");
+        return;
+    }
+    let guarded = most / 2;
     let harden = Harden { slab_guards: true, ..Harden::OFF };
     let mut config = Config { harden, ..config(1, 1, 512 << 20) };
     config.pages.per_cpu_pages = false;
     let subsystem = Subsystem::new(config).unwrap();
     on_cpu(0);
     let block = || subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap();
-    let before: Vec<_> = (0..64).map(|_| block()).collect();
-    assert!(before.iter().all(|block| block.pfn().get() < 1 << 16));
+    let before: Vec<_> = (0..guarded.div_ceil(1024)).map(|_| block()).collect();
     let cache = KmemCache::builder("behind", 2048).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let bytes = cache.geometry().order().bytes();
     let slab = object.addr().get() & !(bytes - 1);
     let at = |address: usize| object.with_addr(address.try_into().unwrap());
-    assert_eq!(subsystem.pages().pfn_of(at(slab).as_ptr()).unwrap().get(), 1 << 16);
+    assert_eq!(subsystem.pages().pfn_of(at(slab).as_ptr()).unwrap().get(), before.len() as u32 * 1024);
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 

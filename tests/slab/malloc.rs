@@ -380,6 +380,39 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
     assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
 }
 
+/// Its addresses were lost.
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn what_cannot_be_unmapped_is_kept_and_tried_again() {
+    for guard_pages in [false, true] {
+        let faults = uslab::Faults::new(1);
+        let harden = uslab::Harden { guard_pages, ..uslab::Harden::OFF };
+        let mut config = uslab::Config { huge_cache: 0, harden, ..config(1, 1, 64 * MIB) };
+        config.pages = config.pages.limit(64 * MIB);
+        config.pages.faults = faults.clone();
+        let subsystem = Subsystem::new(config).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let piece = || malloc.alloc_block(layout(8 * MIB, 16), Gfp::KERNEL).unwrap();
+        // The last 64 rest before they are unmapped.
+        (0..if guard_pages { 64 } else { 0 }).for_each(|_| drop(piece()));
+        let held = piece();
+        let before = subsystem.info().huge.unmapped;
+        faults.arm(uslab::faults::parse("decommit").unwrap());
+        drop(held);
+        assert_eq!(subsystem.info().huge.unmapped, before);
+        assert!(subsystem.info().huge.cached_pages >= 2048);
+        subsystem.shrink();
+        assert!(subsystem.info().huge.cached_pages >= 2048, "still refused");
+        faults.disarm();
+        subsystem.shrink();
+        assert_eq!((subsystem.info().huge.cached_pages, charged(&subsystem)), (0, 0));
+        assert!(subsystem.info().huge.unmapped > before);
+        subsystem.check().unwrap();
+        // Nothing is charged for ever.
+        drop([(); 7].map(|()| malloc.alloc_block(layout(7 * MIB, 16), Gfp::KERNEL).unwrap()));
+    }
+}
+
 #[test]
 fn threads_at_a_limit_together_never_have_more() {
     const LIMIT: usize = 40;

@@ -67,8 +67,9 @@ unsafe impl Source for Heap {
         true
     }
 
-    unsafe fn free(&mut self, _: NonNull<u8>, _: usize) {
+    unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
         // SAFETY: allocated in `new` with this layout.
         unsafe { System.dealloc(self.start.as_ptr(), self.layout) };
+        true
     }
 }

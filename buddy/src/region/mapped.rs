@@ -8,6 +8,7 @@ use nix::libc;
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
 };
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use std::io::Read;
 
@@ -26,6 +27,33 @@ impl Access {
             Self::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
         }
     }
+}
+
+/// Where the system would map so many bytes of addresses now; `None` if it would not.
+pub(super) fn place_for(bytes: usize) -> Option<usize> {
+    let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
+    let size = NonZeroUsize::new(bytes)?;
+    // SAFETY: no address is asked for; what is mapped is unmapped immediately, and nobody else knows it.
+    unsafe {
+        let place = mmap_anonymous(None, size, none, flags).ok()?;
+        munmap(place, bytes).ok()?;
+        Some(place.addr().get())
+    }
+}
+
+/// Maps addresses, exactly these; `None` if another mapping has any of them.
+fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
+    let (wanted, bytes) = (NonZeroUsize::new(address)?, NonZeroUsize::new(bytes)?);
+    // SAFETY: no mapping is replaced.
+    let at = unsafe { mmap_anonymous(Some(wanted), bytes, access.protection(), flags) }.ok()?;
+    if at.addr() == wanted {
+        return Some(at.cast());
+    }
+    // Kernels before 4.17 take the address for a wish.
+    // SAFETY: mapped just now.
+    let _ = unsafe { munmap(at, bytes.get()) };
+    None
 }
 
 // SAFETY: a private anonymous mapping is zero; the part of it that is kept is aligned, and no other mapping is there.
@@ -61,6 +89,28 @@ unsafe impl Source for Mapped {
             unsafe { in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
+    }
+
+    fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+        // From there the system maps downwards, or upwards where stacks have no limit.
+        let near = place_for(PAGE_SIZE)?;
+        let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
+        let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
+        let is_told = access == Access::Read;
+        if is_told {
+            // SAFETY: mapped above.
+            unsafe { in_dumps(base, bytes, false) };
+        }
+        Some((base, Self { is_told }))
+    }
+
+    fn grow(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        let grown = map_at(at.addr().get(), bytes, access).is_some();
+        if grown && self.is_told {
+            // SAFETY: mapped just now.
+            unsafe { in_dumps(at, bytes, false) };
+        }
+        grown
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
@@ -136,13 +186,21 @@ unsafe impl Source for Mapped {
         unsafe { munmap(at.cast(), bytes) }.is_ok()
     }
 
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
-        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`). Its addresses are
-        // lost then. Its memory is not: nobody counts it any more.
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
+        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`).
         // SAFETY: our own mapping, by contract, and nobody uses it.
-        let _ = unsafe { munmap(at.cast(), bytes).is_ok() || self.discard(at, bytes) };
+        unsafe {
+            let unmapped = munmap(at.cast(), bytes).is_ok();
+            if !unmapped {
+                self.discard(at, bytes);
+            }
+            unmapped
+        }
     }
 }
+
+/// Places that are tried for what lies apart: each may have been taken before.
+const PLACES: usize = 64;
 
 /// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.
 const LARGE: usize = 1 << 30;
@@ -163,19 +221,19 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
 /// sandboxes that end them for that. So a page that is written to again costs a page fault, as that of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
+/// A limit of this process; `None` without.
+fn limit_of(resource: Resource) -> Option<u64> {
+    getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
+}
+
+/// See [`region::own_limit`](super::own_limit). Allocates nothing.
+pub(super) fn own_limit() -> Option<u64> {
+    [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
+}
+
 /// See [`region::address_limit`](super::address_limit). Allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
-    let mut limit = core::mem::MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: writes the limit if it can be had.
-    let limit = unsafe {
-        if libc::getrlimit(libc::RLIMIT_AS, limit.as_mut_ptr()) != 0 {
-            return None;
-        }
-        limit.assume_init().rlim_cur
-    };
-    if limit == libc::RLIM_INFINITY {
-        return None;
-    }
+    let limit = limit_of(Resource::RLIMIT_AS)?;
     // The first number: pages of all mappings, which is what the kernel counts. Unknown, it is taken for little.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));

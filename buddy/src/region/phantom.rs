@@ -37,9 +37,9 @@ unsafe impl Source for Addresses {
     unsafe fn advise(&self, _: NonNull<u8>, _: usize, _: HugePages) -> bool {
         true
     }
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: passed on.
-        unsafe { self.0.free(at, bytes) };
+        unsafe { self.0.free(at, bytes) }
     }
 }
 
@@ -75,9 +75,10 @@ mod numbers {
         }
         /// # Safety
         /// Nobody uses the range any more.
-        pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) {
+        pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
             // Release: pairs with the Acquire in `new`.
             TAKEN.store(false, Release);
+            true
         }
     }
 }

@@ -36,6 +36,16 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// is memory that the system answers for; any other is address space.
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)>;
 
+    /// As [`new`](Self::new), at a multiple of `apart` and far from what others map; `None`, too, where memory is had as a whole.
+    fn apart(_bytes: usize, _apart: usize, _access: Access) -> Option<(NonNull<u8>, Self)> {
+        None
+    }
+
+    /// Takes the addresses behind its end, which is at `at`, if no other mapping has any of them.
+    fn grow(&self, _at: NonNull<u8>, _bytes: usize, _access: Access) -> bool {
+        false
+    }
+
     /// Makes a part of it readable and writable. `false` when refused.
     ///
     /// # Safety
@@ -103,9 +113,9 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
         false
     }
 
-    /// Gives it back as a whole.
+    /// Gives it back as a whole. `false` if only its contents went: its addresses stay, and this may be tried again.
     ///
     /// # Safety
-    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor this.
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize);
+    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor, behind `true`, this.
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool;
 }

@@ -2,15 +2,12 @@
 //!
 //! The kernel holds that limit against all addresses that a process has mapped, used or not, and the pages' range is 64 GiB of
 //! them at first. A program that sets itself a limit below could map nothing more: no thread's stack, no library, no memory above
-//! 4 MiB. And as nothing more need be mapped for smaller memory, that would not be limited at all. So whoever sets the limit
-//! here makes the range fit: see [`Uslab::fit_address_limit`].
-//!
-//! What is left of the limit to small memory is three quarters: addresses that the range holds are no one else's, so it
-//! must not hold all. Memory above 4 MiB takes what it needs out of the range's unused part. What was given up stays so when
-//! the limit is raised again; `USLAB_OPTIONS=limit=` says beforehand how large the range is.
+//! 4 MiB. And as nothing more need be mapped for smaller memory, that would not be limited at all. So setting the limit here unmaps the
+//! unused part of the range: see [`Uslab::fit_address_limit`]. From then on pages get their addresses when they are committed, and leave
+//! some to others.
 //!
 //! A limit that is set past these functions (the bare system call, `prlimit` of another process) is not seen. One that is there
-//! when the program starts is heeded by the start itself.
+//! when the program starts is read by the start itself.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;

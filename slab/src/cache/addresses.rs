@@ -5,54 +5,49 @@ use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::address_limit;
 
 impl Core {
-    /// Where `RLIMIT_AS` leaves less than `wanted` bytes of addresses, gives up addresses that are only reserved: beside
-    /// `wanted`, the rest of the process is to have a quarter of what is not in use. Nothing happens without a limit.
+    /// Where `RLIMIT_AS` leaves less than `wanted` bytes of addresses, gives up addresses that are only reserved. Pages get them back as they
+    /// are committed, if the limit then leaves them. Nothing happens without a limit.
     ///
     /// Cost: a system call; with a limit five more.
     #[cold]
-    pub(crate) fn give_up_addresses(&self, wanted: Option<usize>) {
+    pub(crate) fn give_up_addresses(&self, wanted: impl FnOnce(usize) -> usize) {
         let Some((limit, has)) = address_limit() else { return };
         self.huge.heed_limit();
-        if wanted.is_some_and(|wanted| wanted <= limit.saturating_sub(has)) {
-            return;
-        }
         let pages = &self.memory.pages;
-        let tags = self.tags.lock().0.as_ref().map_or(0, |tags| tags.reserved());
-        let (own, beside) = (pages.reserved_bytes(), self.memory.reserved_beside() + tags);
-        let used = pages.committed_bytes();
-        let others = has.saturating_sub(own + beside).saturating_add(wanted.unwrap_or(0));
-        // What describes the pages goes in proportion; with a wish it stays.
-        let (others, whole) =
-            if wanted.is_some() { (others.saturating_add(beside), own) } else { (others, own + beside) };
-        if wanted.is_some() && others.saturating_add(used) > limit {
-            // All of it would not be enough.
-            return;
-        }
-        let keep = used + limit.saturating_sub(others).saturating_sub(used) / 4 * 3;
-        let keep = (keep as u128 * own as u128 / whole as u128) as usize;
-        if keep < own {
+        if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) && pages.has_unused_addresses() {
             // A pool that is mapped there next would lie where sized frees look for pages.
             #[cfg(not(any(loom, shuttle)))]
             self.guard.make_no_pool();
-            pages.give_up_addresses(keep);
+            pages.see_address_limit(has);
+            pages.give_up_addresses(limit);
         }
     }
 
-    /// The same without a wish, and gives up what describes those pages, too, once `told` knows how many are left.
+    /// The same where others are left less than a third of what the pages have, and gives up what describes those pages, too, once `told`
+    /// knows how many are left.
     ///
     /// # Safety
-    /// Nobody looks meanwhile at a page that was never handed out, nor later at the class of a page beyond those.
+    /// Nobody looks meanwhile at a page that was never handed out.
     pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
-        self.give_up_addresses(None);
-        told(self.memory.pages.reserved_bytes() / PAGE_SIZE);
-        // SAFETY: passed on; no slab can begin behind these pages. One at a time under the lock: what another one gave up may be somebody's.
+        self.give_up_addresses(|reserved| reserved / 3);
+        self.tell_pages(told);
+        let (pages, tags) = (&self.memory.pages, self.tags.lock().0.clone());
+        // SAFETY: passed on; no slab begins behind these pages before what describes it has grown.
         unsafe {
-            let pages = self.memory.pages.give_up_frames();
-            let tags = self.tags.lock();
-            self.memory.give_up_beside(pages);
-            if let Some(tags) = &tags.0 {
-                tags.cut(pages);
+            let left = pages.give_up_frames();
+            self.memory.give_up_beside(left);
+            if let Some(tags) = tags {
+                tags.cut(pages, left);
             }
         }
+        if let Some((_, has)) = address_limit() {
+            pages.see_address_limit(has);
+        }
+    }
+    /// `told` knows how many bytes the pages have, of which there may be more than when it was told last.
+    #[cold]
+    pub(crate) fn tell_pages(&self, told: impl FnOnce(usize)) {
+        let _one = self.tags.lock();
+        told(self.memory.pages.frames().len() as usize * PAGE_SIZE);
     }
 }

@@ -6,8 +6,6 @@ use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
 use crate::geometry::OrderRule;
 use crate::memory::huge::HUGE_CACHE;
-#[cfg(not(any(loom, shuttle)))]
-use crate::reclaim::pressure::keep_free;
 use core::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +14,8 @@ use uslab_buddy::PageConfig;
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 
-/// Bytes of free pages that a subsystem of the default [`Config`] keeps at most: see [`PageConfig::keep_free`]. In a control group with a
-/// limit it is at most an eighth of that.
+/// Bytes of free pages that a subsystem of the default [`Config`] keeps at most: see [`PageConfig::keep_free`]. It is less where
+/// [`Config::heed_limits`] says so.
 pub const KEEP_FREE: usize = 16 << 20;
 
 /// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
@@ -38,6 +36,13 @@ pub struct Config {
     /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the
     /// [`faults`](crate::faults) of the whole subsystem.
     pub pages: PageConfig,
+    /// True if the free memory that stays ([`PageConfig::keep_free`]) is at most an eighth of the room: the least of the process's limits
+    /// (`RLIMIT_AS`, `RLIMIT_DATA`) and of those of its control groups and their ancestors (`memory.max`, `memory.high`; in version 1
+    /// the limit and the soft limit), less what is committed. They are read at the start, and by
+    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). (A reaper opens no file: a program may
+    /// have forbidden itself to.) A file that cannot be read limits
+    /// nothing. True by default, and false in [`Config::new`].
+    pub heed_limits: bool,
     /// What decides the order of slabs.
     pub rule: OrderRule,
     /// The magazines of caches that do not say otherwise.
@@ -77,6 +82,7 @@ impl Config {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
             pages,
+            heed_limits: false,
             magazines: Magazines::default(),
             check_frees: cfg!(debug_assertions),
             slab_debug: DebugRules::default(),
@@ -93,7 +99,7 @@ impl Config {
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
-    /// memory stay when objects and slabs come back. Reads the limit of the control group.
+    /// memory stay when objects and slabs come back. It heeds limits.
     fn default() -> Self {
         Self::keeping(KEEP_FREE)
     }
@@ -104,7 +110,7 @@ impl Config {
     /// As the default, but for the free memory that stays.
     pub(crate) fn keeping(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
-        Self::new(PageConfig { keep_free: Some(keep_free(most)), ..pages })
+        Self { heed_limits: true, ..Self::new(PageConfig { keep_free: Some(most), ..pages }) }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::Guard;
-use crate::debug::harden::{Harden, Secret};
+use crate::debug::harden::{Harden, Mappings, Secret};
 #[cfg(not(loom))]
 use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
 #[cfg(not(loom))]
@@ -21,6 +21,8 @@ use crate::geometry::OrderRule;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
 #[cfg(not(loom))]
@@ -56,10 +58,13 @@ pub(crate) struct Core {
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) heed_limits: bool,
     pub(crate) slab_debug: DebugRules,
     /// Whether any cache has red zones.
     zones: AtomicBool,
     pub(crate) harden: Harden,
+    pub(crate) mappings: Mappings,
     pub(crate) secret: Secret,
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) guard: Guard,
@@ -108,18 +113,25 @@ fn next_tag(caches: &mut u64) -> u8 {
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
-        let (huge_pages, guarded) = (config.pages.huge_pages, config.harden.guard_pages);
+        let huge_pages = config.pages.huge_pages;
         let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
         let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
         let mut addresses = pages.take_addresses();
+        #[cfg(not(any(loom, shuttle)))]
+        let mappings = config.harden.is_on().then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
+        #[cfg(any(loom, shuttle))]
+        let mappings = None;
+        let mappings = Mappings::of(mappings);
+        let guards = if config.harden.guard_pages { mappings.guarded_pieces() } else { 0 };
         let huge =
-            Huge::new(&mut addresses, huge_pages, config.huge_cache, guarded).ok_or(StartError::SideTable)?;
+            Huge::new(&mut addresses, huge_pages, config.huge_cache, guards).ok_or(StartError::SideTable)?;
         let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
         let secret = Secret::new(&config.harden);
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
+            mappings,
             waited_for: AtomicU32::new(0),
             #[cfg(not(loom))]
             idle_objects: Counter::new(0),
@@ -129,6 +141,8 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
+            #[cfg(not(any(loom, shuttle)))]
+            heed_limits: config.heed_limits,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
             // Only a mapping can be made inaccessible.
@@ -155,6 +169,8 @@ impl Core {
         });
         #[cfg(not(any(loom, shuttle)))]
         core.seen.list(core.seen());
+        #[cfg(not(any(loom, shuttle)))]
+        core.read_limits();
         Ok(core)
     }
     /// For debuggers.
@@ -164,7 +180,7 @@ impl Core {
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
             pages: pages.address(first).addr().get(),
-            len: frames.len() as usize,
+            len: pages.most_pages(),
             frames: core::ptr::from_ref(frames.frame(first)).addr(),
             side: self.memory.side().addr(),
             large: large().addr(),
@@ -238,8 +254,9 @@ impl Core {
         if none {
             // Made with no lock held.
             let pages = &self.memory.pages;
-            let (range, pages) = (pages.address(uslab_buddy::Pfn::new(0)), pages.frames().len() as usize);
-            made = Some(Arc::new(Tags::new(range, pages, self.backend, &self.faults)?));
+            let range = pages.address(uslab_buddy::Pfn::new(0));
+            let (most, apart) = (pages.most_pages(), pages.apart());
+            made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();
         let tags = match (&kept.0, made) {
@@ -263,7 +280,7 @@ impl Core {
         seed: Option<u64>,
         own: bool,
     ) -> Result<(), NotStarted> {
-        // Where addresses were given up, sized frees may look for pages there.
+        // Where pages lack addresses, sized frees may look for pages there.
         let own = own && !self.memory.pages.gave_up_addresses();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler

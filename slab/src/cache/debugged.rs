@@ -180,6 +180,13 @@ impl Cache {
         let geometry = self.geometry();
         geometry.lead() - debugged.watch.left..geometry.offset(objects) - debugged.watch.left
     }
+    /// Has addresses for what describes a new slab, which it lacks where addresses are limited.
+    pub(super) fn has_tables(&self, slab: Pfn, order: Order) -> bool {
+        let (memory, end) = (&self.core.memory, (slab.get() + order.pages()) as usize);
+        !memory.pages.gave_up_addresses()
+            || memory.grow_beside(end)
+                && self.checked.as_ref().is_none_or(|checked| checked.tags.grow(&memory.pages, end))
+    }
     /// Makes what a new slab needs beside its objects, and fills what is watched; `false` if there is no memory.
     pub(super) fn cover_slab(&self, op: &Operation, slab: Pfn, order: Order, objects: usize) -> bool {
         let Some(checked) = &self.checked else { return true };

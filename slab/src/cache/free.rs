@@ -10,6 +10,8 @@ use super::node::ObjectIndex;
 use super::owner::CacheRef;
 use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 #[cfg(not(loom))]
@@ -262,18 +264,34 @@ impl Cache {
     pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
         let was_out = checked.tags.clear(object, checked.tag);
         // Before poison takes what is looked at.
-        if was_out
-            && let Some(hardened) = &self.hardened
-            // SAFETY: its user gave it up, and it is nobody's yet.
-            && let Err(kind) = unsafe { hardened.on_free(object) }
-        {
-            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
+        if was_out && let Some(hardened) = &self.hardened {
+            self.check_canaries(hardened, object);
         }
         #[cfg(not(any(loom, shuttle)))]
         if was_out && let Some(debugged) = &checked.debugged {
             self.debug_free(checked, debugged, Object(object));
         }
         was_out
+    }
+    /// Reports writes behind an object that comes back, and between it and the one in front of it: behind that one, or in front of this one.
+    #[cfg(not(loom))]
+    fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
+        // SAFETY: its user gave it up, and it is nobody's yet.
+        if let Err(kind) = unsafe { hardened.on_free(object) } {
+            self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
+            // SAFETY: what is behind it was written to.
+            unsafe { hardened.prepare(object) };
+        }
+        if hardened.checks_others()
+            && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
+            && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
+            // SAFETY: an object of the same slab, which was prepared when that was made.
+            && !unsafe { hardened.is_whole(front) }
+        {
+            self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
+            // SAFETY: what is behind it was written to.
+            unsafe { hardened.prepare(front) };
+        }
     }
     /// Names what is wrong with a free, if anything is.
     #[cold]

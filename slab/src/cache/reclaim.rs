@@ -5,6 +5,8 @@ use super::core::Core;
 #[cfg(not(any(loom, shuttle)))]
 use super::owner::CacheRef;
 use super::per_cpu::OBJECTS;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::pressure::{SHARE, least_limit};
 #[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -28,6 +30,27 @@ impl Core {
         // Any cache does it for all of them.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
+    }
+
+    /// Keeps free memory within the limits as they are now, if it is to heed them: see [`Config::heed_limits`](crate::Config::heed_limits).
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn read_limits(&self) {
+        if !self.heed_limits {
+            return;
+        }
+        let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
+        let room = least_limit().map(|least| least.saturating_sub(committed as u64));
+        self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
+    }
+
+    /// Gives the memory of tags back that describe no object: an eighth of the pages that went back.
+    #[cfg(not(loom))]
+    pub(crate) fn discard_tags(&self) {
+        #[cfg(not(shuttle))]
+        {
+            let tags = self.tags.lock().0.clone();
+            tags.inspect(|tags| _ = tags.discard_unused(&self.memory.pages));
+        }
     }
 
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
@@ -170,6 +193,7 @@ impl Reap for Core {
             self.reap_caches();
             self.discard_empty();
         });
+        self.discard_tags();
         pages + self.uncharge_huge(self.huge.end_interval())
     }
     fn relieve(&self) {
@@ -178,6 +202,7 @@ impl Reap for Core {
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
         self.memory.pages.release();
+        self.discard_tags();
     }
     fn changes(&self) -> u64 {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()

@@ -24,9 +24,6 @@ use uslab_magazine::tracepoints::What;
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
 const BATCH: usize = 32;
 
-/// So many pages may have guards between their slabs, 256 MiB: of four pages each, these are half of the mappings that a process may have.
-const GUARDED: u32 = 1 << 16;
-
 /// Flags of an object's allocation that its pages are asked with.
 const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
@@ -250,13 +247,20 @@ impl Cache {
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(any(loom, shuttle)))]
-        let covered = self.cover_slab(op, slab, order, objects);
+        let covered = self.has_tables(slab, order) && self.cover_slab(op, slab, order, objects);
         #[cfg(shuttle)]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects, self.config.constructed) };
+        #[cfg(not(loom))]
+        if set_up && let Some(hardened) = &self.hardened {
+            for index in 0..objects {
+                // SAFETY: an object of the slab, which nobody else knows.
+                unsafe { hardened.prepare(self.object(ObjectIndex { slab, index }).0) };
+            }
+        }
         let told = set_up && self.tell_owner(slab, order) && self.tell_class(op, slab, order);
         let mut indices = [0; BULK];
         // Nothing is refused from here on where a class was told: such caches have no constructor, and none of theirs is hidden.
@@ -507,9 +511,10 @@ impl Cache {
     /// Makes a slab inaccessible whose objects are addresses only, `false` if the system refuses; of others the guard, if it can be had.
     fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
-        if self.has_guard(slab) {
-            // SAFETY: no object lies in the last page.
-            unsafe { pages.guard(slab, order, true) };
+        let guarded = self.has_guard(slab) && self.core.mappings.are_there();
+        // SAFETY: no object lies in the last page.
+        if guarded && !unsafe { pages.guard(slab, order, true) } {
+            self.core.mappings.refuse();
         }
         // SAFETY: nobody uses the bytes of such a slab.
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
@@ -525,7 +530,7 @@ impl Cache {
     }
     /// Whether a slab ends in a guard: those of the first pages, because each is two mappings of those that a process may have.
     fn has_guard(&self, slab: Pfn) -> bool {
-        self.geometry().guard() > 0 && slab.get() < GUARDED
+        self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {

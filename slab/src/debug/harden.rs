@@ -6,7 +6,7 @@
 //! | [`quarantine`](Harden::quarantine) | a freed object is used again late, and nobody knows when | to be given what somebody else still uses |
 //! | [`zero_on_free`](Harden::zero_on_free) | a freed object is zero; where frees are checked, that is looked at when it is handed out | to read what was, and writes after the free |
 //! | [`zero_on_alloc`](Harden::zero_on_alloc) | what is handed out is zero | to read what was |
-//! | [`canaries`](Harden::canaries) | a secret word lies behind each object, and what was not asked for is filled; both are looked at when it is freed | to write behind an object |
+//! | [`canaries`](Harden::canaries) | a secret word is behind each object, and what was not asked for is filled; both are checked when it is freed, and so is the word of the object in front of it | to write behind an object, or in front of it |
 //! | [`zero_size`](Harden::zero_size) | memory of no bytes is an address of its own that nobody can touch | to use it |
 //! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a mapping of its own in front of a page that nobody can touch, and its addresses rest when it is freed | to write behind it, to use it after its free |
 //! | [`slab_guards`](Harden::slab_guards) | a page that nobody can touch lies behind the objects of each slab | to write or read on from one slab into the next one |
@@ -19,12 +19,17 @@
 //! secret is stretched by `std`'s keyed hash: who knows many addresses of one fill may compute the others of this fill, and
 //! nothing about the next one.
 
+use super::lines::Lines;
 use super::quarantine::Quarantine;
 use crate::debug::corruption::CorruptionKind;
+use core::fmt::Write;
 use core::hash::{BuildHasher, Hasher};
 use core::ptr::NonNull;
 use std::hash::{DefaultHasher, RandomState};
-use uslab_magazine::sync::Counter;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::sync::AtomicU64;
+use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::{AtomicBool, Counter};
 
 /// What is hardened. See the [module](self).
 ///
@@ -59,10 +64,12 @@ pub struct Harden {
     pub canaries: bool,
     /// For malloc, up to an alignment of 16.
     pub zero_size: bool,
-    /// For malloc. Costs two system calls an allocation above 32 KiB.
+    /// For malloc. Costs two system calls an allocation above 32 KiB, and two mappings of those that a process may have
+    /// (`vm.max_map_count`). Guards are given to a quarter of these at most, and as long as the system grants them; then memory up to 4 MiB
+    /// is pages as without hardening, and larger memory has no guard.
     pub guard_pages: bool,
-    /// Of slabs in the first 256 MiB of pages. Costs two system calls, and two mappings of the 65,530 that a process may have, for each slab
-    /// that is made, and one system call when it ends; slabs have four pages at least, of which objects have three.
+    /// Of slabs in the first pages, half as many as the process may have mappings (`vm.max_map_count`): 128 MiB by default. Costs two system
+    /// calls, and two mappings, for each slab that is made, and one system call when it ends; slabs have four pages at least, of which objects have three.
     pub slab_guards: bool,
     /// What the order follows from, for tests; else nobody knows.
     pub seed: Option<u64>,
@@ -101,6 +108,43 @@ impl Harden {
     /// Whether anything is.
     pub fn is_on(&self) -> bool {
         Self { seed: None, ..*self } != Self::OFF
+    }
+}
+
+/// Mappings that guards may add to the process, which may have so many in all (`vm.max_map_count`). With more of them it could map nothing.
+#[derive(Debug)]
+pub(crate) struct Mappings {
+    most: usize,
+    refused: AtomicBool,
+}
+
+impl Mappings {
+    /// Of a process that may have `most`; unknown, as many as Linux gives by default.
+    pub(crate) fn of(most: Option<u64>) -> Self {
+        let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
+        Self { most, refused: AtomicBool::new(false) }
+    }
+    /// So many pages, the first ones, may have guards between their slabs: a quarter of the mappings, with two for a slab of four pages.
+    pub(crate) fn guarded_pages(&self) -> u32 {
+        u32::try_from(self.most / 2).unwrap_or(u32::MAX)
+    }
+    /// So many pieces above 32 KiB may be mappings with a guard: two each, another quarter.
+    pub(crate) fn guarded_pieces(&self) -> usize {
+        self.most / 8
+    }
+    /// True until the system refuses a guard. What is mapped from then on has none, so that others' mappings are not refused, too.
+    pub(crate) fn are_there(&self) -> bool {
+        // Relaxed: a hint.
+        !self.refused.load(Relaxed)
+    }
+    /// The system refused one. Says so, once.
+    #[cold]
+    pub(crate) fn refuse(&self) {
+        // Relaxed: the first thread says it.
+        if !self.refused.swap(true, Relaxed) {
+            let why = "the system refuses mappings (vm.max_map_count)";
+            let _ = writeln!(Lines::new(), "uslab: harden: {why}: new memory has no guard pages");
+        }
     }
 }
 
@@ -208,6 +252,27 @@ impl Hardened {
             _ => Ok(()),
         }
     }
+    /// It is of a new slab, nobody's yet; or damaged, and was reported. From now on its canary is right, whether it is in use or free.
+    ///
+    /// # Safety
+    /// It is an object of the cache, and this thread's alone; or what is behind it was written to.
+    pub(crate) unsafe fn prepare(&self, object: NonNull<u8>) {
+        // SAFETY: passed on.
+        self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
+    }
+    /// True if the words behind objects can be checked while others use these.
+    pub(crate) fn checks_others(&self) -> bool {
+        self.canary.as_ref().is_some_and(Canary::is_aligned)
+    }
+    /// True if the word behind an object is right.
+    ///
+    /// # Safety
+    /// It is an object of the cache that was [prepared](Self::prepare), and this thread's alone if the cache
+    /// [checks no others](Self::checks_others).
+    pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
+        // SAFETY: passed on.
+        self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
+    }
     /// Its caller asked for `size` bytes, no more than it has. `false` if nobody takes notice.
     ///
     /// # Safety
@@ -259,10 +324,54 @@ impl Canary {
         // SAFETY: by contract.
         unsafe {
             object.add(size).write_bytes(self.fill(object), usize::from(slack));
-            // Without slack it is the word's, which comes next.
-            object.add(size).write(self.fill(object) ^ FIRST);
-            object.add(self.size).cast::<u64>().write_unaligned(self.word(object, slack));
+            if slack > 0 {
+                object.add(size).write(self.fill(object) ^ FIRST);
+            }
+            self.put(object, slack);
         }
+    }
+    /// Whether other threads may read words that are written meanwhile.
+    fn is_aligned(&self) -> bool {
+        self.size.is_multiple_of(CANARY)
+    }
+    /// Writes the word.
+    ///
+    /// # Safety
+    /// The object is this thread's; or its word is aligned, and others read it or write another one that is right.
+    unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
+        let word = self.word(object, slack);
+        // SAFETY: by contract; objects are aligned to words at least. A word of a checker is none of these.
+        unsafe {
+            let at = object.add(self.size).cast::<u64>();
+            #[cfg(not(any(loom, shuttle)))]
+            if self.is_aligned() {
+                // Relaxed: readers take any word that is right.
+                return at.cast::<AtomicU64>().as_ref().store(word, Relaxed);
+            }
+            at.write_unaligned(word);
+        }
+    }
+    /// The slack that the word has; `None` if it is not right.
+    ///
+    /// # Safety
+    /// The word is there; if it is not aligned, it is this thread's.
+    unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
+        // SAFETY: by contract.
+        let found = unsafe {
+            let at = object.add(self.size).cast::<u64>();
+            #[cfg(not(any(loom, shuttle)))]
+            // Relaxed: as in `put`.
+            let found = if self.is_aligned() {
+                at.cast::<AtomicU64>().as_ref().load(Relaxed)
+            } else {
+                at.read_unaligned()
+            };
+            #[cfg(any(loom, shuttle))]
+            let found = at.read_unaligned();
+            found
+        };
+        let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
+        (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)
     }
     /// Bytes that were asked for; `None` if anything behind them was written to.
     ///
@@ -270,9 +379,8 @@ impl Canary {
     /// As [`set`](Self::set).
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
         // SAFETY: by contract.
-        let found = unsafe { object.add(self.size).cast::<u64>().read_unaligned() };
-        let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
-        let size = self.size.checked_sub(usize::from(slack)).filter(|_| found == self.word(object, slack))?;
+        let slack = unsafe { self.slack(object)? };
+        let size = self.size - usize::from(slack);
         // SAFETY: by contract.
         let fill = unsafe { core::slice::from_raw_parts(object.add(size).as_ptr(), usize::from(slack)) };
         let byte = self.fill(object);

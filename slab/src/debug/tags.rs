@@ -15,9 +15,13 @@ use crate::debug::faults::{BITMAP, Faults};
 #[cfg(not(any(loom, shuttle)))]
 use crate::debug::tracks::Tracks;
 use core::ptr::NonNull;
-use uslab_buddy::region::{Backend, Reserved};
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::PageAllocator;
+use uslab_buddy::region::{Backend, Reservation, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
 /// Bytes of the range for each byte here: the least object.
@@ -32,23 +36,40 @@ pub(crate) struct Tags {
     cells: Box<[AtomicU8]>,
     /// Where the range begins.
     range: usize,
+    /// Decommitted blocks when unused tags were given back last.
+    #[cfg(not(any(loom, shuttle)))]
+    seen: Counter,
     /// For caches that remember more of an object.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) tracks: Tracks,
 }
 
 impl Tags {
-    /// For a range of `pages` that begins at `range`; `None` when its address space is refused.
-    pub(crate) fn new(range: NonNull<u8>, pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+    /// For a range of `pages` that begins at `range`; `None` when its address space is refused. With `apart` there is little of that before
+    /// they [grow](Self::grow).
+    pub(crate) fn new(
+        range: NonNull<u8>,
+        pages: usize,
+        apart: Option<usize>,
+        backend: Backend,
+        faults: &Faults,
+    ) -> Option<Self> {
         let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
         Some(Self {
-            memory: Reserved::new(bytes, backend, faults, BITMAP)?,
+            memory: Reserved::growing(bytes, apart, &mut Reservation::none(backend, faults), BITMAP)?,
             #[cfg(shuttle)]
             cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
             range: range.addr().get(),
             #[cfg(not(any(loom, shuttle)))]
+            seen: Counter::new(0),
+            #[cfg(not(any(loom, shuttle)))]
             tracks: Tracks::new(pages, backend, faults)?,
         })
+    }
+    /// Has addresses for the tags of the first `pages` pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
+        of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
     }
 
     /// Makes the tags of a slab usable; `false` if there is no memory.
@@ -57,21 +78,37 @@ impl Tags {
         self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
     }
 
+    /// Gives the memory of tags back whose pages have none either. Returns the bytes.
+    ///
+    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each that is so now.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
+        let decommits = of.decommits();
+        if decommits == self.seen.get() {
+            return 0;
+        }
+        self.seen.set(decommits);
+        let mut bytes = 0;
+        of.each_decommitted(|pages| {
+            let tags = pages.start * (PAGE_SIZE / GRAIN)..pages.end * (PAGE_SIZE / GRAIN);
+            // SAFETY: all of these are 0, and no slab is made there while the zone is locked.
+            if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
+                bytes += tags.len();
+            }
+        });
+        bytes
+    }
     /// Gives the tags of all pages from `pages` on back.
     ///
     /// # Safety
-    /// No slab lies there, nor will.
+    /// No slab lies there, nor will before they [grow](Self::grow).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn cut(&self, pages: usize) {
+    pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the tags have their region for themselves; else by contract.
         unsafe {
-            self.memory.cut(pages * (PAGE_SIZE / GRAIN));
-            self.tracks.cut(pages);
+            of.cut_table(&self.memory, pages * (PAGE_SIZE / GRAIN));
+            self.tracks.cut(of);
         }
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.reserved()
     }
 
     /// The byte of `object`; `None` if it is not where any object could begin.

@@ -14,7 +14,7 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::time::Duration;
 use uslab_buddy::region::{Backend, Region, Reserved};
-use uslab_buddy::{PAGE_SIZE, Pfn};
+use uslab_buddy::{PAGE_SIZE, PageAllocator, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
@@ -155,13 +155,13 @@ impl Tracks {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
     }
-    /// Gives what belongs to all pages from `pages` on back.
+    /// Gives what belongs to pages back that [cannot be](PageAllocator::most_pages).
     ///
     /// # Safety
     /// No slab lies there, nor will.
-    pub(crate) unsafe fn cut(&self, pages: usize) {
+    pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the table has its region for itself; else by contract.
-        unsafe { self.table.cut(pages * size_of::<usize>()) };
+        unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
     }
     /// For debuggers: where the table lies.
     pub(crate) fn place(&self) -> usize {
@@ -251,8 +251,9 @@ mod tests {
     fn what_is_cut_off_the_table_is_behind_the_pages_that_are_left() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
+        let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
         // SAFETY: no slab begins anywhere.
-        unsafe { tracks.cut(1 << 18) };
+        unsafe { tracks.cut(&pages) };
         let left = tracks.table.reserved();
         assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
     }

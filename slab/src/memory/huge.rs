@@ -52,6 +52,7 @@ mod freed;
 
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{Faults, RESERVE};
+use crate::debug::harden::Mappings;
 use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
@@ -123,8 +124,9 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// Bytes at the end of each piece that nobody can touch.
+    /// Bytes at the end of each piece that nobody can touch, of so many pieces.
     guard: usize,
+    guards: usize,
     faults: Faults,
     /// The most bytes of freed mappings.
     keep: usize,
@@ -188,6 +190,9 @@ impl Resting {
     fn put(&mut self, region: Region) -> Option<Region> {
         self.next = (self.next + 1) % RESTING;
         self.regions[self.next].replace(region)
+    }
+    fn pop(&mut self) -> Option<Region> {
+        self.regions.iter_mut().find_map(Option::take)
     }
 }
 
@@ -272,12 +277,12 @@ impl Huge {
     /// Bytes of addresses of its table.
     pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guarded` a page behind each piece cannot be touched, nor, for a while, what is freed.
+    /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guards` a page behind each piece, of so many, cannot be touched, nor, for a while, what is freed.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
         keep: usize,
-        guarded: bool,
+        guards: usize,
     ) -> Option<Self> {
         // Of a large reservation no limit takes a part that matters.
         let limited = addresses.is_empty() && address_limit().is_some();
@@ -292,14 +297,15 @@ impl Huge {
             reused: 0,
             unmapped: 0,
             resting: Resting {
-                regions: (0..if guarded { RESTING } else { 0 }).map(|_| None).collect(),
+                regions: (0..if guards > 0 { RESTING } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
         };
         Some(Self {
             backend: addresses.backend,
             huge_pages,
-            guard: if guarded { PAGE_SIZE } else { 0 },
+            guard: if guards > 0 { PAGE_SIZE } else { 0 },
+            guards,
             faults: addresses.faults.clone(),
             keep,
             limited: AtomicBool::new(limited),
@@ -357,7 +363,8 @@ impl Huge {
     /// A freed mapping that holds `layout`, its bytes unspecified or zero; or the bytes of one that could not be listed again, and went
     /// to the system.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
-        let mut piece = self.pieces.lock().freed.take(layout)?;
+        // With guards none is kept but what could not be unmapped.
+        let mut piece = if self.guard == 0 { self.pieces.lock().freed.take(layout)? } else { return None };
         if zero {
             // All of it: its user may grow in place.
             let bytes = piece.bytes();
@@ -378,14 +385,21 @@ impl Huge {
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
-    /// A new mapping, zero.
-    pub(crate) fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
+    /// True if one more piece may have a guard.
+    pub(crate) fn may_guard(&self) -> bool {
+        self.pieces.lock().used.len() < self.guards
+    }
+    /// A new mapping, zero. It has a guard as long as there are `mappings` for them.
+    pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
         let end = piece.bytes();
-        // SAFETY: nobody knows it yet. Where it cannot be done, there is no guard.
-        unsafe { piece.protect(end - self.guard..end, false) };
+        // SAFETY: nobody knows it yet.
+        if mappings.are_there() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
+        {
+            mappings.refuse();
+        }
         let memory = self.hand_out(piece, false)?;
         self.asked.add(1);
         Some(memory)
@@ -435,6 +449,7 @@ impl Huge {
             let gone = pieces.resting.put(piece);
             pieces.unmapped += u64::from(gone.is_some());
             drop(pieces);
+            gone.into_iter().for_each(|gone| _ = self.unmap(gone));
             self.asked.add(1);
             return Ok(bytes);
         }
@@ -448,27 +463,68 @@ impl Huge {
         let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
         pieces.unmapped += u64::from(back.is_some());
         drop(pieces);
-        let bytes = self.unmap_each(|freed| freed.pop_above(keep)) + back.as_ref().map_or(0, Region::bytes);
+        let back = back.map_or(0, |back| {
+            let all = back.bytes();
+            let unmapped = self.unmap(back).unwrap_or_else(|instead| instead);
+            if self.guard > 0 { all } else { unmapped }
+        });
+        let bytes = self.unmap_each(|freed| freed.pop_above(keep)) + back;
         if bytes > 0 {
             self.asked.add(1);
         }
-        drop(back);
         Ok(bytes)
     }
 
-    /// Unmaps what `pop` takes from the freed mappings, each without the lock. Returns bytes.
+    /// Unmaps a freed piece. Returns its bytes.
+    ///
+    /// # Errors
+    /// The system refuses: it is listed among the kept ones, to be tried again with these. Instead of it one of them may have gone, of so many
+    /// bytes.
+    fn unmap(&self, piece: Region) -> Result<usize, usize> {
+        let bytes = piece.bytes();
+        match piece.unmap() {
+            Err(piece) if piece.is_divisible() => {
+                let mut pieces = self.pieces.lock();
+                let gone = pieces.freed.put(piece);
+                pieces.unmapped -= u64::from(gone.is_none());
+                drop(pieces);
+                Err(gone.as_ref().map_or(0, Region::bytes))
+            }
+            _ => Ok(bytes),
+        }
+    }
+    /// Unmaps what `pop` takes from the freed mappings, each without the lock, until the system refuses one. Returns bytes that are charged
+    /// no more.
     fn unmap_each(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
-        let next = || {
+        let mut next = || {
             let mut pieces = self.pieces.lock();
             let region = pop(&mut pieces.freed)?;
             pieces.unmapped += 1;
             Some(region)
         };
-        core::iter::from_fn(next).map(|region| region.bytes()).sum()
+        let mut bytes = 0;
+        while let Some(region) = next() {
+            match self.unmap(region) {
+                Ok(unmapped) => bytes += unmapped,
+                Err(instead) => {
+                    bytes += instead;
+                    break;
+                }
+            }
+        }
+        // Next to guards no freed piece is charged.
+        if self.guard > 0 { 0 } else { bytes }
     }
 
-    /// Unmaps all freed mappings. Returns bytes.
+    /// Unmaps all freed mappings, those whose addresses rest included. Returns bytes that are charged no more.
     pub(crate) fn release(&self) -> usize {
+        let resting = || {
+            let mut pieces = self.pieces.lock();
+            let region = pieces.resting.pop();
+            pieces.unmapped += u64::from(region.is_some());
+            region
+        };
+        while let Some(Ok(_)) = resting().map(|region| self.unmap(region)) {}
         self.unmap_each(|freed| freed.pop_above(0))
     }
 

@@ -6,6 +6,8 @@
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::PageAllocator;
 use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
@@ -64,18 +66,14 @@ impl PageClasses {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Gives the classes of all pages from `pages` on back.
+    /// Gives the classes back of pages that [cannot be](PageAllocator::most_pages).
     ///
     /// # Safety
     /// Nobody asks for the class of such a page, now or later.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn cut(&self, pages: usize) {
+    pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the classes have their region for themselves; else by contract.
-        unsafe { self.memory.cut(pages * size_of::<PageClass>()) };
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.reserved()
+        unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };
     }
     /// Of page 0.
     pub(crate) fn first(&self) -> NonNull<PageClass> {

@@ -32,8 +32,10 @@
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
 use crate::geometry::Geometry;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::PageAllocator;
 use uslab_buddy::frame::{Frame, FrameTable};
-use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
+use uslab_buddy::region::{Reservation, Reserved};
 use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 
@@ -181,10 +183,16 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
+    /// A table for `pages`; only address space until a slab of many objects is made. With `apart` little of that before it
+    /// [grows](Reserved::grow).
+    pub(crate) fn new(pages: usize, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
-        Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::NoAccess, BITMAP)? })
+        Some(Self { memory: Reserved::growing(bytes, apart, addresses, BITMAP)? })
+    }
+    /// Has addresses for the bitmaps of the first `pages` pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
+        of.grow_table(&self.memory, pages * SIDE_BYTES)
     }
     /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
     fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
@@ -193,15 +201,11 @@ impl Side {
     /// Gives the bitmaps of all pages from `pages` on back.
     ///
     /// # Safety
-    /// No slab begins there, nor will.
+    /// No slab begins there, nor will before it [grows](Self::grow).
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn cut(&self, pages: usize) {
+    pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the table has its region for itself; else by contract.
-        unsafe { self.memory.cut(pages * SIDE_BYTES) };
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.reserved()
+        unsafe { of.cut_table(&self.memory, pages * SIDE_BYTES) };
     }
     pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
         self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
@@ -533,12 +537,12 @@ mod tests {
 
     /// A page of side table, for 64 pages.
     fn side() -> Side {
-        Side::new(64, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
+        Side::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
     fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
-        assert_eq!(side().reserved(), 64 * SIDE_BYTES);
+        assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
         assert!(side().commit(&Operation::new(), Pfn::new(63), 8));
         assert!(!side().commit(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
     }
@@ -547,11 +551,12 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
-        let side = Side::new(1 << 20, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
-        assert_eq!(side.reserved(), SIDE_BYTES << 20);
+        let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
+        assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
+        let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         // SAFETY: no slab begins anywhere.
-        unsafe { side.cut(1 << 19) };
-        let ahead = side.reserved() - (SIDE_BYTES << 19);
+        unsafe { side.cut(&pages, 1 << 19) };
+        let ahead = side.memory.reserved() - (SIDE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&ahead));
         assert!(!side.commit(&Operation::new(), Pfn::new(1 << 20), 8));
     }
@@ -590,7 +595,8 @@ mod tests {
     fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
-        let side = Side::new(1 << 12, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap();
+        let side =
+            Side::new(1 << 12, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);

@@ -32,23 +32,20 @@ impl SlabMemory {
 
     /// `None` if the address space of the side table is refused.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let range = pages.frames().len();
+        let (most, apart) = (pages.most_pages(), pages.apart());
         Some(Self {
             pages,
-            side: Side::new(range as usize, addresses)?,
+            side: Side::new(most, apart, addresses)?,
+            // As a whole: a free asks for the class of any page.
             #[cfg(not(any(loom, shuttle)))]
-            classes: PageClasses::new(range as usize, addresses)?,
+            classes: PageClasses::new(most, addresses)?,
             #[cfg(any(loom, shuttle))]
-            owners: oracle::Owners::new(range),
+            owners: oracle::Owners::new(most as u32),
         })
     }
 
-    /// Bytes of addresses of what describes the pages.
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn reserved_beside(&self) -> usize {
-        self.frames().reserved() + self.side.reserved() + self.classes.reserved()
-    }
-    /// Gives back what describes pages from `pages` on.
+    /// Gives back what describes pages from `pages` on. It is mapped again with these, but for that of pages that
+    /// [cannot be](PageAllocator::most_pages).
     ///
     /// # Safety
     /// Their frames were [given up](PageAllocator::give_up_frames), and nobody else does this meanwhile.
@@ -56,9 +53,14 @@ impl SlabMemory {
     pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
         // SAFETY: no slab can begin behind these pages.
         unsafe {
-            self.side.cut(pages);
-            self.classes.cut(pages);
+            self.side.cut(&self.pages, pages);
+            self.classes.cut(&self.pages);
         }
+    }
+    /// Has addresses for what describes the first `pages` pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn grow_beside(&self, pages: usize) -> bool {
+        self.side.grow(&self.pages, pages)
     }
 
     #[inline(always)]

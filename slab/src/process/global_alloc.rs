@@ -109,6 +109,8 @@ const NEVER: u32 = u32::MAX;
 
 /// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
 static REAP_WANTED: Fixed = Fixed::new(0);
+/// Allocations a sample where memory is hardened by guard pages: some 20 ns of each.
+const HARDENED_GUARD: u32 = 1000;
 /// Allocations a sample, as the program wants; [`UNSAID`] if it did not say.
 static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
 const UNSAID: u32 = u32::MAX;
@@ -180,7 +182,9 @@ fn start_here() -> Option<&'static Process> {
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    config.guard_every = options.guard.or_else(guard_wanted).unwrap_or(0);
+    // Hardened, some objects are drawn that have pages of their own.
+    let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
+    config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
     // Who leaked is who allocated.
@@ -227,7 +231,7 @@ fn start_here() -> Option<&'static Process> {
         leaks: options.leaks,
         profile: options.profile,
         reap_is_said: options.reap.is_some(),
-        guard_is_said: options.guard.is_some(),
+        guard_is_said: guard.is_some(),
         guard_slots,
         own_paths: None,
     });
@@ -658,11 +662,12 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
-    /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
-    /// when the limit is raised. For who has just set it; nothing happens without a limit.
+    /// Unmaps addresses that are only reserved if the process may have fewer than it has (`RLIMIT_AS`), so that it can map anything at
+    /// all. From then on pages get their addresses when they are committed, and leave 32 MiB, or an eighth of the limit, to others. The pages
+    /// are no more than this limit holds when it is raised later. For a program that has just set it; nothing happens without a
+    /// limit.
     ///
-    /// Cost: a system call; with a limit up to seven more.
+    /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
         // A child of `vfork` has a limit of its own, and its parent's memory.
         if let Some(process) = PROCESS.get()
@@ -680,6 +685,7 @@ impl Uslab {
             let (mapped, pages) = (core.release_huge(), &core.memory.pages);
             core.shrink(&core.operation(What::Reclaim));
             let released = pages.release();
+            core.discard_tags();
             // Blocks go back whole. What of them went back before and was not used since is not memory.
             let freed = pages.pages_freed();
             let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
@@ -689,7 +695,10 @@ impl Uslab {
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
     /// back to the system.
     pub fn reap(&self) -> usize {
-        PROCESS.get().map_or(0, |process| process.core().end_interval())
+        PROCESS.get().map_or(0, |process| {
+            process.core().read_limits();
+            process.core().end_interval()
+        })
     }
     /// One in `allocations` up to a page is sampled from now on, with 0 none: it has a page of its own between pages that cannot be touched, and its
     /// mistakes end the process and are named, with call stacks where the cargo feature `stacks` is on. What `USLAB_OPTIONS` says (`guard=N`, or

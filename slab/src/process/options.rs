@@ -6,7 +6,7 @@
 //! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
-//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000 |
+//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000. With `guard_pages` it is 1,000 |
 //! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
 //! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
 //! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | a part of [`Harden`]; each has checked frees |

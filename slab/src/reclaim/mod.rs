@@ -3,7 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | [`shrinker`] | what users can drop when memory is short |
-//! | [`pressure`] | how Linux says that memory is short |
+//! | [`pressure`] | how Linux says that memory is short, and how much the process may have |
 //! | [`reaper`] | threads that give idle memory back |
 //! | [`rcu`] | grace periods, which memory that readers may look at waits for |
 

@@ -5,8 +5,9 @@
 //! `memory.high`, above which its processes are slowed down; it is looked at from time to time. The
 //! [reaper](crate::Reaper) heeds both, if it is told to.
 //!
-//! A group may have a limit, too: the kernel ends a process of a group that exceeds it. Free memory that an allocator keeps counts. So an
-//! allocator keeps at most an eighth of the limit that it was started under.
+//! There are limits, too. The kernel ends a process of a control group that exceeds the group's limit, and refuses memory to a process that
+//! exceeds its own (`getrlimit`). Free memory that an allocator keeps counts. So an allocator keeps at most an eighth of the *room*: the least
+//! of all limits, less what the allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -14,11 +15,13 @@ mod events;
 #[path = "pressure/absent.rs"]
 mod events;
 
+use core::str::from_utf8;
 pub(crate) use events::{Watched, next};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use uslab_buddy::region::own_limit;
 
 /// When to be woken: tasks have stalled on memory for `stall` within `window`.
 ///
@@ -127,85 +130,144 @@ impl MemoryGroup {
     }
 }
 
-/// Part of a group's limit that may be free memory of one allocator.
-const SHARE: u64 = 8;
+/// Part of the room that may be free memory of one allocator.
+pub(crate) const SHARE: u64 = 8;
 
-/// Bytes of free memory that stay with an allocator which wants to keep `most`: less in a process group with a limit.
+/// Bytes: the least limit of the process and of its control groups; `None` without any. Allocates nothing.
 ///
-/// Cost: three system calls for the names of the groups. With the first version of groups three more; with the second one six for the
-/// process's group and each above it.
-pub(crate) fn keep_free(most: usize) -> usize {
-    let mut groups = [0; TEXT];
-    let limit =
-        read("/proc/self/cgroup", &mut groups).and_then(|groups| least_limit(groups, "/sys/fs/cgroup"));
-    limit.map_or(most, |limit| most.min(usize::try_from(limit / SHARE).unwrap_or(most)))
+/// Cost: two system calls, three for the list of groups, and three for each file that names a limit.
+pub(crate) fn least_limit() -> Option<u64> {
+    let mut text = [0; 8192];
+    let groups =
+        read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));
+    [groups, own_limit()].into_iter().flatten().min()
 }
 
-/// Bytes of a file that are read.
-const TEXT: usize = 4096;
-
-/// The beginning of a file. One read, and no other look at it: the kernel makes the whole text of such a file at once.
-fn read<'t>(path: &str, text: &'t mut [u8; TEXT]) -> Option<&'t str> {
-    let bytes = File::open(path).ok()?.read(text).ok()?;
-    core::str::from_utf8(&text[..bytes]).ok()
-}
-
-/// Bytes: the least limit of the groups in the text of `/proc/PID/cgroup` and of those above them, of the version that controls memory,
-/// below `root`. What cannot be read limits nothing: a container sees its own group as the root, whatever the text says.
-fn least_limit(groups: &str, root: &str) -> Option<u64> {
-    let parts = || groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let mut text = [0; TEXT];
-    // The first version: the least of a group and those above it is a number of the group.
-    if let Some((_, own)) = parts().find(|(controllers, _)| controllers.split(',').any(|it| it == "memory")) {
-        return and_above(own).find_map(|group| {
-            let stat = read(&format!("{root}/memory{group}/memory.stat"), &mut text)?;
-            stat.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit "))?.parse().ok()
-        });
-    }
-    let (_, own) = parts().find(|(controllers, _)| controllers.is_empty())?;
-    let limits = and_above(own).filter_map(|group| {
-        let mut file = |name| Some(read(&format!("{root}{group}/{name}"), &mut text)?.trim().parse().ok());
-        // A group without the one has none of the other.
-        let max: Option<u64> = file("memory.max")?;
-        max.into_iter().chain(file("memory.high").flatten()).min()
+/// Bytes: the least limit of the group in the text of `/proc/PID/cgroup` and of its ancestors, of either version, below `root`. A file
+/// that cannot be read, or has no number, limits nothing: a container sees its own group as the root, whatever the text says.
+fn of_groups(groups: &str, root: &str) -> Option<u64> {
+    let group = |of: fn(&str) -> bool| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            parts.next().filter(|controllers| of(controllers))?;
+            parts.next().map(|group| group.trim_end_matches('/'))
+        })
+    };
+    // Memory is controlled by one version only. In the first one the soft limit is a hint: that of the group is enough.
+    let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
+    let (mount, own, hard, soft) = match first {
+        Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
+        None => ("", group(str::is_empty)?, "memory.max", "memory.high"),
+    };
+    let above = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
+    let limits = core::iter::successors(Some(own), above).flat_map(|group| {
+        let files = [Some(hard), (first.is_none() || group == own).then_some(soft)];
+        files.map(|file| number(&[root, mount, group, "/", file?]))
     });
-    limits.min()
+    limits.flatten().min()
 }
 
-/// The path of a group, `/a/b`, and those above it: `/a` and the empty one.
-fn and_above(group: &str) -> impl Iterator<Item = &str> {
-    let own = group.trim_end_matches('/');
-    core::iter::successors(Some(own), |group| Some(&group[..group.rfind('/')?]))
+/// The number in the file of this name; `max` is none.
+pub(crate) fn number(name: &[&str]) -> Option<u64> {
+    read(name, &mut [0; 32])?.trim().parse().ok()
+}
+
+/// The beginning of the file whose name these are the parts of, by one read.
+fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
+    let (mut bytes, mut len) = ([0; 1024], 0);
+    for part in name {
+        bytes.get_mut(len..len + part.len())?.copy_from_slice(part.as_bytes());
+        len += part.len();
+    }
+    let read = File::open(from_utf8(&bytes[..len]).ok()?).ok()?.read(text).ok()?;
+    from_utf8(&text[..read]).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_least_limit_of_a_group_and_those_above_it_counts() {
-        let root = std::env::temp_dir().join(format!("uslab-limits-{}", std::process::id()));
-        let put = |file: &str, text: &str| {
-            let file = root.join(file);
+    /// A folder of files as the kernel has them.
+    struct Root(PathBuf);
+    impl Root {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = Self(std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id())));
+            files.iter().for_each(|(file, text)| root.put(file, text));
+            root
+        }
+        fn put(&self, file: &str, text: &str) {
+            let file = self.0.join(file);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, text).unwrap();
-        };
-        let limit = |groups: &str| least_limit(groups, root.to_str().unwrap());
-        assert_eq!([limit(""), limit("0::/a/b\n"), limit("rubbish\n4:memory\n")], [None; 3]);
-        put("a/b/memory.max", "max\n");
-        put("a/b/memory.high", "3000\n");
-        put("a/memory.max", "2000\n");
-        assert_eq!([limit("0::/a/b\n"), limit("0::/a\n"), limit("0::/\n")], [Some(2000), Some(2000), None]);
-        put("a/b/memory.max", "1000\n");
-        assert_eq!(limit("0::/a/b\n"), Some(1000));
-        put("a/memory.high", "900\n");
-        assert_eq!([limit("0::/a/b\n"), limit("0::/a\n")], [Some(900); 2]);
-        // The first version, and a container whose group is its root.
-        put("memory/memory.stat", "cache 7\nhierarchical_memory_limit 500\nhierarchical_memsw_limit 8\n");
-        put("memory/deep/memory.stat", "rss 0\nhierarchical_memory_limit 400\n");
-        let first = "9:name=systemd:/\n5:cpu,memory:/deep\n0::/a/b\n";
-        assert_eq!([limit(first), limit("4:memory:/docker/0123\n")], [Some(400), Some(500)]);
-        std::fs::remove_dir_all(&root).unwrap();
+        }
+        fn least(&self, groups: &str) -> Option<u64> {
+            of_groups(groups, self.0.to_str().unwrap())
+        }
+    }
+    impl Drop for Root {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_two() {
+        let root = Root::new(
+            "two",
+            &[
+                ("a/b/memory.max", "max\n"),
+                ("a/b/memory.high", "3000\n"),
+                ("a/memory.max", "2000\n"),
+                ("a/memory.high", "max\n"),
+            ],
+        );
+        let least = |group: &str| root.least(&format!("0::{group}\n"));
+        assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
+        root.put("a/b/memory.max", "1000\n");
+        assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
+        // A container whose group is its root, which it may know by another name.
+        root.put("memory.max", "500\n");
+        assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
+    }
+
+    #[test]
+    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_one() {
+        let root = Root::new(
+            "one",
+            &[
+                ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("memory/a/memory.limit_in_bytes", "5000\n"),
+                ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("memory/a/b/memory.soft_limit_in_bytes", "4000\n"),
+                // Of another controller.
+                ("cpu/a/b/memory.limit_in_bytes", "1\n"),
+            ],
+        );
+        let least = |group: &str| root.least(&format!("9:name=systemd:/\n5:cpu,memory:{group}\n0::/\n"));
+        assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
+        assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
+        assert_eq!(root.least("4:cpu:/a/b\n"), None);
+        // The other version does not control memory then.
+        root.put("memory.max", "3000\n");
+        assert_eq!([least("/a/b"), root.least("0::/a/b\n")], [Some(4000), Some(3000)]);
+    }
+
+    #[test]
+    fn what_is_malformed_or_cannot_be_read_limits_nothing() {
+        let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
+        for text in numbers {
+            let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
+            assert_eq!(root.least("0::/a\n"), Some(700), "{text:?}");
+        }
+        let root = Root::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
+        assert_eq!(root.least("0::/a\n"), Some(700), "a folder of this name");
+        for groups in ["", "\n\n", "rubbish\n", "4:memory\n", ":\n", "4:memoryless:/a\n"] {
+            assert_eq!(root.least(groups), None, "{groups:?}");
+        }
+        let long = format!("0::/{}\n", "x/".repeat(5000));
+        assert_eq!(root.least(&long), Some(700), "a name that is too long for a path");
+        assert_eq!(number(&["/nowhere/", "memory.max"]), None);
+        assert_eq!(read(&["/proc/self/cgroup"], &mut []), Some(""));
     }
 
     #[test]

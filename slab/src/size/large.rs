@@ -94,7 +94,7 @@ impl Core {
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
             let wanted = layout.size().saturating_add(layout.align());
-            self.map_charged(layout, || self.give_up_addresses(Some(wanted)))
+            self.map_charged(layout, || self.give_up_addresses(|_| wanted))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
@@ -102,11 +102,26 @@ impl Core {
         Ok(memory)
     }
 
+    /// Memory for a layout of at most the largest block: a mapping with a guard while there are some for guards, or a block.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
+    #[cold]
+    pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let guards = self.mappings.are_there() && self.huge.may_guard();
+        if guards && let Ok(memory) = self.alloc_huge(layout, gfp) {
+            return Ok(memory);
+        }
+        let block = self.alloc_large(layout.size().max(layout.align()), gfp)?;
+        if guards {
+            self.mappings.refuse();
+        }
+        Ok(block)
+    }
+
     /// A new mapping that is charged, or nothing is. Once the limit has room for it, room is made: what that costs does not come back.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
-        let memory = self.huge.map(layout);
+        let memory = self.huge.map(layout, &self.mappings);
         self.uncharge_huge(if memory.is_some() { 0 } else { bytes });
         memory
     }

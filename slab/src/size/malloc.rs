@@ -136,9 +136,9 @@ impl Malloc {
     pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
         // SAFETY: passed on; nobody asks for the class of a page that is not counted.
         unsafe {
-            self.core.fit_addresses(|pages| {
-                self.fast.cut(pages * PAGE_SIZE);
-                also.cut(pages * PAGE_SIZE);
+            self.core.fit_addresses(|bytes| {
+                self.fast.set_bytes(bytes);
+                also.cut(bytes);
             });
         };
     }
@@ -225,7 +225,8 @@ impl Malloc {
                 Some(nothing) => nothing.alloc(Gfp::KERNEL),
                 None => Ok(ZERO_SIZE),
             },
-            _ if self.is_mapped(layout) => self.core.alloc_huge(layout, gfp),
+            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
+            _ if self.core.harden.guard_pages && layout.size() > 0 => self.core.alloc_guarded(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }
@@ -430,15 +431,17 @@ impl Malloc {
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
             // Its fast path has missed. The cache lives as long as this.
             Some(class) => self.caches[class].cache().free_missed(memory),
-            // SAFETY: passed on.
-            None => unsafe { self.core.free(memory) },
+            None => {
+                // Where addresses are limited, pages get theirs when they are committed.
+                if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
+                    self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
+                }
+                // SAFETY: passed on.
+                unsafe { self.core.free(memory) }
+            }
         }
     }
 
-    /// Whether memory above the classes is a mapping of its own.
-    fn is_mapped(&self, layout: Layout) -> bool {
-        is_huge(layout) || self.core.harden.guard_pages && layout.size() > 0
-    }
     /// Whether memory was allocated, or resized, for this layout, as far as anybody knows; if not, that is reported. What is no
     /// object is for the free to name.
     #[cold]

@@ -119,8 +119,8 @@ impl FastPaths {
             allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
-    /// There are fewer pages now.
-    pub(super) fn cut(&self, bytes: usize) {
+    /// The pages have so many bytes now.
+    pub(super) fn set_bytes(&self, bytes: usize) {
         // Relaxed: a number.
         self.bytes.store(bytes, Relaxed);
     }
@@ -232,7 +232,7 @@ impl FastPaths {
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
-        // Relaxed: see `cut`.
+        // Relaxed: see `set_bytes`.
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
     /// Whether memory lies in a page, as objects and blocks do.
