@@ -190,7 +190,7 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use; at least 1, unless others share the cache.
+    /// Objects in use, or being destructed if a destructor called; at least 1, unless others share the cache.
     pub live: u64,
     /// Others that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,

@@ -2,11 +2,12 @@
 //! `alloc_with` run for the caller, who gets the panic. All others run for somebody else, and their panics end there.
 
 use crate::common::{assert_all_given_back, config, subsystem};
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::panic::panic_any;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use uslab::{AllocError, Gfp, KmemCache, Limit, ObjectCache, Shrinker, Subsystem};
+use uslab_magazine::sync::catch_panic;
 
 struct Bomb;
 impl Drop for Bomb {
@@ -24,7 +25,7 @@ fn explode() -> ! {
 /// The panic of a callback reaches the caller, with its payload.
 #[track_caller]
 fn passes_on<R>(f: impl FnOnce() -> R) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { panic!("no panic") };
+    let Err(panic) = catch_panic(f) else { panic!("no panic") };
     core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
 }
 

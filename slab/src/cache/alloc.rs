@@ -7,6 +7,7 @@ use super::{Cache, Object};
 use crate::debug::faults::{Call, SLAB};
 use crate::error::AllocError;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
@@ -65,7 +66,7 @@ impl<'a> SlabSupplier<'a> {
     /// The same; `silent` where the slabs were not asked at all.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
-            Some(Refusal::Panic(panic)) => resume_unwind(panic),
+            Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
             Some(Refusal::Error(error)) => error,
             None => silent,
         }
@@ -74,6 +75,12 @@ impl<'a> SlabSupplier<'a> {
 
 impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
+        let before = self.refusal.take();
+        if matches!(before, Some(Refusal::Panic(_))) {
+            // On its way to the caller: no other node is tried.
+            self.refusal.set(before);
+            return 0;
+        }
         let call = Call::of(SLAB, self.cache.geometry().object_size());
         if self.cache.core.faults.fires(call.cache(self.cache.name())) {
             self.refusal.set(Some(AllocError::Injected.into()));

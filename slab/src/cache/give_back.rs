@@ -2,7 +2,8 @@
 
 use super::alloc::DrainOnly;
 use super::live::Live;
-use super::node::{Node, NodeCount, Unlisted};
+use super::node::{Node, NodeCount, Out, Unlisted};
+use super::slabs::is_destructing;
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
@@ -116,20 +117,22 @@ impl Cache {
         self.close_for_good();
         self.purge(&self.operation(What::Reclaim));
     }
-    /// The same, behind those who destruct what is free.
+    /// The same, once no thread destructs free objects any more. A destructor does not wait for destructors: it may be one of them, or
+    /// two may wait for each other.
     fn end_at_last(&self) -> Result<(), u64> {
         loop {
             match self.end() {
-                Err(0) => relax(),
-                ended => return ended,
+                Err(Out { used: 0, destructing }) if is_destructing() => return Err(destructing),
+                Err(Out { used: 0, .. }) => relax(),
+                ended => return ended.map_err(|out| out.used),
             }
         }
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
     ///
     /// # Errors
-    /// How many objects are out; 0 if another thread destructs them.
-    pub(crate) fn end(&self) -> Result<(), u64> {
+    /// How many objects are out.
+    pub(crate) fn end(&self) -> Result<(), Out> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
         self.release(&self.operation(What::Reclaim), unlisted);

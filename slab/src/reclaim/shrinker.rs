@@ -20,7 +20,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, assert_unlocked, contain_panic, planted, thread_local};
+use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, planted, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 ///
@@ -114,7 +114,7 @@ impl fmt::Debug for Registration {
 
 /// An entry of the list.
 pub(crate) struct Entry {
-    shrinker: Box<dyn Shrinker>,
+    shrinker: Contained<Box<dyn Shrinker>>,
     /// The number of the cache whose limit it is for; 0 is all memory.
     cache: u64,
 }
@@ -156,7 +156,7 @@ impl Shrinkers {
 
     /// `cache` is the number of whose limit it is for; 0 is all memory.
     pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
-        let entry = Arc::new(Entry { shrinker, cache });
+        let entry = Arc::new(Entry { shrinker: Contained::new(shrinker), cache });
         self.0.push(&entry);
         Registration { entry, list: self.clone() }
     }
