@@ -203,8 +203,8 @@ impl KmemCacheBuilder {
     }
     fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
         let size = self.size;
-        // SAFETY: the object is the caller's alone and so many bytes long; its pages were zeroed.
         Hook::new(Box::new(move |object| {
+            // SAFETY: the object is the caller's alone and `size` bytes long; its pages were zeroed.
             run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) })
         }))
     }
