@@ -33,7 +33,7 @@ use uslab_magazine::sync::{Rank, contain_panic};
 /// Cost: a store to the thread's own word and a fence. Keep it short: what is given up meanwhile piles up.
 ///
 /// Now and then it runs closures that threads [deferred](Guard::defer). A panic of one is contained; closures that the same thread
-/// deferred right behind it may be lost.
+/// deferred right behind it may be lost, but no object.
 pub fn pin() -> Guard {
     loop {
         // Each panic is of another closure.
@@ -138,6 +138,10 @@ impl Deferred {
 /// Runs `release` when all readers of now have gone.
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
+    if cfg!(not(any(loom, shuttle))) {
+        // A panic of a closure that the thread deferred before loses what comes behind it.
+        flush(&guard);
+    }
     guard.defer(release);
     // Else it would wait in this thread's own list, for more of them.
     flush(&guard);
