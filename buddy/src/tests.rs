@@ -848,6 +848,20 @@ fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
     assert_eq!(audited(&pages).allocated, 10);
 }
 
+/// Once the panic reached the caller of the free.
+#[test]
+fn a_handler_of_corruption_that_panics_refuses_the_free() {
+    let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
+    let pages = made(config);
+    let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    // SAFETY: the second free is refused.
+    unsafe {
+        pages.free(page, Order::ZERO);
+        pages.free(page, Order::ZERO);
+    }
+    assert_eq!((pages.info().corruptions, audited(&pages).allocated), (1, 0));
+}
+
 #[test]
 fn the_audit_sees_what_is_broken() {
     use crate::census::Broken;

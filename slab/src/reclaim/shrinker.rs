@@ -208,3 +208,40 @@ impl Shrinkers {
         result
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, KmemCache, Limit, Subsystem};
+    use uslab_magazine::sync::Mutex;
+
+    /// Drops its registration when it is asked, and panics when it is dropped.
+    struct Unregisters(Arc<Mutex<Option<Registration>>>);
+    impl Shrinker for Unregisters {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            let registration = self.0.lock().take();
+            drop(registration);
+            0
+        }
+    }
+    impl Drop for Unregisters {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    /// Once the panic reached the caller of the allocation.
+    #[test]
+    fn an_allocation_that_drops_a_shrinker_survives_the_panic_of_its_drop() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+        let registration = Arc::new(Mutex::new(None));
+        let registered = cache.register_shrinker(Unregisters(registration.clone()));
+        *registration.lock() = Some(registered);
+        assert!(cache.alloc(Gfp::KERNEL).is_err() && registration.lock().is_none());
+        assert_eq!(Arc::strong_count(&registration), 1);
+    }
+}

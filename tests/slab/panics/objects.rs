@@ -4,17 +4,19 @@ use super::*;
 use crate::common::subsystem;
 use uslab::{AllocError, Busy};
 
-/// A cache of words, and its constructor's or another callback's way to it.
-type Words = Found<ObjectCache<u64>>;
+/// So few to a slab that they are constructed one by one.
+type Words = [u64; 64];
+/// Their cache, as a callback finds it.
+type Own = Found<ObjectCache<Words>>;
 
 /// Allocates and frees, and gives everything back.
-fn uses(cache: &Words) {
+fn uses(cache: &Own) {
     let cache = cache.get().unwrap();
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
 /// Its object is in use.
-fn destroy_is_refused(cache: &Words) {
+fn destroy_is_refused(cache: &Own) {
     let busy = cache.get().unwrap().destroy().unwrap_err();
     assert!(busy.live > 0, "{busy:?}");
 }
@@ -106,14 +108,16 @@ pub(super) mod constructor {
 pub(super) mod try_constructor {
     use super::*;
 
-    type Refused = std::num::ParseIntError;
+    fn parsed(text: &str) -> Result<Words, std::num::ParseIntError> {
+        text.parse().map(|word| [word; 64])
+    }
 
     pub(crate) fn bomb() {
         let (subsystem, once) = (subsystem(1), Once::default());
         let first = once.clone();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             first.run(|| explode());
-            "7".parse::<u64>()
+            parsed("7")
         });
         let cache = Arc::new(cache.build_in(&subsystem).unwrap());
         passes_on(|| cache.alloc().map(drop));
@@ -121,7 +125,7 @@ pub(super) mod try_constructor {
     }
     /// One that refuses is served by what it has freed itself.
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let mut text = "7";
@@ -129,7 +133,7 @@ pub(super) mod try_constructor {
                 first.run(|| assert_eq!(found.get().unwrap().alloc().map(drop), Ok(())));
                 text = "none";
             }
-            text.parse::<u64>() as Result<u64, Refused>
+            parsed(text)
         });
         let cache = own.keep(cache.build_in(&subsystem).unwrap());
         drop(cache.alloc().unwrap());
@@ -137,12 +141,12 @@ pub(super) mod try_constructor {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
         once.0.store(true, Relaxed);
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             first.run(|| destroy_is_refused(&found));
-            "7".parse::<u64>()
+            parsed("7")
         });
         let cache = own.keep(cache.build_in(&subsystem).unwrap());
         let held = cache.alloc().unwrap();
@@ -233,14 +237,14 @@ pub(super) mod reset {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &Words,
-        reset: impl Fn(&mut u64) + Send + Sync + 'static,
-    ) -> Arc<ObjectCache<u64>> {
-        own.keep(ObjectCache::builder("bomb").ctor(|| 0).reset(reset).build_in(subsystem).unwrap())
+        own: &Own,
+        reset: impl Fn(&mut Words) + Send + Sync + 'static,
+    ) -> Arc<ObjectCache<Words>> {
+        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).reset(reset).build_in(subsystem).unwrap())
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let first = once.clone();
         let cache = cache(&subsystem, &own, move |_| first.run(|| explode()));
         let object = cache.alloc().unwrap();
@@ -249,7 +253,7 @@ pub(super) mod reset {
         ends(&subsystem, cache);
     }
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| first.run(|| uses(&found)));
         drop(cache.alloc().unwrap());
@@ -257,7 +261,7 @@ pub(super) mod reset {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| first.run(|| destroy_is_refused(&found)));
         drop(cache.alloc().unwrap());
@@ -271,14 +275,14 @@ pub(super) mod weight {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &Words,
-        weigh: impl Fn(&u64) -> usize + Send + Sync + 'static,
-    ) -> Arc<ObjectCache<u64>> {
-        own.keep(ObjectCache::builder("bomb").ctor(|| 0).weigh(weigh).build_in(subsystem).unwrap())
+        own: &Own,
+        weigh: impl Fn(&Words) -> usize + Send + Sync + 'static,
+    ) -> Arc<ObjectCache<Words>> {
+        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).weigh(weigh).build_in(subsystem).unwrap())
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own) = (subsystem(1), Words::nothing());
+        let (subsystem, own) = (subsystem(1), Own::nothing());
         let cache = cache(&subsystem, &own, |_| explode());
         drop([(); 100].map(|()| cache.alloc().unwrap()));
         cache.shrink();
@@ -286,7 +290,7 @@ pub(super) mod weight {
         ends(&subsystem, cache);
     }
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Words::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| {
             first.run(|| uses(&found));
@@ -297,7 +301,7 @@ pub(super) mod weight {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own) = (subsystem(1), Words::nothing());
+        let (subsystem, own) = (subsystem(1), Own::nothing());
         let (found, outcomes) = (own.clone(), Arc::new(Mutex::new(Vec::new())));
         let (said, armed) = (outcomes.clone(), Once::default());
         let once = armed.clone();
