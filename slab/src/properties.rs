@@ -1,6 +1,6 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, Out, State, Stays, Unlisted};
+use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
@@ -347,7 +347,7 @@ fn nodes_close_together_once_no_object_is_out() {
     let other = Node::new(None);
     let mut unlisted = Unlisted::default();
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None))];
-    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(Out { used: 2, destructing: 0 }));
+    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err((2, 0)));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;

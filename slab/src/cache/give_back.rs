@@ -2,8 +2,8 @@
 
 use super::alloc::DrainOnly;
 use super::live::Live;
-use super::node::{Node, NodeCount, Out, Unlisted};
-use super::slabs::is_destructing;
+use super::node::{Node, NodeCount, Unlisted};
+use super::slabs::DESTRUCTING;
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
@@ -122,17 +122,17 @@ impl Cache {
     fn end_at_last(&self) -> Result<(), u64> {
         loop {
             match self.end() {
-                Err(Out { used: 0, destructing }) if is_destructing() => return Err(destructing),
-                Err(Out { used: 0, .. }) => relax(),
-                ended => return ended.map_err(|out| out.used),
+                Err((0, destructing)) if DESTRUCTING.with(Cell::get) => return Err(destructing),
+                Err((0, _)) => relax(),
+                ended => return ended.map_err(|(used, _)| used),
             }
         }
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
     ///
     /// # Errors
-    /// How many objects are out.
-    pub(crate) fn end(&self) -> Result<(), Out> {
+    /// As [`Node::close`].
+    pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
         self.release(&self.operation(What::Reclaim), unlisted);

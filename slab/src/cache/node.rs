@@ -264,14 +264,6 @@ pub(crate) enum Back {
     Destructed,
 }
 
-/// Objects that are out of their slabs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Out {
-    pub(crate) used: u64,
-    /// Free objects that threads destruct.
-    pub(crate) destructing: u64,
-}
-
 /// The node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
@@ -520,14 +512,18 @@ impl Node {
     /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added.
     ///
     /// # Errors
-    /// Objects are out; nothing changes.
-    pub(crate) fn close(nodes: &[Self], memory: &SlabMemory, unlisted: &mut Unlisted) -> Result<(), Out> {
+    /// How many objects are in use, and how many free ones threads destruct; nothing changes.
+    pub(crate) fn close(
+        nodes: &[Self],
+        memory: &SlabMemory,
+        unlisted: &mut Unlisted,
+    ) -> Result<(), (u64, u64)> {
         let mut all = Self::lock_all(nodes);
         let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
         let (out, destructing) =
             (sum(|lists| lists.used() + lists.kept.get()), sum(|lists| lists.destructing.get()));
         if out > 0 {
-            return Err(Out { used: out - destructing, destructing });
+            return Err((out - destructing, destructing));
         }
         planted!("destroy judges in one lock hold and closes in the next" => {
             drop(all);

@@ -56,16 +56,12 @@ impl From<AllocError> for Refusal {
 // loom's has no constant ones.
 #[cfg(loom)]
 thread_local! {
-    static DESTRUCTING: Cell<bool> = Cell::new(false);
+    pub(super) static DESTRUCTING: Cell<bool> = Cell::new(false);
 }
 #[cfg(not(loom))]
 thread_local! {
     /// True while the thread runs a destructor of any cache.
-    static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
-}
-/// True if the caller runs in a destructor.
-pub(super) fn is_destructing() -> bool {
-    DESTRUCTING.with(Cell::get)
+    pub(super) static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Cache {

@@ -35,16 +35,8 @@ use uslab_magazine::sync::{Rank, contain_panic};
 /// Now and then it runs closures that threads [deferred](Guard::defer). A panic of one is contained; closures that the same thread
 /// deferred right behind it may be lost, but no object.
 pub fn pin() -> Guard {
-    loop {
-        // Each panic is of another closure.
-        if let Some(guard) = contain_panic(collector::pin) {
-            return guard;
-        }
-    }
-}
-/// Passes on what the thread deferred, and runs what has waited long enough. The panic of a closure is contained, as in [`pin`].
-fn flush(guard: &Guard) {
-    contain_panic(|| guard.flush());
+    // Each panic is of another closure.
+    contain_panic(collector::pin).unwrap_or_else(pin)
 }
 
 #[cfg(not(any(crossbeam_loom, shuttle)))]
@@ -84,7 +76,7 @@ mod collector {
 /// Helps the collector on: what was given up before goes back to the page allocator as soon as no reader is left that
 /// was there at the time. Call it a few times to wait for one's own garbage in tests; it never blocks.
 pub fn advance() {
-    flush(&pin());
+    contain_panic(|| pin().flush());
 }
 
 /// Objects of a batch: one visit to the collector for so many.
@@ -140,9 +132,9 @@ pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
     if cfg!(not(any(loom, shuttle))) {
         // A panic of a closure that the thread deferred before loses what comes behind it.
-        flush(&guard);
+        contain_panic(|| guard.flush());
     }
     guard.defer(release);
     // Else it would wait in this thread's own list, for more of them.
-    flush(&guard);
+    contain_panic(|| guard.flush());
 }

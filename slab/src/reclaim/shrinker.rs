@@ -133,14 +133,6 @@ thread_local! {
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As long as this lives.
-struct Shrinking;
-impl Drop for Shrinking {
-    fn drop(&mut self) {
-        SHRINKING.with(|shrinking| shrinking.set(false));
-    }
-}
-
 /// The shrinkers of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Shrinkers(Registry<Entry>);
@@ -168,11 +160,10 @@ impl Shrinkers {
     }
     /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
+        assert_unlocked();
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
-        let _shrinking = Shrinking;
-        assert_unlocked();
         let mut dropped = 0;
         planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
@@ -185,6 +176,7 @@ impl Shrinkers {
                 dropped += asked.unwrap_or(1);
             }
         }
+        SHRINKING.with(|shrinking| shrinking.set(false));
         dropped
     }
 

@@ -180,7 +180,7 @@ const PLACES: &[(&str, usize, &[&str])] = &[
     ("slab/src/cache/waiters.rs", 1, &["waker"]),
     ("slab/src/objects/hive.rs", 1, &["values of a hive"]),
     ("slab/src/objects/static_cache.rs", 1, &["start of a static cache"]),
-    ("slab/src/reclaim/rcu.rs", 2, &["deferred closure"]),
+    ("slab/src/reclaim/rcu.rs", 4, &["deferred closure"]),
     ("slab/src/reclaim/reaper.rs", 2, &["destructor", "shrinker"]),
     ("slab/src/reclaim/reaper/background.rs", 1, &["destructor", "shrinker"]),
     ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
