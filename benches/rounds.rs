@@ -147,7 +147,9 @@ impl Bench {
     /// Reads the command line; says what is wrong with it, and ends, if something is.
     pub fn start(name: &'static str, what: &'static str) -> Self {
         // A thread that panics ends the bench: the others would wait for it for ever.
+        #[expect(clippy::disallowed_methods, reason = "this is the program")]
         let report = std::panic::take_hook();
+        #[expect(clippy::disallowed_methods, reason = "this is the program")]
         std::panic::set_hook(Box::new(move |panic| {
             report(panic);
             std::process::exit(101);

@@ -14,13 +14,13 @@ use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::faults::{self, CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use uslab::{AllocError, Census, Gfp, KmemCache, KmemCacheBuilder, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
+use uslab_magazine::sync::catch_panic;
 
 /// One operation under one rule.
 struct Trial {
@@ -37,7 +37,7 @@ impl Trial {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
         self.faults.arm(vec![self.rule.clone()]);
-        let result = catch_unwind(AssertUnwindSafe(&mut operation));
+        let result = catch_panic(&mut operation);
         self.faults.disarm();
         let after = self.subsystem.check().unwrap();
         let said = match result {
@@ -303,13 +303,13 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
         config.pages.faults = faults.clone();
         let subsystem = Subsystem::new(config).unwrap();
         let trial = Trial { subsystem, faults: faults.clone(), rule, said: Default::default() };
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let done = catch_panic(|| {
             operation(&trial);
             for _ in 0..8 {
                 uslab::rcu::advance();
             }
             assert_all_given_back(&trial.subsystem);
-        }));
+        });
         assert!(done.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
         sum.said.append(&mut trial.said.borrow_mut());
         if !sum.add(&faults) {

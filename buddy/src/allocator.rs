@@ -34,7 +34,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, Fixed, assert_unlocked, planted};
+use uslab_magazine::sync::{Counter, Fixed, assert_unlocked, contain_panic, planted};
 use uslab_magazine::tracepoints::{Tracepoints, What};
 use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
@@ -479,7 +479,8 @@ impl PageAllocator {
         if let Err(corruption) = self.take_back(pfn, order) {
             self.counts.corruptions.add(1);
             assert_unlocked();
-            return (self.corruption)(&corruption);
+            _ = contain_panic(|| (self.corruption)(&corruption));
+            return;
         }
         let cached = self.zone_at(pfn);
         let zone = &cached.zone;

@@ -838,14 +838,28 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
 fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
     let pages = made(normal(300));
     let mut given = 0;
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let outcome = uslab_magazine::sync::catch_panic(|| {
         pages.alloc_bulk(Gfp::KERNEL, None, 100, |_| {
             given += 1;
             assert!(given < 10, "enough");
         })
-    }));
+    });
     assert!(outcome.is_err());
     assert_eq!(audited(&pages).allocated, 10);
+}
+
+/// Once the panic reached the caller of the free.
+#[test]
+fn a_handler_of_corruption_that_panics_refuses_the_free() {
+    let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
+    let pages = made(config);
+    let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    // SAFETY: the second free is refused.
+    unsafe {
+        pages.free(page, Order::ZERO);
+        pages.free(page, Order::ZERO);
+    }
+    assert_eq!((pages.info().corruptions, audited(&pages).allocated), (1, 0));
 }
 
 #[test]
@@ -1033,7 +1047,7 @@ fn threads_that_do_everything_at_once_lose_nothing() {
         per_cpu_pages: true,
         pageblock_order: order(5),
         max_order: order(7),
-        corruption: |corruption| panic!("{corruption}"),
+        corruption: crate::corruption::abort,
         ..plain(&zones)
     });
     let kinds = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::DMA32];

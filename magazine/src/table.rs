@@ -77,6 +77,8 @@ use crate::sync::AtomicUsize;
 #[cfg(any(loom, shuttle))]
 use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::contain_panic;
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
@@ -738,13 +740,19 @@ impl<M: Memory> Table<M> {
             #[cfg(not(any(loom, shuttle)))]
             {
                 let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-                if !self.memory.commit(op, start + has..start + goal) {
+                if !self.granted(op, start + has..start + goal) {
                     return false;
                 }
             }
             region.set_committed(goal);
             true
         })
+    }
+
+    /// Commits memory. A panic of the memory is a refusal.
+    #[cfg(not(any(loom, shuttle)))]
+    fn granted(&self, op: &Operation, range: Range<usize>) -> bool {
+        contain_panic(|| self.memory.commit(op, range)) == Some(true)
     }
 
     // ---- magazines of depots ----
@@ -772,7 +780,7 @@ impl<M: Memory> Table<M> {
             if end > committed {
                 let goal = end.next_multiple_of(STEP).min(self.region);
                 let start = base.addr().get() - self.memory.base().addr().get();
-                if !self.memory.commit(op, start + committed..start + goal) {
+                if !self.granted(op, start + committed..start + goal) {
                     return None;
                 }
                 making.cut[1] = goal;

@@ -79,7 +79,8 @@ enum { USLAB_OBJECTS, USLAB_BYTES, USLAB_SLABS };
  *     struct uslab_cache_options options = { .struct_size = sizeof options, .name = "request", .size = sizeof(struct request) };
  *
  * The functions run without any lock of the library, in whatever thread needs more memory or gives some back; they get `user`. They may
- * use other caches, and must not throw, nor jump out, nor wait for a lock that somebody holds who allocates, frees or destroys.
+ * use other caches. An exception of theirs aborts the process. They must not jump out, nor destroy their own cache, nor wait for a lock
+ * that somebody holds who allocates, frees or destroys.
  */
 struct uslab_cache_options {
     size_t struct_size; /* of this struct: by it a library knows a program that was made for another version */

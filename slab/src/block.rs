@@ -283,8 +283,7 @@ mod tests {
         block.write(b"hello");
         block.write(b"J");
         assert_eq!((block.front(5), &block.as_ref()[5..]), (&b"Jello"[..], &[0; 59][..]));
-        let too_much = std::panic::AssertUnwindSafe(|| block.write(&[1; 65]));
-        assert!(std::panic::catch_unwind(too_much).is_err());
+        assert!(uslab_magazine::sync::catch_panic(|| block.write(&[1; 65])).is_err());
         assert_eq!(block.front(6), b"Jello\0");
     }
 

@@ -31,6 +31,37 @@
 //! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
+//!
+//! # Panics
+//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A panic is
+//! *passed on* if its caller ran the function for itself: the call puts everything right and then panics with the function's own payload.
+//! It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook has reported it, the payload is
+//! forgotten (its `Drop` may panic, too), and that call goes on. In both cases nothing is lost, and all locks are free.
+//!
+//! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
+//! |---|---|---|---|---|
+//! | constructor ([`ctor`](crate::KmemCacheBuilder::ctor)) | passed on to the allocation | no other node, no reclaim | the object is free and zero, its new slab is returned | may use the cache; [`destroy`](crate::KmemCache::destroy) is [`Busy`], but succeeds if the object's slab is new, and then the allocation is [`AllocError::Destroyed`] |
+//! | fallible constructor ([`try_ctor`](crate::KmemCacheBuilder::try_ctor)) | passed on, as above | as above | as above | as above |
+//! | destructor ([`dtor`](crate::KmemCacheBuilder::dtor), `Drop` of an object) | contained | the next object | the object counts as destructed; what the destructor left is leaked | may use the cache; `destroy` is [`Busy`] while any thread destructs free objects of the cache, and does not wait |
+//! | reset ([`reset`](crate::ObjectCacheBuilder::reset)) | passed on to the free; contained if the free waited for readers | the free, which happens first | the object is free, as the reset left it | may use the cache; `destroy` is [`Busy`] |
+//! | weight ([`weigh`](crate::ObjectCacheBuilder::weigh)) | contained | the mean so far | unchanged | may use the cache; `destroy` is [`Busy`] |
+//! | preparation ([`alloc_with`](crate::ObjectCache::alloc_with)) | passed on to the allocation | nothing | the object is free again | may use the cache; `destroy` is [`Busy`] |
+//! | waker ([`acquire`](crate::KmemCache::acquire)) | contained; of its `clone`, passed on to the poll | the next waiter | the waiter keeps its place or object | allocations fail at the limit while others wait; it may drop its future, whose object is the next waiter's |
+//! | values of a hive ([`Hive`](crate::Hive)) | the first is passed on when the hive is dropped; the other payloads are forgotten | the next value | all values are dropped, all memory is returned | may use other hives |
+//! | start of a static cache ([`StaticCache`](crate::StaticCache)) | passed on to `get` | nothing | not started; the next `get` tries again | `get` of the same cache is [`StartError::Starting`] |
+//! | captured values (`Drop` of what any of these closures owns) | contained, once the cache, the shrinker or the subsystem has it | the next closure | what the `Drop` left is leaked | may use other caches |
+//! | observer ([`observe`](crate::Subsystem::observe)) | contained, and counted | the next observer | it is closed: not called again, and dropped | its operations are not shown; it may drop its own and other [`Observer`](crate::observe::Observer)s, and does not wait for their calls |
+//! | shrinker ([`Shrinker`](crate::Shrinker)) | contained; counts as one object dropped | the next shrinker | still registered | no shrinker is asked on its behalf; it may drop its own [`Registration`](crate::Registration) |
+//! | corruption handler ([`Config::corruption`](crate::Config::corruption)) | contained | the call that found it | the free is refused, as if the handler had returned | may use and destroy the cache |
+//! | corruption handler of pages ([`PageConfig::corruption`](uslab_buddy::PageConfig::corruption)) | contained | the free of pages | the free is refused | may use the pages |
+//! | deferred closure ([`Guard::defer`](crate::rcu::Guard)) | contained; passed on if `Guard::flush` of the collector is called directly | the collector's next batch | closures that the same thread deferred right behind it may be lost; [frees](crate::KmemCache::free_deferred) are not | may use and free to any cache |
+//! | supplier ([`Supplier`](uslab_magazine::Supplier)) | passed on to the layer's call, when all other stacks are empty | the other CPUs and nodes | the rounds that it was handed are lost | may use and close the layer |
+//! | memory of a table ([`Memory`](uslab_magazine::Memory)) | contained, as a refusal; passed on by `Table::new` | without the memory | unchanged | must not use the table, whose locks are held |
+//! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
+//! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
+//!
+//! A panic that is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`) while the thread unwinds already aborts, as
+//! everywhere in Rust. So does any panic under `panic = "abort"`.
 
 use crate::geometry::GeometryError;
 use core::fmt;
@@ -190,7 +221,7 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use; at least 1, unless others share the cache.
+    /// Objects in use, or being destructed if a destructor called; at least 1, unless others share the cache.
     pub live: u64,
     /// Others that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,

@@ -437,7 +437,7 @@ fn nodes_close_together_once_no_object_is_out() {
     let other = Node::new(None, lists.geometry);
     let mut unlisted = Unlisted::default();
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
-    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(2));
+    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err((2, 0)));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;

@@ -8,10 +8,10 @@ pub mod memory;
 use crate::cache::per_cpu::Magazines;
 use crate::debug::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use arbitrary::Arbitrary;
-use core::panic::AssertUnwindSafe;
-use std::panic::{catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::Cpus;
+use uslab_magazine::sync::catch_panic;
 
 /// So much memory for simulated CPUs, from the heap, none of it in reserve.
 pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
@@ -69,7 +69,7 @@ impl Refusals {
 
 /// What `operation` returns; `None` if a constructor was refused on purpose.
 fn unless_refused<R>(operation: impl FnOnce() -> R) -> Option<R> {
-    match catch_unwind(AssertUnwindSafe(operation)) {
+    match catch_panic(operation) {
         Ok(done) => Some(done),
         Err(panic) if panic.downcast_ref::<&str>() == Some(&CONSTRUCTOR_PANIC) => None,
         Err(panic) => resume_unwind(panic),

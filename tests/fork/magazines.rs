@@ -110,9 +110,7 @@ fn the_child_of_a_busy_process_goes_on() {
                         drop(free);
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(20) };
-                        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                            child(&layer, &supplier)
-                        }));
+                        let outcome = uslab_magazine::sync::catch_panic(|| child(&layer, &supplier));
                         let code = match outcome {
                             Ok(Ok(())) => 0,
                             Ok(Err(what)) => {

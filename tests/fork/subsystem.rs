@@ -5,12 +5,12 @@ use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use std::alloc::Layout;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::{Config, Fork, Gfp, KmemCache, Malloc, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
+use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
@@ -105,7 +105,7 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
                         unsafe { subsystem.after_fork_in_child() };
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(60) };
-                        let done = catch_unwind(AssertUnwindSafe(|| child(&subsystem, &malloc, &cache, i)));
+                        let done = catch_panic(|| child(&subsystem, &malloc, &cache, i));
                         // SAFETY: ends the child at once.
                         unsafe { libc::_exit(i32::from(done.is_err())) }
                     }
@@ -147,7 +147,7 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
                 unsafe { subsystem.after_fork_in_child() };
                 // SAFETY: an alarm ends a child that waits for ever.
                 unsafe { libc::alarm(20) };
-                let is_well = catch_unwind(AssertUnwindSafe(child));
+                let is_well = catch_panic(child);
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) }
             }

@@ -373,6 +373,6 @@ pub(crate) fn check() -> Checked {
 
 /// What is said of a sample, a section that is never run; empty if it is sound.
 fn verdict(sample: &'static Descriptor) -> String {
-    let checked = std::panic::catch_unwind(|| Section::of(sample).check());
+    let checked = uslab_sync::catch_panic(|| Section::of(sample).check());
     checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))
 }

@@ -446,7 +446,7 @@ fn a_test_that_there_is_not_is_found_missing() {
     assert_eq!(rows(table)["A01"].evidence, "`x`");
     assert_eq!(rows(table).len(), 1);
     assert!(
-        std::panic::catch_unwind(|| rows("| A01 | a claim | holds | `x` |")).is_err(),
+        uslab_magazine::sync::catch_panic(|| rows("| A01 | a claim | holds | `x` |")).is_err(),
         "a cell is missing"
     );
     assert_eq!(numbers().len(), 216);

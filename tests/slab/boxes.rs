@@ -102,7 +102,7 @@ fn a_reset_and_a_destructor_that_panic_do_not_keep_a_cache_that_is_left() {
         .unwrap();
     let object = cache.alloc_owned().unwrap();
     drop(cache);
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+    let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err(), "the reset's; those of destructors end there");
     assert!(named(&subsystem, "loud").is_none());
     assert_all_given_back(&subsystem);

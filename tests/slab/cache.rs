@@ -365,8 +365,7 @@ fn bulk_that_ends_in_a_constructors_panic_gives_back_what_it_had() {
         .build_in(&subsystem)
         .unwrap();
     let mut out = vec![None; 100];
-    let filled =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.alloc_bulk(Gfp::KERNEL, &mut out)));
+    let filled = uslab_magazine::sync::catch_panic(|| cache.alloc_bulk(Gfp::KERNEL, &mut out));
     assert!(filled.is_err());
     assert!(cache.info().slabs > 0, "some of them had been made");
     assert!(out.iter().all(Option::is_none));
@@ -459,9 +458,7 @@ fn a_constructor_that_panics_loses_nothing() {
         let mut blocks = Vec::new();
         let mut panics = 0;
         while blocks.len() < 100 {
-            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                cache.alloc_block(Gfp::KERNEL).unwrap()
-            })) {
+            match uslab_magazine::sync::catch_panic(|| cache.alloc_block(Gfp::KERNEL).unwrap()) {
                 Ok(block) => blocks.push(block),
                 Err(panic) => {
                     assert!(panic.downcast_ref::<String>().unwrap().contains("on purpose"));

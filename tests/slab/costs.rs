@@ -321,9 +321,10 @@ fn first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep is for all caches: else those behind the one that panics would be closed up to the next sweep.
+/// One sweep is for all caches: else those behind the one that panics would be closed up to the next sweep. Once the panic reached the
+/// caller of the shrink, and what was left of the magazine stayed out for ever.
 #[test]
-fn a_handler_that_panics_in_a_shrink_leaves_the_other_caches_open() {
+fn a_handler_of_corruption_that_panics_in_a_shrink_stops_nothing() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
     let corruption = std::sync::Arc::new(|corruption: &uslab::Corruption<'_>| panic!("{corruption}"));
     let config = Config { check_frees: false, corruption, ..Config::new(pages) };
@@ -337,8 +338,7 @@ fn a_handler_that_panics_in_a_shrink_leaves_the_other_caches_open() {
     unsafe { wrong.free(object.add(8)) };
     push();
     assert_eq!(other.info().in_magazines, 1);
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| subsystem.shrink()));
-    assert!(panic.is_err(), "it goes on to who shrinks: {:?}", wrong.info());
+    subsystem.shrink();
     assert_eq!((other.info().in_magazines, other.info().slabs), (0, 0));
     push();
     assert!(other.info().in_magazines > 0, "its stacks take objects");

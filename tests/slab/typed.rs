@@ -68,7 +68,7 @@ fn a_constructor_that_panics_destructs_what_it_made() {
         .construct_slabs()
         .build_in(&subsystem)
         .unwrap();
-    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(cache.alloc())));
+    let first = uslab_magazine::sync::catch_panic(|| drop(cache.alloc()));
     assert!(first.is_err());
     assert_eq!((alive.load(Relaxed), cache.info().slabs), (0, 0));
     assert_eq!(cache.alloc().unwrap().name, "fresh");
@@ -105,9 +105,9 @@ fn alloc_with_prepares_and_a_panic_there_frees_the_object() {
     let object = cache.alloc_with(|v| v.push(7)).unwrap();
     assert_eq!(format!("{object:?}"), "[7]");
     drop(object);
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let panic = uslab_magazine::sync::catch_panic(|| {
         drop(cache.alloc_with(|_| panic!("on purpose")));
-    }));
+    });
     assert!(panic.is_err());
     assert_eq!(cache.info().used, 0);
 }
@@ -182,7 +182,7 @@ fn a_reset_that_panics_loses_nothing() {
         .unwrap();
     let mut object = cache.alloc().unwrap();
     *object = 7;
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+    let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err());
     assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "it is back, as it was left");
     cache.destroy().unwrap();

@@ -173,7 +173,7 @@ fn a_constructor_that_panics_stops_nobody_who_waits() {
     panics.set(1);
     let acquire = || {
         let polled = || poll(&mut pin!(cache.acquire())).map(|object| object.map(drop));
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(polled))
+        uslab_magazine::sync::catch_panic(polled)
     };
     assert!(acquire().is_err());
     assert_eq!(acquire().unwrap(), Some(Ok(())));

@@ -5,6 +5,8 @@ use super::Number;
 use super::Table;
 use crate::memory::Memory;
 use crate::region::{CLASSES, LEN, PAGE, Pages, Region};
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::contain_panic;
 use crate::sync::{planted, tell};
 use core::ops::Range;
 
@@ -88,7 +90,8 @@ impl<M: Memory> Table<M> {
             let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
             let bytes = range.len();
             // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
-            if bytes > 0 && unsafe { self.memory.release(range) } { bytes } else { 0 }
+            let release = || unsafe { self.memory.release(range) };
+            if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
         }
     }
 }

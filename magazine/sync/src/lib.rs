@@ -177,6 +177,30 @@ impl FirstPanic {
     }
 }
 
+/// A user's value, such as a closure, that any thread may be the last to use. A panic of its `Drop` is contained, as by
+/// [`contain_panic`].
+#[derive(Debug)]
+pub struct Contained<T>(core::mem::ManuallyDrop<T>);
+
+impl<T> Contained<T> {
+    /// Wraps `value`.
+    pub const fn new(value: T) -> Self {
+        Self(core::mem::ManuallyDrop::new(value))
+    }
+}
+impl<T> core::ops::Deref for Contained<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        // SAFETY: the value is dropped here only, and not used afterwards.
+        contain_panic(|| unsafe { core::mem::ManuallyDrop::drop(&mut self.0) });
+    }
+}
+
 /// Room for what one call takes and another one gives back, where no stack frame spans the two: the locks that are held
 /// across a `fork`. What is left in it is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);

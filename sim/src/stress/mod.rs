@@ -32,11 +32,11 @@ pub use options::{Options, SECONDS};
 pub use report::Report;
 use report::{End, RoundReport};
 pub use runs::{Ran, Runs};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use uslab::Census;
+use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
@@ -318,7 +318,7 @@ fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {
         let workload = worker.pick(workloads);
-        let turn = catch_unwind(AssertUnwindSafe(|| workload.turn(&mut worker)));
+        let turn = catch_panic(|| workload.turn(&mut worker));
         if let Err(panic) = turn {
             let said =
                 panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

@@ -9,10 +9,11 @@ use super::world::{Memory, Source, Violation, World};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use uslab::AllocError;
 use uslab::faults::CONSTRUCTOR_PANIC;
+use uslab_magazine::sync::catch_panic;
 
 /// An object that a seat, or a bin, holds.
 #[derive(Debug)]
@@ -148,7 +149,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         source: Source,
         alloc: impl FnOnce() -> Result<R, AllocError>,
     ) -> Option<R> {
-        let error = match catch_unwind(AssertUnwindSafe(alloc)) {
+        let error = match catch_panic(alloc) {
             Ok(Ok(done)) => return Some(done),
             Ok(Err(error)) => error,
             Err(panic) if self.world.faulty && panic.downcast_ref() == Some(&CONSTRUCTOR_PANIC) => {

@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_engine::clock::Workload;
 use uslab_engine::{Policy, Stream};
+use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 
 /// How a run of a share went.
@@ -257,7 +257,7 @@ fn execute<P: Policy>(
         };
         Ok(outcome)
     };
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match catch_panic(run) {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
         Err(_) => Err("the run panicked".to_owned()),
     }

@@ -272,7 +272,7 @@ mod tests {
     fn a_panic_while_the_value_is_made_changes_nothing() {
         let mut map = Map::new();
         let make = |_| -> u8 { panic!("not today") };
-        let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| map.alloc_with(make)));
+        let caught = crate::catch_panic(|| map.alloc_with(make));
         assert!(caught.is_err() && map.is_empty() && map.handles().is_empty());
         let first = map.alloc(1).unwrap();
         assert_eq!((first.index(), map.get(first)), (0, Some(&1)));

@@ -268,7 +268,7 @@ mod tests {
         let a = table.alloc(1).unwrap();
         table.free(a);
         let make = |_| -> i32 { panic!("not today") };
-        let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| table.alloc_with(make)));
+        let caught = crate::catch_panic(|| table.alloc_with(make));
         assert!(caught.is_err() && table.is_empty());
         assert_eq!(table.alloc_with(|handle| handle.generation() as i32).map(Handle::generation), Ok(2));
         assert_eq!(

@@ -91,10 +91,10 @@ pub struct UslabCacheOptions {
     limit_unit: c_uint,
     limit: u64,
     user: *mut c_void,
-    ctor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
-    dtor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
-    shrinker_count: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
-    shrinker_scan: Option<unsafe extern "C" fn(usize, *mut c_void) -> usize>,
+    ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
+    dtor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>,
+    shrinker_count: Option<unsafe extern "C-unwind" fn(*mut c_void) -> usize>,
+    shrinker_scan: Option<unsafe extern "C-unwind" fn(usize, *mut c_void) -> usize>,
     holds: usize,
 }
 

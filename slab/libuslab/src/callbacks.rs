@@ -58,14 +58,14 @@ impl Gate {
         }
         false
     }
-    /// Calls it unless the gate is closed.
+    /// Calls it unless the gate is closed. What it throws ends the process: no exception passes through the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORKS.get();
         let entered = self.change(|word| {
             let word = here(word, forks);
             (word & CLOSED == 0).then_some(word + 1)
         });
-        let result = entered.then(call)?;
+        let result = entered.then(|| aborting(call))?;
         // Who forked inside, and is the child now, may have been forgotten there.
         self.change(|word| (here(word, forks) == word).then(|| word - 1));
         Some(result)
@@ -81,6 +81,11 @@ impl Gate {
     }
 }
 
+/// Calls a function of the program. An exception, or a panic, of it aborts here.
+extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
+    call()
+}
+
 /// Callbacks are short, and this is rare.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
@@ -89,10 +94,10 @@ fn pause() {
 /// The functions of a cache, as in `struct uslab_cache_options`.
 pub(crate) struct Functions {
     pub(crate) user: *mut c_void,
-    pub(crate) ctor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
-    pub(crate) dtor: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
-    pub(crate) count: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
-    pub(crate) scan: Option<unsafe extern "C" fn(usize, *mut c_void) -> usize>,
+    pub(crate) ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
+    pub(crate) dtor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>,
+    pub(crate) count: Option<unsafe extern "C-unwind" fn(*mut c_void) -> usize>,
+    pub(crate) scan: Option<unsafe extern "C-unwind" fn(usize, *mut c_void) -> usize>,
 }
 
 // SAFETY: whoever makes a cache promises that its functions may be called, with the pointer, from any thread.

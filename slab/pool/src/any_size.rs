@@ -448,12 +448,12 @@ fn a_marker_whose_place_another_one_has_is_refused() {
 fn a_scope_ends_when_its_function_panics() {
     let mut array = StackArea::<256>::new();
     let mut arena = Arena::new(array.lend());
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let panicked = crate::catch_panic(|| {
         arena.scope(|scope| {
             scope.alloc([0_u8; 100]).unwrap();
             panic!("no");
         })
-    }));
+    });
     assert!(panicked.is_err());
     assert_eq!(arena.used(), 0);
 }

@@ -267,7 +267,7 @@ mod tests {
         }
         let hybrid = hybrid(4096, 256);
         let object = hybrid.boxed(Bomb([0; 2])).unwrap();
-        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+        let dropped = crate::catch_panic(|| drop(object));
         assert!(dropped.is_err());
         assert_eq!((hybrid.routes().pool, hybrid.routes().pool_frees), (1, 1));
     }

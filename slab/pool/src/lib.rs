@@ -148,3 +148,10 @@ mod resident;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// `uslab_sync::catch_panic`, without a dependency.
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "uslab-sync is no dependency")]
+pub(crate) fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
+    std::panic::catch_unwind(core::panic::AssertUnwindSafe(f))
+}

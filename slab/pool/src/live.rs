@@ -180,8 +180,7 @@ mod tests {
         for i in 0..10 {
             pool.insert(Panics(value.clone(), i == 3)).ok().unwrap();
         }
-        let dropped = std::panic::AssertUnwindSafe(|| drop(pool));
-        std::panic::catch_unwind(dropped).unwrap_err();
+        crate::catch_panic(|| drop(pool)).unwrap_err();
         assert_eq!(Rc::strong_count(&value), 1);
     }
 

@@ -258,7 +258,7 @@ mod tests {
         }
         let pool = Pool::<Bomb, 1>::new();
         let object = pool.alloc(Bomb(1)).ok().unwrap();
-        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+        let dropped = crate::catch_panic(|| drop(object));
         assert!(dropped.is_err() && !pool.is_full());
     }
 

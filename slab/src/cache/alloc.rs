@@ -7,6 +7,7 @@ use super::{Cache, Object};
 use crate::debug::faults::{Call, SLAB};
 use crate::error::AllocError;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
@@ -65,7 +66,7 @@ impl<'a> SlabSupplier<'a> {
     /// The same; `silent` where the slabs were not asked at all.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
-            Some(Refusal::Panic(panic)) => resume_unwind(panic),
+            Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
             Some(Refusal::Error(error)) => error,
             None => silent,
         }
@@ -74,6 +75,12 @@ impl<'a> SlabSupplier<'a> {
 
 impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
+        let before = self.refusal.take();
+        if matches!(before, Some(Refusal::Panic(_))) {
+            // On its way to the caller: no other node is tried.
+            self.refusal.set(before);
+            return 0;
+        }
         let call = Call::of(SLAB, self.cache.geometry().object_size());
         if self.cache.core.faults.fires(call.cache(self.cache.name())) {
             self.refusal.set(Some(AllocError::Injected.into()));
@@ -520,5 +527,36 @@ struct Reserving<'a> {
 impl Drop for Reserving<'_> {
     fn drop(&mut self) {
         self.objects.drain(self.had..).for_each(|object| self.cache.unreserve(object));
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Config, Gfp, KmemCache, Subsystem};
+    use std::sync::Arc;
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::sync::{Counter, catch_panic};
+    use uslab_magazine::{Cpus, on_cpu};
+
+    /// Once each node was tried: the payload of the first panic was dropped by the second one, and lost if the second node served.
+    #[test]
+    fn a_panic_of_a_constructor_ends_the_search_of_an_allocation() {
+        on_cpu(0);
+        let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
+        let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+        for waits in [false, true] {
+            let calls = Arc::new(Counter::new(0));
+            let count = calls.clone();
+            let builder = KmemCache::builder("panics", 64).ctor(move |_| {
+                count.add(1);
+                std::panic::panic_any(count.get());
+            });
+            let cache = builder.build_in(&subsystem).unwrap();
+            let panic = match waits {
+                true => catch_panic(|| cache.acquire_timeout(Gfp::KERNEL, core::time::Duration::ZERO)),
+                false => catch_panic(|| cache.alloc(Gfp::KERNEL)),
+            };
+            assert_eq!((panic.unwrap_err().downcast_ref(), calls.get()), (Some(&1_u64), 1));
+        }
     }
 }

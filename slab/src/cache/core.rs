@@ -39,7 +39,7 @@ use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicBool, AtomicU32, Counter, Rank, assert_unlocked};
+use uslab_magazine::sync::{AtomicBool, AtomicU32, Contained, Counter, Rank, assert_unlocked, contain_panic};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub(crate) idle_objects: Counter,
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
-    corruption: Arc<corruption::Handler>,
+    corruption: Contained<Arc<corruption::Handler>>,
     /// All caches.
     pub(crate) caches: Registry<Cache>,
     /// Those that others may share.
@@ -156,7 +156,7 @@ impl Core {
             #[cfg(not(loom))]
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
             forks: Counter::new(0),
-            corruption: config.corruption,
+            corruption: Contained::new(config.corruption),
             caches: Registry::new(Rank::Caches),
             mergeable: Registry::new(Rank::Mergeable),
             shrinkers: Arc::new(Shrinkers::new()),
@@ -343,7 +343,7 @@ impl Core {
 
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
-        (self.corruption)(corruption);
+        contain_panic(|| (self.corruption)(corruption));
     }
     #[cold]
     pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {

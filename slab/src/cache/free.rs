@@ -195,7 +195,7 @@ impl Cache {
         }
         match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
             None => take_back(self),
-            Some(reset) => self.reset(reset, object, take_back),
+            Some(reset) => self.reset(&***reset, object, take_back),
         }
     }
     /// Whether a free has filled the object already.

@@ -3,6 +3,7 @@
 use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
+use super::slabs::DESTRUCTING;
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
@@ -119,20 +120,22 @@ impl Cache {
         self.close_for_good();
         self.purge(&self.operation(What::Reclaim));
     }
-    /// The same, behind those who destruct what is free.
+    /// The same, once no thread destructs free objects any more. A destructor does not wait for destructors: it may be one of them, or
+    /// two may wait for each other.
     fn end_at_last(&self) -> Result<(), u64> {
         loop {
             match self.end() {
-                Err(0) => relax(),
-                ended => return ended,
+                Err((0, destructing)) if DESTRUCTING.with(Cell::get) => return Err(destructing),
+                Err((0, _)) => relax(),
+                ended => return ended.map_err(|(used, _)| used),
             }
         }
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
     ///
     /// # Errors
-    /// How many objects are out; 0 if another thread destructs them.
-    pub(crate) fn end(&self) -> Result<(), u64> {
+    /// As [`Node::close`].
+    pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
         self.release(&self.operation(What::Reclaim), unlisted);
@@ -150,5 +153,59 @@ impl Cache {
                 live.make_room(node.count().slabs(), objects);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Busy, Config, Gfp, KmemCache, Subsystem};
+    use std::sync::{Arc, Weak};
+    use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
+
+    /// Once it waited for itself for ever.
+    #[test]
+    fn a_destructor_that_destroys_its_own_cache_is_refused() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let (own, outcome) = (Arc::new(Mutex::new(Weak::<KmemCache>::new())), Arc::new(Mutex::new(None)));
+        let (found, said) = (own.clone(), outcome.clone());
+        let builder = KmemCache::builder("destroys", 64).dtor(move |_| {
+            let cache = found.lock().upgrade().unwrap();
+            let destroyed = cache.destroy();
+            said.lock().get_or_insert(destroyed);
+        });
+        let cache = Arc::new(builder.build_in(&subsystem).unwrap());
+        *own.lock() = Arc::downgrade(&cache);
+        drop(cache.alloc_blocks(Gfp::KERNEL, 2).unwrap());
+        cache.shrink();
+        assert_eq!(*outcome.lock(), Some(Err(Busy { live: 2, aliases: 0 })));
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        cache.destroy().unwrap();
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
+    }
+
+    /// Once each waited for the other one.
+    #[test]
+    fn two_destructors_that_destroy_each_others_caches_end() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let caches = [(); 2].map(|()| Arc::new(Mutex::new(Weak::<KmemCache>::new())));
+        let begun = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
+        let made = [0, 1].map(|n| {
+            let (other, begun) = (caches[1 - n].clone(), begun.clone());
+            let builder = KmemCache::builder("destroys", 64).dtor(move |_| {
+                begun[n].store(true, Relaxed);
+                while !begun[1 - n].load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                let cache = other.lock().upgrade().unwrap();
+                _ = cache.destroy();
+            });
+            let cache = Arc::new(builder.build_in(&subsystem).unwrap());
+            *caches[n].lock() = Arc::downgrade(&cache);
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+            cache
+        });
+        std::thread::scope(|scope| made.iter().for_each(|cache| _ = scope.spawn(|| cache.shrink())));
+        made.iter().for_each(|cache| cache.destroy().unwrap());
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use uslab_magazine::sync::Contained;
 
 /// Runs on an object.
-pub(crate) type Hook<R> = Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>;
+pub(crate) type Hook<R> = Contained<Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>>;
 
 /// What runs on an object when it begins, ends, and comes back.
 pub(crate) struct Hooks {

@@ -157,8 +157,7 @@ impl KmemCacheBuilder {
     }
     /// Destructs a free object, with its bytes as its last user left them: what the constructor made beside the object goes here. That is
     /// when the cache shrinks or is reaped, is destroyed or is dropped, and in any thread whose allocation, free or
-    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held, and does not [destroy](KmemCache::destroy) its own cache, which waits for it. A
-    /// panic ends that run and nothing else.
+    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
     ///
     /// An object with a destructor and no constructor begins as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -204,11 +203,13 @@ impl KmemCacheBuilder {
     }
     fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
         let size = self.size;
-        // SAFETY: the object is the caller's alone and so many bytes long; its pages were zeroed.
-        Box::new(move |object| run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }))
+        Hook::new(Box::new(move |object| {
+            // SAFETY: the object is the caller's alone and `size` bytes long; its pages were zeroed.
+            run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) })
+        }))
     }
     fn hooks_mut(&mut self) -> &mut Hooks {
-        let nothing = || Hooks { construct: Box::new(|_| true), destruct: None, reset: None };
+        let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
         self.hooks.get_or_insert_with(nothing)
     }
     /// What runs on the objects of typed caches.
@@ -725,6 +726,9 @@ impl KmemCache {
     /// # Errors
     /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which. A
     /// [shared](KmemCacheBuilder::merge) one is in use by the others.
+    ///
+    /// While other threads [destruct](KmemCacheBuilder::dtor) free objects, it waits for them. A destructor that calls it does not wait:
+    /// it gets [`Busy`] while any thread destructs free objects of the cache.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
         // No other one comes from here on, unless it goes on as before.

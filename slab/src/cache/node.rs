@@ -619,15 +619,21 @@ impl Node {
         all
     }
 
-    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
-    /// nothing changes, and the number of objects out is the answer, but for those that a thread destructs now: 0 is worth another try.
-    pub(crate) fn close(nodes: &[Self], memory: &SlabMemory, unlisted: &mut Unlisted) -> Result<(), u64> {
+    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added.
+    ///
+    /// # Errors
+    /// How many objects are in use, and how many free ones threads destruct; nothing changes.
+    pub(crate) fn close(
+        nodes: &[Self],
+        memory: &SlabMemory,
+        unlisted: &mut Unlisted,
+    ) -> Result<(), (u64, u64)> {
         let mut all = Self::lock_all(nodes);
         let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
         let (out, destructing) =
             (sum(|lists| lists.used() + lists.kept.get()), sum(|lists| lists.destructing.get()));
         if out > 0 {
-            return Err(out - destructing);
+            return Err((out - destructing, destructing));
         }
         planted!("destroy judges in one lock hold and closes in the next" => {
             drop(all);

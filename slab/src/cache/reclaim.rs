@@ -12,7 +12,6 @@ use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use uslab_buddy::{Gfp, PAGE_SIZE};
-use uslab_magazine::sync::FirstPanic;
 #[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::What;
@@ -69,15 +68,9 @@ impl Core {
             0
         });
     }
-    /// What `each` cache gives away of what a sweep took: the sum. A panic (of a handler of corruption) goes on when all have done so, the
-    /// first one; else the others would be closed up to the next sweep.
+    /// What `each` cache gives away of what a sweep took: the sum.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
-        let (mut sum, mut panics) = (0, FirstPanic::default());
-        for cache in self.refs() {
-            panics.catch(|| sum += each(&cache));
-        }
-        panics.resume();
-        sum
+        self.refs().map(|cache| each(&cache)).sum()
     }
 
     /// Gives all empty slabs back. How many.

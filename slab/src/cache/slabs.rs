@@ -12,11 +12,13 @@ use crate::error::AllocError;
 use crate::memory::page_classes::Known;
 use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use core::any::Any;
+use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell};
+use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell, thread_local};
 use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::What;
@@ -33,7 +35,8 @@ const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-type Panic = Box<dyn Any + Send>;
+/// A constructor's panic. One that is not passed on is forgotten, because its `Drop` may panic.
+type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
 /// Why a cache did not grow.
 pub(super) enum Refusal {
@@ -45,6 +48,17 @@ impl From<AllocError> for Refusal {
     fn from(error: AllocError) -> Self {
         Self::Error(error)
     }
+}
+
+// loom's has no constant ones.
+#[cfg(loom)]
+thread_local! {
+    pub(super) static DESTRUCTING: Cell<bool> = Cell::new(false);
+}
+#[cfg(not(loom))]
+thread_local! {
+    /// True while the thread runs a destructor of any cache.
+    pub(super) static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Cache {
@@ -376,7 +390,7 @@ impl Cache {
         self.begin_object()?;
         let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
         let constructed = if self.core.faults.fires(call.cache(self.name())) {
-            Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
+            Err(Box::new(CONSTRUCTOR_PANIC) as Box<dyn Any + Send>)
         } else {
             catch_panic(|| (hooks.construct)(object.0))
         };
@@ -390,7 +404,7 @@ impl Cache {
                 return Ok(());
             }
             Ok(false) => AllocError::Constructor.into(),
-            Err(panic) => Refusal::Panic(panic),
+            Err(panic) => Refusal::Panic(Panic::new(panic)),
         };
         self.zero(object);
         self.end_object();
@@ -403,7 +417,9 @@ impl Cache {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
             assert_unlocked();
+            let outer = DESTRUCTING.with(|destructing| destructing.replace(true));
             contain_panic(|| destruct(object.0));
+            DESTRUCTING.with(|destructing| destructing.set(outer));
             self.counts.destructed.add(1);
         }
         self.end_object();

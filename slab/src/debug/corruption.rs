@@ -161,8 +161,8 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Hears of every refused free, with no lock held. It may end the process, but must not panic:
-/// a late refusal comes while a magazine is emptied, and what is left of it would stay out for ever.
+/// Called for every refused free and every damage, with no lock held. It may end the process. A panic ends the handler's call and
+/// nothing else: see [panics](crate::error#panics).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
 /// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.

@@ -164,7 +164,7 @@ fn a_panic_while_an_object_is_prepared_leaves_it_free() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("not today"));
-    assert!(std::panic::catch_unwind(core::panic::AssertUnwindSafe(prepare)).is_err());
+    assert!(uslab_magazine::sync::catch_panic(prepare).is_err());
     assert_eq!(cache.info().used, 0);
     assert_eq!(cache.fresh_generation(), Some(1), "no life has begun");
     let handle = cache.alloc().unwrap();

@@ -246,7 +246,7 @@ mod sealed {
         fn hook(self) -> Option<Hook<()>> {
             let (reset,) = self;
             // SAFETY: an object that its user gives back is constructed and nobody else's.
-            Some(Box::new(move |object: NonNull<u8>| reset(unsafe { object.cast().as_mut() })))
+            Some(Hook::new(Box::new(move |object: NonNull<u8>| reset(unsafe { object.cast().as_mut() }))))
         }
     }
 }
@@ -467,7 +467,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     {
         // SAFETY: a constructed object that is nobody else's.
         let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
-        self.map(|cache| cache.weigh(Box::new(weigh)))
+        self.map(|cache| cache.weigh(Hook::new(Box::new(weigh))))
     }
     /// As [`KmemCacheBuilder::align`]; `T`'s own alignment at least.
     pub fn align(self, align: usize) -> Self {
@@ -526,16 +526,15 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<ObjectCache<T>, CacheError> {
         let (construct, reset) = (self.construct, self.reset.hook());
         let hooks = Hooks {
-            construct: Box::new(move |object| {
+            construct: Hook::new(Box::new(move |object| {
                 let Some(value) = construct.construct() else { return false };
                 // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
                 unsafe { object.cast().write(value) };
                 true
-            }),
+            })),
             destruct: core::mem::needs_drop::<T>().then(|| {
                 // SAFETY: the object was constructed, is free, and its slab goes: nobody uses it after this.
-                let drop: Hook<()> = Box::new(|object| unsafe { object.cast::<T>().drop_in_place() });
-                drop
+                Hook::new(Box::new(|object| unsafe { object.cast::<T>().drop_in_place() }))
             }),
             reset,
         };

@@ -25,14 +25,18 @@ pub use grace::Guard;
 #[cfg(all(test, shuttle))]
 pub(crate) use grace::is_idle;
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Rank, contain_panic};
 
 /// Enters a reader: no slab of a type-stable cache that is given up from now on goes before the guard is dropped.
 ///
 /// Cost: a store to the thread's own word and a fence. Keep it short: what is given up meanwhile piles up.
+///
+/// Now and then it runs closures that threads [deferred](Guard::defer). A panic of one is contained; closures that the same thread
+/// deferred right behind it may be lost, but no object.
 pub fn pin() -> Guard {
-    collector::pin()
+    // Each panic is of another closure.
+    contain_panic(collector::pin).unwrap_or_else(pin)
 }
 
 #[cfg(not(any(crossbeam_loom, shuttle)))]
@@ -72,7 +76,7 @@ mod collector {
 /// Helps the collector on: what was given up before goes back to the page allocator as soon as no reader is left that
 /// was there at the time. Call it a few times to wait for one's own garbage in tests; it never blocks.
 pub fn advance() {
-    pin().flush();
+    contain_panic(|| pin().flush());
 }
 
 /// Objects of a batch: one visit to the collector for so many.
@@ -126,7 +130,11 @@ impl Deferred {
 /// Runs `release` when all readers of now have gone.
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
+    if cfg!(not(any(loom, shuttle))) {
+        // A panic of a closure that the thread deferred before loses what comes behind it.
+        contain_panic(|| guard.flush());
+    }
     guard.defer(release);
     // Else it would wait in this thread's own list, for more of them.
-    guard.flush();
+    contain_panic(|| guard.flush());
 }

@@ -20,7 +20,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, assert_unlocked, contain_panic, planted, thread_local};
+use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, planted, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 ///
@@ -114,7 +114,7 @@ impl fmt::Debug for Registration {
 
 /// An entry of the list.
 pub(crate) struct Entry {
-    shrinker: Box<dyn Shrinker>,
+    shrinker: Contained<Box<dyn Shrinker>>,
     /// The number of the cache whose limit it is for; 0 is all memory.
     cache: u64,
 }
@@ -133,14 +133,6 @@ thread_local! {
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As long as this lives.
-struct Shrinking;
-impl Drop for Shrinking {
-    fn drop(&mut self) {
-        SHRINKING.with(|shrinking| shrinking.set(false));
-    }
-}
-
 /// The shrinkers of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Shrinkers(Registry<Entry>);
@@ -156,7 +148,7 @@ impl Shrinkers {
 
     /// `cache` is the number of whose limit it is for; 0 is all memory.
     pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
-        let entry = Arc::new(Entry { shrinker, cache });
+        let entry = Arc::new(Entry { shrinker: Contained::new(shrinker), cache });
         self.0.push(&entry);
         Registration { entry, list: self.clone() }
     }
@@ -168,11 +160,10 @@ impl Shrinkers {
     }
     /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
+        assert_unlocked();
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
-        let _shrinking = Shrinking;
-        assert_unlocked();
         let mut dropped = 0;
         planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
@@ -185,6 +176,7 @@ impl Shrinkers {
                 dropped += asked.unwrap_or(1);
             }
         }
+        SHRINKING.with(|shrinking| shrinking.set(false));
         dropped
     }
 
@@ -206,5 +198,42 @@ impl Shrinkers {
             result = again();
         }
         result
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, KmemCache, Limit, Subsystem};
+    use uslab_magazine::sync::Mutex;
+
+    /// Drops its registration when it is asked, and panics when it is dropped.
+    struct Unregisters(Arc<Mutex<Option<Registration>>>);
+    impl Shrinker for Unregisters {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            let registration = self.0.lock().take();
+            drop(registration);
+            0
+        }
+    }
+    impl Drop for Unregisters {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    /// Once the panic reached the caller of the allocation.
+    #[test]
+    fn an_allocation_that_drops_a_shrinker_survives_the_panic_of_its_drop() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+        let registration = Arc::new(Mutex::new(None));
+        let registered = cache.register_shrinker(Unregisters(registration.clone()));
+        *registration.lock() = Some(registered);
+        assert!(cache.alloc(Gfp::KERNEL).is_err() && registration.lock().is_none());
+        assert_eq!(Arc::strong_count(&registration), 1);
     }
 }

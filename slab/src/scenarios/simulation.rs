@@ -24,6 +24,7 @@ mod seeds;
 
 use crate::cache::Acquiring;
 use crate::cache::core::Core;
+use crate::cache::hooks::{Hook, Hooks};
 use crate::debug::check::SPACING;
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use crate::debug::faults::{POINTS, Rule};
@@ -237,8 +238,8 @@ impl World {
         if setup.ctor > 0 {
             let [made, gone] = [(); 2].map(|()| self.shadow.clone());
             let word = |object: NonNull<u8>, n| object.as_ptr().cast::<u64>().wrapping_add(n);
-            cache = cache.hooks(crate::cache::hooks::Hooks {
-                construct: Box::new(move |object| {
+            cache = cache.hooks(Hooks {
+                construct: Hook::new(Box::new(move |object| {
                     assert!(
                         made.made.borrow_mut().insert(object.addr().get()),
                         "an object is constructed twice"
@@ -248,8 +249,8 @@ impl World {
                     // SAFETY: as above.
                     unsafe { word(object, 1).write(0) };
                     true
-                }),
-                destruct: Some(Box::new(move |object| {
+                })),
+                destruct: Some(Hook::new(Box::new(move |object| {
                     if !gone.made.borrow_mut().remove(&object.addr().get()) {
                         gone.destructed.set(Some("what was not constructed is destructed"));
                     }
@@ -257,10 +258,10 @@ impl World {
                     if unsafe { word(object, 0).replace(0) } != MADE {
                         gone.destructed.set(Some("what is destructed was not constructed any more"));
                     }
-                })),
+                }))),
                 // SAFETY: its last owner gave it up.
                 reset: (setup.reset > 0)
-                    .then(|| Box::new(move |object| unsafe { word(object, 1).write(0) }) as _),
+                    .then(|| Hook::new(Box::new(move |object| unsafe { word(object, 1).write(0) }))),
             });
         }
         if setup.stable > 0 {

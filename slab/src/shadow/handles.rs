@@ -9,10 +9,9 @@ use crate::{AllocError, Config, ObjectCache, Subsystem};
 use arbitrary::{Arbitrary, Unstructured};
 use core::convert::Infallible;
 use core::fmt;
-use core::panic::AssertUnwindSafe;
 use std::collections::HashMap;
-use std::panic::catch_unwind;
 use uslab_magazine::on_cpu;
+use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
@@ -163,7 +162,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
 
     fn panic(&mut self) {
         let make = || -> u64 { std::panic::resume_unwind(Box::new("not today")) };
-        let caught = catch_unwind(AssertUnwindSafe(|| self.names.alloc_with(make)));
+        let caught = catch_panic(|| self.names.alloc_with(make));
         assert!(caught.is_err() || matches!(caught, Ok(Err(HandleError::Full { .. }))), "{caught:?}");
     }
 

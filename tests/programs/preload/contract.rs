@@ -277,6 +277,28 @@ fn object_caches_do_what_c_programs_rely_on() {
     }
 }
 
+/// Once it unwound through functions that are no C++, which is undefined.
+#[test]
+fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
+    use std::os::unix::process::ExitStatusExt;
+    let (Some(cxx), Some(prefix)) = (program("c++"), installed()) else { return };
+    for library in ["uslab", "uslab-cache"] {
+        let out = prefix.path().join(format!("throws-{library}"));
+        let mut cxx = Command::new(&cxx);
+        cxx.args(["-std=c++17", "-w", "-o"]).arg(&out);
+        cxx.arg(workspace().join("tests/programs/preload/throws.cpp"));
+        cxx.args(pkg_config(prefix.path(), &["--cflags", "--libs", library]).split_whitespace());
+        cxx.arg(format!("-Wl,-rpath,{}", prefix.path().join("lib").display()));
+        assert!(cxx.status().expect("a C++ compiler").success());
+        for thrower in ["ctor", "dtor", "count", "scan"] {
+            let output = Command::new(&out).arg(thrower).env("USLAB_OPTIONS", "reap=0").output().unwrap();
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert_eq!(output.status.signal(), Some(6), "{library} {thrower}: {out}{err}");
+            assert!(out.is_empty(), "{library} {thrower}: {out}");
+        }
+    }
+}
+
 /// Once they were in none of the numbers.
 #[test]
 fn objects_in_quarantine_count_as_cached() {

@@ -23,11 +23,19 @@ unsafe impl Memory for Noting {
     unsafe fn release(&self, range: Range<usize>) -> bool {
         // SAFETY: in the heap's range; by contract nobody minds.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
-        let granted = self.granted.lock().clone();
-        let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
-        assert!(range.clone().step_by(PAGE).all(is_granted) && !range.is_empty(), "{range:?} of {granted:?}");
         self.gone.lock().push(range);
         true
+    }
+}
+/// Not where a table would take it for a refusal.
+impl Drop for Noting {
+    fn drop(&mut self) {
+        let granted = self.granted.lock().clone();
+        let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
+        let is_right =
+            |range: &Range<usize>| range.clone().step_by(PAGE).all(is_granted) && !range.is_empty();
+        let gone = self.gone.lock();
+        assert!(std::thread::panicking() || gone.iter().all(is_right), "{gone:?} of {granted:?}");
     }
 }
 

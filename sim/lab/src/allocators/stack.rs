@@ -397,27 +397,27 @@ mod tests {
     /// The head stayed where it was, above blocks that nobody knew any more.
     #[test]
     fn what_a_destructor_panics_on_is_popped_all_the_same_and_so_is_what_lies_below() {
-        use std::panic::{AssertUnwindSafe, catch_unwind};
+        use uslab_magazine::sync::catch_panic;
         let (say, heard) = mpsc::channel();
         let mut stack = Stack::new(64).unwrap();
         let kept = stack.alloc(layout(8)).unwrap();
-        let ended = catch_unwind(AssertUnwindSafe(|| {
+        let ended = catch_panic(|| {
             let mut scope = stack.scope();
             let below = scope.alloc(layout(8)).unwrap();
             assert!(scope.on_pop(&below, move |_| say.send(()).unwrap()).is_ok());
             let panics = scope.alloc(layout(8)).unwrap();
             assert!(scope.on_pop(&panics, |_| panic!("not today")).is_ok());
-        }));
+        });
         assert!(ended.is_err());
         assert_eq!((heard.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
         assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
-        assert!(catch_unwind(AssertUnwindSafe(|| stack.free(kept))).is_err());
+        assert!(catch_panic(|| stack.free(kept)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
         // What waited for it goes with it.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
         stack.free(waits);
-        assert!(catch_unwind(AssertUnwindSafe(|| stack.free(panics))).is_err());
+        assert!(catch_panic(|| stack.free(panics)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
     }
 

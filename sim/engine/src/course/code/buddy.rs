@@ -5,9 +5,9 @@ use super::run::{Failure, LAWS, said};
 use super::verdict::{Check, Verdict};
 use crate::course::questions::ask::random;
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use uslab_lab::allocators::Holes;
 use uslab_lab::demos::{Is, Part, Scene};
+use uslab_magazine::sync::catch_panic;
 
 const LAB: &str = "merge";
 /// The memory is one block of this order.
@@ -215,7 +215,7 @@ impl World {
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     let mut world = World::new();
     for (at, op) in ops.iter().enumerate() {
-        let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
+        let acted = catch_panic(|| world.act::<B>(*op));
         acted.unwrap_or_else(|panic| Err(said(&*panic).into())).map_err(|wrong| (at, wrong))?;
     }
     Ok(world.looks)
@@ -247,7 +247,7 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
 fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: Wrong) -> Failure {
     let (mut world, mut scenes) = (World::new(), vec![]);
     for (n, op) in ops[..=at].iter().enumerate() {
-        let acted = catch_unwind(AssertUnwindSafe(|| world.act::<B>(*op)));
+        let acted = catch_panic(|| world.act::<B>(*op));
         let acted = acted.unwrap_or_else(|panic| Err(said(&*panic).into()));
         if n + SHOWN > at {
             let refused = acted.is_err();

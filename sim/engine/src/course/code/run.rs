@@ -6,8 +6,8 @@ use crate::{Engine, Model, Pages, Policy, Stream, View};
 use serde::Serialize;
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use uslab_lab::demos::Scene;
+use uslab_magazine::sync::catch_panic;
 
 /// What no policy may do.
 pub(super) const LAWS: &str = "no object is handed out twice or lost";
@@ -63,14 +63,14 @@ pub(super) fn run<P: Policy>(
     let model = Model::<P>::new(&pages, P::Knobs::default());
     let mut engine = Engine::new(model.map_err(|unable| Broken { at: 0, wrong: unable.0 })?, stream);
     for at in 1..=stream.operations {
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let result = catch_panic(|| {
             engine.run(at).map_err(|error| error.to_string())?;
             if engine.failed() > 0 {
                 engine.design().check_caches()?;
                 return Err("an allocation is refused, and memory is free".to_owned());
             }
             engine.design().check_caches().map(drop)
-        }));
+        });
         if let Err(wrong) = result.unwrap_or_else(|panic| Err(said(&*panic))) {
             // What a policy left half done is not touched again.
             std::mem::forget(engine);
@@ -92,13 +92,13 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         // Who got each object last.
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
-            let view = catch_unwind(AssertUnwindSafe(|| {
+            let view = catch_panic(|| {
                 let steps = engine.run_and_tell(moment).ok()?;
                 for step in steps.iter().filter(|step| matches!(step.what, What::Alloc)) {
                     owners.insert(step.object, (moment, step.cpu));
                 }
                 Some((moment >= first).then(|| engine.view(steps, &shown)))
-            }));
+            });
             match view {
                 Ok(Some(view)) => views.extend(view),
                 _ => break,

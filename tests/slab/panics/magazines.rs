@@ -1,0 +1,186 @@
+//! Callbacks of the magazines by themselves: the supplier behind a layer, and the memory of a table.
+
+use super::*;
+use core::ops::Range;
+use core::ptr::NonNull;
+use uslab_magazine::{Config, Cpus, Heap, Layer, Memory, Operation, Round, Supplier, Table, on_cpu};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Number(usize);
+impl Round for Number {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::without_provenance(core::num::NonZeroUsize::new(self.0).unwrap())
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
+
+/// As large as one that commits more and more needs.
+const REGION: usize = 1 << 18;
+
+fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    let heap = Heap::new(Table::<Heap>::footprint(&cpus, REGION)).unwrap();
+    Arc::new(Table::new(cpus, REGION, memory(heap)).unwrap())
+}
+
+/// Rounds, and what runs when some are asked for or come.
+struct Runs<F> {
+    free: Mutex<Vec<Number>>,
+    run: F,
+}
+impl<F: Fn(bool)> Runs<F> {
+    fn new(rounds: usize, run: F) -> Self {
+        Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
+    }
+    /// All of them, once each, when the layer has none left.
+    fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
+        layer.purge(self);
+        let mut free = self.free.lock().clone();
+        free.sort_unstable_by_key(|round| round.0);
+        assert!(free.windows(2).all(|two| two[0] != two[1]));
+        free.len()
+    }
+}
+impl<F: Fn(bool)> Supplier<Number> for Runs<F> {
+    fn fill(&self, _: &Operation, _: u32, max: usize, mut put: impl FnMut(Number)) -> usize {
+        (self.run)(true);
+        let mut given = 0;
+        while given < max
+            && let Some(round) = { self.free.lock().pop() }
+        {
+            put(round);
+            given += 1;
+        }
+        given
+    }
+    fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Number>) {
+        (self.run)(false);
+        rounds.for_each(|round| self.free.lock().push(round));
+    }
+}
+
+pub(super) mod supplier {
+    use super::*;
+
+    pub(crate) fn bomb() {
+        on_cpu(0);
+        let table = table(|heap| heap);
+        let layer = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
+        let armed = AtomicBool::new(true);
+        let supplier = Runs::new(100, |_| {
+            if armed.swap(false, Relaxed) {
+                explode()
+            }
+        });
+        passes_on(|| layer.alloc(&supplier));
+        let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
+        rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+        armed.store(true, Relaxed);
+        let held = layer.stats().in_magazines as usize;
+        passes_on(|| layer.drain(&supplier, 0..1));
+        assert_eq!(layer.stats().in_magazines, 0);
+        let round = layer.alloc(&supplier).unwrap();
+        layer.free(&supplier, round);
+        assert!(layer.stats().in_magazines > 0, "the class is open again");
+        assert_eq!(supplier.census(&layer), 100 - held, "what it was handed is lost, and nothing else");
+    }
+    pub(crate) fn comes_back() {
+        on_cpu(0);
+        let table = table(|heap| heap);
+        let layer: Layer<Number> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
+        let (inside, calls) = (AtomicBool::new(false), Mutex::new(0));
+        let once = |f: &dyn Fn()| {
+            if !inside.swap(true, Relaxed) {
+                f();
+                inside.store(false, Relaxed);
+            }
+        };
+        // It cannot name itself: another one of the same layer.
+        let other = Runs::new(0, |_| ());
+        other.free.lock().extend((101..=200).map(Number));
+        let supplier = Runs::new(100, |_| {
+            once(&|| {
+                *calls.lock() += 1;
+                let rounds = [(); 5].map(|()| layer.alloc(&other).unwrap());
+                rounds.into_iter().for_each(|round| layer.free(&other, round));
+                layer.drain(&other, 0..1);
+                layer.reap(&other);
+            });
+        });
+        let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
+        rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+        layer.drain(&supplier, 0..1);
+        assert!(*calls.lock() > 2);
+        assert_eq!(supplier.census(&layer) + other.free.lock().len(), 200);
+    }
+    /// A layer that is closed within its own call gives all to the supplier.
+    pub(crate) fn removes_itself() {
+        on_cpu(0);
+        let table = table(|heap| heap);
+        let layer: Layer<Number> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
+        let supplier = Runs::new(100, |fills| {
+            if fills {
+                layer.close()
+            }
+        });
+        let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
+        rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+        assert_eq!(layer.stats().in_magazines, 0);
+        assert_eq!(supplier.census(&layer), 100);
+    }
+}
+
+pub(super) mod memory {
+    use super::*;
+
+    struct Panics(Heap, Arc<AtomicBool>);
+    // SAFETY: as the heap's.
+    unsafe impl Memory for Panics {
+        fn base(&self) -> NonNull<u8> {
+            self.0.base()
+        }
+        fn bytes(&self) -> usize {
+            self.0.bytes()
+        }
+        fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+            if self.1.load(Relaxed) {
+                explode();
+            }
+            self.0.commit(op, range)
+        }
+        unsafe fn release(&self, range: Range<usize>) -> bool {
+            if self.1.load(Relaxed) {
+                explode();
+            }
+            // SAFETY: passed on.
+            unsafe { self.0.release(range) }
+        }
+    }
+
+    /// The CPU works without a stack, as if the memory were refused.
+    pub(crate) fn bomb() {
+        on_cpu(0);
+        let armed = Arc::new(AtomicBool::new(false));
+        let table = table(|heap| Panics(heap, armed.clone()));
+        let layer: Layer<Number, Panics> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
+        let supplier = Runs::new(100, |_| ());
+        let use_all = || {
+            let rounds = [(); 100].map(|()| layer.alloc(&supplier).unwrap());
+            assert!(layer.alloc(&supplier).is_none());
+            rounds.into_iter().for_each(|round| layer.free(&supplier, round));
+        };
+        armed.store(true, Relaxed);
+        use_all();
+        assert_eq!(layer.stats().in_magazines, 0);
+        armed.store(false, Relaxed);
+        use_all();
+        assert!(layer.stats().in_magazines > 0);
+        layer.purge(&supplier);
+        armed.store(true, Relaxed);
+        table.release_idle();
+        use_all();
+        assert_eq!(supplier.census(&layer), 100);
+    }
+}

@@ -1,0 +1,248 @@
+//! The contract of [`uslab::error`] for the panics of users' code, checked for each callback: what the panic of one does, whose payload
+//! panics again when it is dropped; whether one may come back to the allocator; and what happens if one removes itself or its cache.
+
+mod magazines;
+mod objects;
+mod reclaim;
+
+use crate::common::assert_all_given_back;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::panic_any;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use uslab::{Gfp, KmemCache, ObjectCache, Subsystem};
+use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed, catch_panic};
+
+/// A payload whose `Drop` panics.
+struct Bomb;
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a payload");
+        }
+    }
+}
+
+fn explode() -> ! {
+    panic_any(Bomb)
+}
+
+/// The panic of a callback reaches the caller, with its payload.
+#[track_caller]
+fn passes_on<R>(f: impl FnOnce() -> R) {
+    let Err(panic) = catch_panic(f) else { panic!("no panic") };
+    core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
+}
+
+/// Runs once: what comes back from within it does nothing.
+#[derive(Clone, Default)]
+struct Once(Arc<AtomicBool>);
+impl Once {
+    fn run(&self, f: impl FnOnce()) {
+        if !self.0.swap(true, Relaxed) {
+            f();
+        }
+    }
+    /// It ran.
+    fn ran(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What a callback is to find: its own cache, or registration. A callback that kept its cache would keep it for ever.
+struct Found<T>(Arc<Mutex<Weak<T>>>);
+impl<T> Clone for Found<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+impl<T> Found<T> {
+    fn nothing() -> Self {
+        Self(Arc::new(Mutex::new(Weak::new())))
+    }
+    fn keep(&self, found: T) -> Arc<T> {
+        let found = Arc::new(found);
+        *self.0.lock() = Arc::downgrade(&found);
+        found
+    }
+    fn get(&self) -> Option<Arc<T>> {
+        self.0.lock().upgrade()
+    }
+}
+
+/// What a callback drops in the middle of its call.
+struct Dropped<T>(Arc<Mutex<Option<T>>>);
+impl<T> Clone for Dropped<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+impl<T> Dropped<T> {
+    fn later() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+    fn fill(&self, value: T) {
+        *self.0.lock() = Some(value);
+    }
+    fn now(&self) -> bool {
+        let value = self.0.lock().take();
+        value.is_some()
+    }
+}
+
+/// The cache works on, can be destroyed, and has lost nothing.
+#[track_caller]
+fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
+    drop([(); 3].map(|()| cache.alloc().unwrap()));
+    cache.destroy().unwrap();
+    drop(cache);
+    assert_all_given_back(subsystem);
+}
+/// The same of bytes.
+#[track_caller]
+fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
+    drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
+    cache.destroy().unwrap();
+    drop(cache);
+    assert_all_given_back(subsystem);
+}
+
+/// Fails if `case` does not end.
+fn watched(case: fn()) {
+    let (done, over) = channel();
+    let thread = std::thread::spawn(move || {
+        case();
+        done.send(()).unwrap();
+    });
+    match over.recv_timeout(Duration::from_secs(100)) {
+        Ok(()) => thread.join().unwrap(),
+        Err(RecvTimeoutError::Disconnected) => {
+            core::mem::forget(thread.join());
+            panic!("the case panicked");
+        }
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+    }
+}
+
+/// Rows of the contract: a callback's name, its module below, and the cases there, which are tests.
+macro_rules! callbacks {
+    ($($name:literal => $place:ident::$callback:ident: $($case:ident)+;)+) => {
+        const CALLBACKS: &[&str] = &[$($name),+];
+        $(mod $callback {
+            $(#[test]
+            fn $case() {
+                super::watched(super::$place::$callback::$case);
+            })+
+        })+
+    };
+}
+callbacks! {
+    "constructor" => objects::constructor: bomb comes_back removes_itself;
+    "fallible constructor" => objects::try_constructor: bomb comes_back removes_itself;
+    "destructor" => objects::destructor: bomb comes_back removes_itself;
+    "reset" => objects::reset: bomb comes_back removes_itself;
+    "weight" => objects::weight: bomb comes_back removes_itself;
+    "preparation" => objects::preparation: bomb comes_back removes_itself;
+    "waker" => objects::waker: bomb comes_back removes_itself;
+    "values of a hive" => objects::hive: bomb comes_back;
+    "start of a static cache" => objects::static_cache: bomb comes_back;
+    "captured values" => objects::captured: bomb comes_back;
+    "observer" => reclaim::observer: bomb comes_back removes_itself;
+    "shrinker" => reclaim::shrinker: bomb comes_back removes_itself;
+    "corruption handler" => reclaim::corruption: bomb comes_back removes_itself;
+    "corruption handler of pages" => reclaim::page_corruption: bomb comes_back;
+    "deferred closure" => reclaim::deferred: bomb comes_back;
+    "supplier" => magazines::supplier: bomb comes_back removes_itself;
+    "memory of a table" => magazines::memory: bomb;
+}
+/// Rows whose tests lie with what they are of.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
+    ("functions of C", "tests/programs/preload/contract.rs"),
+];
+
+/// Where shipping sources run users' code, how often, and whose it is.
+const PLACES: &[(&str, usize, &[&str])] = &[
+    ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
+    ("magazine/src/layer.rs", 1, &["supplier"]),
+    ("magazine/src/table.rs", 1, &["memory of a table"]),
+    ("magazine/src/table/drain.rs", 2, &["supplier"]),
+    ("magazine/src/table/idle_pages.rs", 1, &["memory of a table"]),
+    ("magazine/sync/src/observers.rs", 1, &["observer"]),
+    ("slab/src/cache/core.rs", 3, &["corruption handler", "captured values"]),
+    ("slab/src/cache/deferred.rs", 1, &["reset"]),
+    ("slab/src/cache/free.rs", 1, &["reset"]),
+    ("slab/src/cache/held.rs", 1, &["weight"]),
+    ("slab/src/cache/hooks.rs", 1, &["captured values"]),
+    ("slab/src/cache/slabs.rs", 3, &["constructor", "fallible constructor", "destructor"]),
+    ("slab/src/cache/waiters.rs", 1, &["waker"]),
+    ("slab/src/objects/hive.rs", 1, &["values of a hive"]),
+    ("slab/src/objects/static_cache.rs", 1, &["start of a static cache"]),
+    ("slab/src/reclaim/rcu.rs", 4, &["deferred closure"]),
+    ("slab/src/reclaim/reaper.rs", 2, &["destructor", "shrinker"]),
+    ("slab/src/reclaim/reaper/background.rs", 1, &["destructor", "shrinker"]),
+    ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
+];
+
+/// Uses of the wrappers in a shipping source: imports, tests and what they are themselves are none.
+fn uses(source: &str) -> usize {
+    let shipping = source.split("\nmod tests {").next().unwrap_or(source);
+    let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let names = ["catch_panic(", "contain_panic(", "FirstPanic::", "Contained::", "Contained<"];
+    code.map(|line| names.iter().map(|name| line.matches(name).count()).sum::<usize>()).sum()
+}
+
+fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            sources(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+}
+
+#[test]
+fn each_place_that_runs_users_code_is_of_a_callback_that_is_tested() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    for folder in ["buddy/src", "magazine/src", "magazine/sync/src", "slab/src", "slab/libuslab/src"] {
+        sources(&root.join(folder), &mut files);
+    }
+    let found: BTreeMap<String, usize> = files
+        .iter()
+        .map(|file| file.strip_prefix(root).unwrap().display().to_string())
+        .filter(|file| !file.contains("tests") && !file.contains("scenarios") && !file.contains("shadow"))
+        .filter(|file| file != "magazine/sync/src/lib.rs")
+        .map(|file| (uses(&std::fs::read_to_string(root.join(&file)).unwrap()), file))
+        .filter(|(uses, _)| *uses > 0)
+        .map(|(uses, file)| (file, uses))
+        .collect();
+    let listed = PLACES.iter().map(|(file, uses, _)| ((*file).to_owned(), *uses)).collect();
+    assert_eq!(found, listed, "name the callback in PLACES and test it");
+    let known: BTreeSet<&str> = CALLBACKS.iter().copied().collect();
+    for (file, _, callbacks) in PLACES {
+        assert!(callbacks.iter().all(|callback| known.contains(callback)), "{file}: {callbacks:?}");
+    }
+}
+
+#[test]
+fn the_contract_has_a_row_for_each_callback_and_no_other_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = std::fs::read_to_string(root.join("slab/src/error.rs")).unwrap();
+    let table = page.split("//! # Panics").nth(1).expect("a section on panics");
+    let rows = table.lines().skip_while(|line| !line.starts_with("//! |---")).skip(1);
+    let rows: BTreeSet<&str> = rows
+        .map_while(|row| row.strip_prefix("//! | "))
+        .map(|row| row.split(" (").next().unwrap())
+        .map(|row| row.split(" | ").next().unwrap())
+        .collect();
+    let tested = CALLBACKS.iter().copied().chain(ELSEWHERE.iter().map(|(name, _)| *name)).collect();
+    assert_eq!(rows, tested);
+    for (name, file) in ELSEWHERE {
+        let source = std::fs::read_to_string(root.join(file)).unwrap();
+        assert!(source.contains("panic") || source.contains("exception"), "{name}: no test in {file}");
+    }
+}

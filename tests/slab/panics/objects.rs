@@ -1,0 +1,580 @@
+//! Callbacks of objects: what makes, ends, resets, weighs and prepares them, and waits for them.
+
+use super::*;
+use crate::common::subsystem;
+use uslab::{AllocError, Busy};
+
+/// So few to a slab that they are constructed one by one.
+type Words = [u64; 64];
+/// Their cache, as a callback finds it.
+type Own = Found<ObjectCache<Words>>;
+
+/// Allocates and frees, and gives everything back.
+fn uses(cache: &Own) {
+    let cache = cache.get().unwrap();
+    drop([(); 5].map(|()| cache.alloc().unwrap()));
+    cache.shrink();
+}
+/// Its object is in use.
+fn destroy_is_refused(cache: &Own) {
+    let busy = cache.get().unwrap().destroy().unwrap_err();
+    assert!(busy.live > 0, "{busy:?}");
+}
+
+pub(super) mod constructor {
+    use super::*;
+    use uslab::KmemCacheBuilder;
+
+    fn builders(construct: impl Fn(&mut [u8]) + Clone + Send + Sync + 'static) -> [KmemCacheBuilder; 2] {
+        let one = KmemCache::builder("bomb", 512).ctor(construct.clone());
+        [one, KmemCache::builder("bomb", 512).ctor(construct).construct_slabs()]
+    }
+
+    pub(crate) fn bomb() {
+        for nodes in [1, 2] {
+            let calls = Arc::new(Mutex::new(0));
+            let count = calls.clone();
+            for builder in builders(move |_| {
+                *count.lock() += 1;
+                if *count.lock() < 8 {
+                    explode()
+                }
+            }) {
+                *calls.lock() = 0;
+                let config = crate::common::config(2, nodes, 64 << 20);
+                let subsystem = Subsystem::new(config).unwrap();
+                let cache = Arc::new(builder.build_in(&subsystem).unwrap());
+                passes_on(|| cache.alloc(Gfp::KERNEL));
+                assert_eq!(*calls.lock(), 1, "no other node is tried");
+                passes_on(|| cache.alloc_blocks(Gfp::KERNEL, 30).map(drop));
+                passes_on(|| cache.alloc_node(Gfp::KERNEL, nodes - 1));
+                passes_on(|| cache.prefill(Gfp::KERNEL, 10).map(drop));
+                passes_on(|| cache.acquire_timeout(Gfp::KERNEL, Duration::from_secs(1)));
+                assert_eq!((cache.info().slabs, cache.info().used), (0, 0));
+                *calls.lock() = 8;
+                ends_untyped(&subsystem, cache);
+            }
+        }
+    }
+    pub(crate) fn comes_back() {
+        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        for builder in builders(move |_| {
+            first.run(|| {
+                let cache = found.get().unwrap();
+                drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
+                cache.shrink();
+            });
+        }) {
+            once.0.store(false, Relaxed);
+            let subsystem = subsystem(1);
+            let cache = own.keep(builder.build_in(&subsystem).unwrap());
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+            assert!(once.ran());
+            ends_untyped(&subsystem, cache);
+        }
+    }
+    /// An object of a slab is in use while it is constructed. A slab whose first object, or all of whose objects, are being constructed
+    /// is not the cache's yet.
+    pub(crate) fn removes_itself() {
+        for (new, whole) in [(true, false), (true, true), (false, false)] {
+            let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+            let outcome = Arc::new(Mutex::new(None));
+            let (found, first, said) = (own.clone(), once.clone(), outcome.clone());
+            let builders = builders(move |_| {
+                first.run(|| {
+                    let destroyed = found.get().unwrap().destroy();
+                    *said.lock() = Some(destroyed);
+                });
+            });
+            let [one, all] = builders;
+            once.0.store(!new, Relaxed);
+            let subsystem = subsystem(1);
+            let cache = own.keep(if whole { all } else { one }.build_in(&subsystem).unwrap());
+            let held = (!new).then(|| cache.alloc_block(Gfp::KERNEL).unwrap());
+            once.0.store(false, Relaxed);
+            let allocated = cache.alloc_block(Gfp::KERNEL).map(drop);
+            let expected = if new { Ok(()) } else { Err(Busy { live: 2, aliases: 0 }) };
+            assert_eq!(outcome.lock().take(), Some(expected));
+            assert_eq!(allocated, if new { Err(AllocError::Destroyed) } else { Ok(()) });
+            drop(held);
+            cache.destroy().unwrap();
+            drop(cache);
+            assert_all_given_back(&subsystem);
+        }
+    }
+}
+
+pub(super) mod try_constructor {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Words, std::num::ParseIntError> {
+        text.parse().map(|word| [word; 64])
+    }
+
+    pub(crate) fn bomb() {
+        let (subsystem, once) = (subsystem(1), Once::default());
+        let first = once.clone();
+        let cache = ObjectCache::builder("bomb").try_ctor(move || {
+            first.run(|| explode());
+            parsed("7")
+        });
+        let cache = Arc::new(cache.build_in(&subsystem).unwrap());
+        passes_on(|| cache.alloc().map(drop));
+        ends(&subsystem, cache);
+    }
+    /// One that refuses is served by what it has freed itself.
+    pub(crate) fn comes_back() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        let cache = ObjectCache::builder("bomb").try_ctor(move || {
+            let mut text = "7";
+            if !first.ran() {
+                first.run(|| assert_eq!(found.get().unwrap().alloc().map(drop), Ok(())));
+                text = "none";
+            }
+            parsed(text)
+        });
+        let cache = own.keep(cache.build_in(&subsystem).unwrap());
+        drop(cache.alloc().unwrap());
+        assert!(once.ran());
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn removes_itself() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        once.0.store(true, Relaxed);
+        let cache = ObjectCache::builder("bomb").try_ctor(move || {
+            first.run(|| destroy_is_refused(&found));
+            parsed("7")
+        });
+        let cache = own.keep(cache.build_in(&subsystem).unwrap());
+        let held = cache.alloc().unwrap();
+        once.0.store(false, Relaxed);
+        drop(cache.alloc().unwrap());
+        assert!(once.ran());
+        drop(held);
+        ends(&subsystem, cache);
+    }
+}
+
+pub(super) mod destructor {
+    use super::*;
+
+    pub(crate) fn bomb() {
+        let subsystem = subsystem(1);
+        for whole in [false, true] {
+            let builder = KmemCache::builder("bomb", 512).dtor(|_| explode());
+            let builder = if whole { builder.construct_slabs() } else { builder };
+            let cache = Arc::new(builder.build_in(&subsystem).unwrap());
+            drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
+            let kept = cache.alloc_block(Gfp::KERNEL).unwrap();
+            cache.shrink();
+            drop(kept);
+            cache.shrink();
+            let info = cache.info();
+            assert_eq!((info.slabs, info.destructed), (0, info.constructed));
+            ends_untyped(&subsystem, cache);
+        }
+    }
+    pub(crate) fn comes_back() {
+        for whole in [false, true] {
+            let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
+            let (found, first) = (own.clone(), once.clone());
+            let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
+                first.run(|| {
+                    let cache = found.get().unwrap();
+                    drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
+                    cache.shrink();
+                });
+            });
+            let builder = if whole { builder.construct_slabs() } else { builder };
+            let cache = own.keep(builder.build_in(&subsystem).unwrap());
+            drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
+            cache.shrink();
+            assert!(once.ran());
+            ends_untyped(&subsystem, cache);
+        }
+    }
+    /// Refused while other free objects are being destructed with it.
+    pub(crate) fn removes_itself() {
+        let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
+        let (found, first, outcome) = (own.clone(), once.clone(), Arc::new(Mutex::new(None)));
+        let said = outcome.clone();
+        let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
+            first.run(|| {
+                let destroyed = found.get().unwrap().destroy();
+                *said.lock() = Some(destroyed);
+            });
+        });
+        let cache = own.keep(builder.build_in(&subsystem).unwrap());
+        drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
+        cache.shrink();
+        assert_eq!(outcome.lock().take(), Some(Err(Busy { live: 3, aliases: 0 })));
+        ends_untyped(&subsystem, cache);
+
+        // Of a slab that goes back nothing is left in the cache.
+        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (found, said) = (own.clone(), outcome.clone());
+        let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
+            once.run(|| {
+                let destroyed = found.get().unwrap().destroy();
+                *said.lock() = Some(destroyed);
+            });
+        });
+        let cache = own.keep(builder.build_in(&subsystem).unwrap());
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        cache.shrink();
+        assert_eq!(outcome.lock().take(), Some(Ok(())));
+        assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+        drop(cache);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+pub(super) mod reset {
+    use super::*;
+
+    fn cache(
+        subsystem: &Subsystem,
+        own: &Own,
+        reset: impl Fn(&mut Words) + Send + Sync + 'static,
+    ) -> Arc<ObjectCache<Words>> {
+        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).reset(reset).build_in(subsystem).unwrap())
+    }
+
+    pub(crate) fn bomb() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let first = once.clone();
+        let cache = cache(&subsystem, &own, move |_| first.run(|| explode()));
+        let object = cache.alloc().unwrap();
+        passes_on(|| drop(object));
+        assert_eq!(cache.info().used, 0, "the object is back");
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn comes_back() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        let cache = cache(&subsystem, &own, move |_| first.run(|| uses(&found)));
+        drop(cache.alloc().unwrap());
+        assert!(once.ran());
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn removes_itself() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        let cache = cache(&subsystem, &own, move |_| first.run(|| destroy_is_refused(&found)));
+        drop(cache.alloc().unwrap());
+        assert!(once.ran());
+        ends(&subsystem, cache);
+    }
+}
+
+pub(super) mod weight {
+    use super::*;
+
+    fn cache(
+        subsystem: &Subsystem,
+        own: &Own,
+        weigh: impl Fn(&Words) -> usize + Send + Sync + 'static,
+    ) -> Arc<ObjectCache<Words>> {
+        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).weigh(weigh).build_in(subsystem).unwrap())
+    }
+
+    pub(crate) fn bomb() {
+        let (subsystem, own) = (subsystem(1), Own::nothing());
+        let cache = cache(&subsystem, &own, |_| explode());
+        drop([(); 100].map(|()| cache.alloc().unwrap()));
+        cache.shrink();
+        assert_eq!(cache.info().held_bytes, 0);
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn comes_back() {
+        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        let cache = cache(&subsystem, &own, move |_| {
+            first.run(|| uses(&found));
+            8
+        });
+        drop(cache.alloc().unwrap());
+        assert!(once.ran());
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn removes_itself() {
+        let (subsystem, own) = (subsystem(1), Own::nothing());
+        let (found, outcomes) = (own.clone(), Arc::new(Mutex::new(Vec::new())));
+        let (said, armed) = (outcomes.clone(), Once::default());
+        let once = armed.clone();
+        let cache = cache(&subsystem, &own, move |_| {
+            if once.ran() {
+                let destroyed = found.get().unwrap().destroy();
+                said.lock().push(destroyed);
+            }
+            8
+        });
+        let held = cache.alloc().unwrap();
+        armed.run(|| ());
+        drop((cache.alloc().unwrap(), held));
+        cache.shrink();
+        armed.0.store(false, Relaxed);
+        let outcomes = std::mem::take(&mut *outcomes.lock());
+        assert!(outcomes.len() > 1 && outcomes.iter().all(Result::is_err), "{outcomes:?}");
+        ends(&subsystem, cache);
+    }
+}
+
+pub(super) mod preparation {
+    use super::*;
+
+    fn cache(subsystem: &Subsystem) -> Arc<ObjectCache<u64>> {
+        Arc::new(ObjectCache::builder("bomb").ctor(|| 0).build_in(subsystem).unwrap())
+    }
+
+    pub(crate) fn bomb() {
+        let subsystem = subsystem(1);
+        let cache = cache(&subsystem);
+        passes_on(|| cache.alloc_with(|_| explode()).map(drop));
+        assert_eq!(cache.info().used, 0);
+        let handles = ObjectCache::builder("bomb").ctor(|| 0_u64);
+        let handles: uslab::handle::HandleCache<u64> =
+            handles.build_handles_in(&subsystem, uslab::handle::Generations::default()).unwrap();
+        passes_on(|| handles.alloc_with(|_| explode()));
+        assert!(handles.alloc().is_ok_and(|handle| handles.free(handle)));
+        drop(handles);
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn comes_back() {
+        let subsystem = subsystem(1);
+        let cache = cache(&subsystem);
+        drop(cache.alloc_with(|_| drop([(); 5].map(|()| cache.alloc().unwrap()))).unwrap());
+        ends(&subsystem, cache);
+    }
+    pub(crate) fn removes_itself() {
+        let subsystem = subsystem(1);
+        let cache = cache(&subsystem);
+        let refused = |_: &mut u64| assert_eq!(cache.destroy(), Err(Busy { live: 1, aliases: 0 }));
+        drop(cache.alloc_with(refused).unwrap());
+        ends(&subsystem, cache);
+    }
+}
+
+pub(super) mod waker {
+    use super::*;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    use uslab::Limit;
+    use uslab::cache::Acquiring;
+
+    /// Runs when it wakes.
+    struct Runs<F>(F);
+    impl<F: Fn() + Send + Sync> Wake for Runs<F> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+    impl<F> Drop for Runs<F> {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                explode();
+            }
+        }
+    }
+
+    /// A cache at its limit, all of whose objects are in the caller's hands. It stays: its futures are kept by wakers.
+    fn full(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
+        let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
+        let cache: &KmemCache = Box::leak(Box::new(cache));
+        (cache, std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect())
+    }
+    fn poll(cache: &KmemCache, acquire: &mut Acquiring<'static>, waker: &Waker) -> bool {
+        let Poll::Ready(object) = Pin::new(acquire).poll(&mut Context::from_waker(waker)) else {
+            return false;
+        };
+        // SAFETY: allocated just now from this cache, freed once.
+        unsafe { cache.free(object.unwrap()) };
+        true
+    }
+
+    fn case(
+        run: impl Fn(&'static KmemCache, &Dropped<Acquiring<'static>>) + Send + Sync + 'static,
+        drops: bool,
+    ) {
+        let subsystem = subsystem(1);
+        let (cache, mut held) = full(&subsystem);
+        let (first, ran) = (Dropped::later(), Once::default());
+        let (own, once) = (first.clone(), ran.clone());
+        let waker = Waker::from(Arc::new(Runs(move || once.run(|| run(cache, &own)))));
+        let mut acquire = cache.acquire(Gfp::KERNEL);
+        assert!(!poll(cache, &mut acquire, &waker));
+        first.fill(acquire);
+        core::mem::forget(waker);
+        // A second one waits behind it.
+        let mut second = cache.acquire(Gfp::KERNEL);
+        assert!(!poll(cache, &mut second, Waker::noop()));
+        drop(held.pop());
+        assert!(ran.ran());
+        let left = first.0.lock().take();
+        assert_eq!(left.is_none(), drops);
+        if let Some(mut first) = left {
+            assert!(poll(cache, &mut first, Waker::noop()));
+        }
+        assert!(poll(cache, &mut second, Waker::noop()));
+        drop((held, second));
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        cache.destroy().unwrap();
+        assert_all_given_back(&subsystem);
+    }
+
+    pub(crate) fn bomb() {
+        case(|_, _| explode(), false);
+    }
+    /// Others do not pass who waits.
+    pub(crate) fn comes_back() {
+        case(
+            |cache, _| {
+                assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
+                cache.shrink();
+                assert!(cache.destroy().is_err());
+                let mut third = cache.acquire(Gfp::KERNEL);
+                assert!(!poll(cache, &mut third, Waker::noop()));
+            },
+            false,
+        );
+    }
+    /// What it was given is the next one's.
+    pub(crate) fn removes_itself() {
+        case(|_, own| assert!(own.now()), true);
+    }
+}
+
+pub(super) mod hive {
+    use super::*;
+    use uslab::{Hive, Magazines};
+
+    struct Ends<F: Fn()>(F);
+    impl<F: Fn()> Drop for Ends<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    pub(crate) fn bomb() {
+        let (subsystem, calls) = (subsystem(1), Arc::new(Mutex::new(0)));
+        let mut hive = Hive::new_in("bomb", &subsystem, Magazines::default()).unwrap();
+        for _ in 0..5 {
+            let count = calls.clone();
+            let end = move || {
+                *count.lock() += 1;
+                explode()
+            };
+            hive.insert(Ends(end)).ok().unwrap();
+        }
+        passes_on(|| drop(hive));
+        assert_eq!(*calls.lock(), 5);
+        assert_all_given_back(&subsystem);
+    }
+    pub(crate) fn comes_back() {
+        let subsystem = Arc::new(subsystem(1));
+        let own = subsystem.clone();
+        let mut hive = Hive::new_in("bomb", &subsystem, Magazines::default()).unwrap();
+        let end = move || {
+            let mut other = Hive::new_in("other", &own, Magazines::default()).unwrap();
+            other.insert(1).unwrap();
+            own.shrink();
+        };
+        hive.insert(Ends(end)).ok().unwrap();
+        drop(hive);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+pub(super) mod static_cache {
+    use super::*;
+    use uslab::object_cache;
+
+    static PANICS: AtomicBool = AtomicBool::new(true);
+    object_cache! {
+        static MADE: ObjectCache<u64> = {
+            if PANICS.swap(false, Relaxed) {
+                explode();
+            }
+            ObjectCache::builder("made").ctor(|| 7).build()
+        };
+    }
+    object_cache! {
+        static COMES_BACK: ObjectCache<u64> = {
+            assert!(COMES_BACK.get().is_err());
+            ObjectCache::builder("made").ctor(|| 7).build()
+        };
+    }
+
+    pub(crate) fn bomb() {
+        passes_on(|| MADE.get().map(drop));
+        assert_eq!(*MADE.get().unwrap().alloc().unwrap(), 7);
+    }
+    pub(crate) fn comes_back() {
+        assert_eq!(*COMES_BACK.get().unwrap().alloc().unwrap(), 7);
+    }
+}
+
+/// What closures own is dropped with the cache, the shrinker or the subsystem, by any thread.
+pub(super) mod captured {
+    use super::*;
+    use crate::common::config;
+    use uslab::{Corruption, Shrinker};
+
+    struct Captured(Once, Box<dyn Fn() + Send + Sync>);
+    impl Drop for Captured {
+        fn drop(&mut self) {
+            self.0.run(|| (self.1)());
+        }
+    }
+    impl Shrinker for Captured {
+        fn count(&self) -> usize {
+            0
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            0
+        }
+    }
+
+    fn case(run: impl Fn() + Clone + Send + Sync + 'static) {
+        let dropped: [Once; 6] = Default::default();
+        let captured = |n: usize| Captured(dropped[n].clone(), Box::new(run.clone()));
+        let [construct, reset, weigh, handler, destruct, shrinker] = [0, 1, 2, 3, 4, 5].map(captured);
+        let mut config = config(1, 1, 64 << 20);
+        config.corruption = Arc::new(move |_: &Corruption<'_>| _ = &handler);
+        let subsystem = Subsystem::new(config).unwrap();
+        let typed = ObjectCache::builder("captures").ctor(move || {
+            _ = &construct;
+            0_u64
+        });
+        let typed = typed.reset(move |_| _ = &reset).weigh(move |_| {
+            _ = &weigh;
+            8
+        });
+        let typed = typed.build_in(&subsystem).unwrap();
+        let untyped = KmemCache::builder("captures", 64).dtor(move |_| _ = &destruct);
+        let untyped = untyped.build_in(&subsystem).unwrap();
+        let registered = subsystem.register_shrinker(shrinker);
+        let (last, block) = (typed.alloc_owned().unwrap(), untyped.alloc_block(Gfp::KERNEL).unwrap());
+        drop(block);
+        drop((registered, untyped, typed));
+        // Its free is the end of its cache.
+        drop(last);
+        assert_all_given_back(&subsystem);
+        drop(subsystem);
+        assert!(dropped.iter().all(Once::ran));
+    }
+
+    pub(crate) fn bomb() {
+        case(|| explode());
+    }
+    pub(crate) fn comes_back() {
+        let other = Arc::new(subsystem(1));
+        case(move || {
+            let cache = KmemCache::builder("other", 64).build_in(&other).unwrap();
+            drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        });
+    }
+}

@@ -1,0 +1,326 @@
+//! Callbacks of a subsystem: who observes it, gives memory back, hears of corruption, and waits for readers.
+
+use super::*;
+use crate::common::{READERS, config, subsystem};
+use crate::process::is_alone;
+use uslab::{AllocError, Config, Corruption, Limit, Registration, Shrinker, rcu};
+
+fn blocks(subsystem: &Subsystem) -> KmemCache {
+    KmemCache::builder("bomb", 512).build_in(subsystem).unwrap()
+}
+
+pub(super) mod observer {
+    use super::*;
+    use uslab::observe::Observer;
+
+    fn works(subsystem: &Subsystem, cache: Arc<KmemCache>) {
+        drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
+        cache.shrink();
+        ends_untyped(subsystem, cache);
+    }
+
+    /// Once the payload's panic reached who allocated, and dropping the observer never ended.
+    pub(crate) fn bomb() {
+        let subsystem = subsystem(1);
+        let observer = subsystem.observe(|_| explode()).unwrap();
+        works(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_eq!(observer.counts().panics, 1, "it is not called again");
+        drop(observer);
+        works(&subsystem, Arc::new(blocks(&subsystem)));
+    }
+    /// It is not shown what it does.
+    pub(crate) fn comes_back() {
+        let subsystem = Arc::new(subsystem(1));
+        let (own, weak) = (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
+        let (found, calls) = (own.clone(), Arc::new(Mutex::new(0)));
+        let count = calls.clone();
+        let observer = subsystem.observe(move |_| {
+            let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
+            drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
+            subsystem.shrink();
+            drop(subsystem.observe(|_| unreachable!("within a call of an observer")).unwrap());
+            *count.lock() += 1;
+        });
+        let observer = observer.unwrap();
+        let cache = own.keep(blocks(&subsystem));
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        assert!(*calls.lock() > 0 && observer.counts().suppressed > 0 && observer.counts().panics == 0);
+        drop(observer);
+        works(&subsystem, cache);
+    }
+    pub(crate) fn removes_itself() {
+        let subsystem = subsystem(1);
+        let (own, calls) = (Dropped::<Observer>::later(), Arc::new(Mutex::new(0)));
+        let (observer, count) = (own.clone(), calls.clone());
+        let observer = subsystem.observe(move |_| {
+            *count.lock() += 1;
+            assert!(observer.now());
+        });
+        own.fill(observer.unwrap());
+        works(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "and it was dropped");
+    }
+}
+
+pub(super) mod shrinker {
+    use super::*;
+
+    struct Runs<F>(F);
+    impl<F: Fn() -> usize + Send + Sync> Shrinker for Runs<F> {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _: usize, _: Gfp) -> usize {
+            (self.0)()
+        }
+    }
+    impl<F> Drop for Runs<F> {
+        fn drop(&mut self) {
+            explode();
+        }
+    }
+
+    /// Allocates up to the limit, beyond which shrinkers are asked.
+    fn limited(subsystem: &Subsystem) -> KmemCache {
+        KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
+    }
+    fn fill(cache: &KmemCache) {
+        let mut held = Vec::new();
+        let error = loop {
+            match cache.alloc_block(Gfp::KERNEL) {
+                Ok(block) => held.push(block),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, AllocError::CacheLimit { slabs: 1 });
+    }
+
+    pub(crate) fn bomb() {
+        struct Counts;
+        impl Shrinker for Counts {
+            fn count(&self) -> usize {
+                explode()
+            }
+            fn scan(&self, _: usize, _: Gfp) -> usize {
+                unreachable!("it has not counted")
+            }
+        }
+        let subsystem = subsystem(1);
+        let cache = Arc::new(limited(&subsystem));
+        let (calls, after) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let [first, last] = [calls.clone(), after.clone()];
+        let counts = cache.register_shrinker(Counts);
+        let panics = cache.register_shrinker(Runs(move || {
+            *first.lock() += 1;
+            explode()
+        }));
+        let other = cache.register_shrinker(Runs(move || {
+            *last.lock() += 1;
+            0
+        }));
+        fill(&cache);
+        assert!(*calls.lock() > 0 && *after.lock() == *calls.lock(), "the others are asked all the same");
+        drop((counts, panics, other));
+        ends_untyped(&subsystem, cache);
+    }
+    /// It may use its cache; shrinkers are not asked because of that.
+    pub(crate) fn comes_back() {
+        let subsystem = Arc::new(subsystem(1));
+        let (own, weak, calls) =
+            (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem), Arc::new(Mutex::new(0)));
+        let (found, count) = (own.clone(), calls.clone());
+        let cache = own.keep(limited(&subsystem));
+        let registered = cache.register_shrinker(Runs(move || {
+            *count.lock() += 1;
+            let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
+            assert!(cache.alloc_block(Gfp::KERNEL).is_err());
+            subsystem.shrink();
+            drop(cache.register_shrinker(Runs(|| unreachable!("it is gone"))));
+            0
+        }));
+        fill(&cache);
+        assert!(*calls.lock() > 0);
+        drop(registered);
+        ends_untyped(&subsystem, cache);
+    }
+    /// Once a panic of its `Drop` reached who allocated.
+    pub(crate) fn removes_itself() {
+        let subsystem = subsystem(1);
+        let (own, calls) = (Dropped::<Registration>::later(), Arc::new(Mutex::new(0)));
+        let (registered, count) = (own.clone(), calls.clone());
+        let cache = Arc::new(limited(&subsystem));
+        own.fill(cache.register_shrinker(Runs(move || {
+            *count.lock() += 1;
+            assert!(registered.now());
+            0
+        })));
+        fill(&cache);
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "and it was dropped");
+        ends_untyped(&subsystem, cache);
+    }
+}
+
+pub(super) mod corruption {
+    use super::*;
+
+    fn subsystem(check_frees: bool, handler: impl Fn(&Corruption<'_>) + Send + Sync + 'static) -> Subsystem {
+        Subsystem::new(Config { check_frees, corruption: Arc::new(handler), ..config(1, 1, 64 << 20) })
+            .unwrap()
+    }
+    /// Frees an object twice.
+    fn free_twice(cache: &KmemCache) {
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: none for the second one, which is refused.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+        }
+    }
+
+    pub(crate) fn bomb() {
+        let calls = Arc::new(Mutex::new(0));
+        let count = calls.clone();
+        let subsystem = subsystem(true, move |_| {
+            *count.lock() += 1;
+            explode()
+        });
+        let cache = Arc::new(blocks(&subsystem));
+        free_twice(&cache);
+        free_twice(&cache);
+        assert_eq!((*calls.lock(), cache.info().corruptions), (2, 2));
+        ends_untyped(&subsystem, cache);
+        // What is found while magazines are emptied.
+        let subsystem = self::subsystem(false, |_| explode());
+        let (cache, other) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
+        let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+        for (n, object) in objects.into_iter().enumerate() {
+            // SAFETY: the objects are freed once. No object begins behind one.
+            unsafe {
+                cache.free(object);
+                if n == 4 {
+                    cache.free(object.add(8));
+                }
+            }
+        }
+        subsystem.shrink();
+        let info = cache.info();
+        assert_eq!((info.in_magazines, info.slabs, info.corruptions), (0, 0, 1));
+        drop(cache);
+        ends_untyped(&subsystem, other);
+    }
+    pub(crate) fn comes_back() {
+        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (found, first) = (own.clone(), once.clone());
+        let subsystem = subsystem(true, move |_| {
+            first.run(|| {
+                let cache = found.get().unwrap();
+                drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
+                free_twice(&cache);
+                cache.shrink();
+            });
+        });
+        let cache = own.keep(blocks(&subsystem));
+        free_twice(&cache);
+        assert!(once.ran() && cache.info().corruptions == 2);
+        ends_untyped(&subsystem, cache);
+    }
+    /// The free that is refused ends behind the end of its cache.
+    pub(crate) fn removes_itself() {
+        let own = Found::<KmemCache>::nothing();
+        let found = own.clone();
+        let subsystem = subsystem(true, move |_| found.get().unwrap().destroy().unwrap());
+        let cache = own.keep(blocks(&subsystem));
+        free_twice(&cache);
+        assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+        drop(cache);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+pub(super) mod page_corruption {
+    use super::*;
+    use uslab_buddy::{Order, PageAllocator};
+
+    static CALLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    /// Frees a page twice.
+    fn free_twice(pages: &PageAllocator) {
+        let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
+        // SAFETY: none for the second one, which is refused.
+        unsafe {
+            pages.free(page, Order::ZERO);
+            pages.free(page, Order::ZERO);
+        }
+    }
+    fn case(handler: uslab_buddy::corruption::Handler) {
+        let mut config = config(1, 1, 64 << 20);
+        config.pages.corruption = handler;
+        let subsystem = Subsystem::new(config).unwrap();
+        free_twice(subsystem.pages());
+        assert_eq!(subsystem.pages().info().corruptions, 1);
+        ends_untyped(&subsystem, Arc::new(blocks(&subsystem)));
+    }
+
+    pub(crate) fn bomb() {
+        case(|_| explode());
+    }
+    pub(crate) fn comes_back() {
+        case(|corruption| {
+            let subsystem = subsystem(1);
+            drop(blocks(&subsystem).alloc_block(Gfp::KERNEL).unwrap());
+            CALLS.lock().push(corruption.to_string());
+        });
+        assert_eq!(CALLS.lock().len(), 1);
+    }
+}
+
+pub(super) mod deferred {
+    use super::*;
+
+    /// Once it reached whoever gave a slab back, or pinned. In a process of its own: any thread runs such closures.
+    pub(crate) fn bomb() {
+        if !is_alone("panics::deferred::bomb") {
+            return;
+        }
+        let subsystem = subsystem(1);
+        let cache = blocks(&subsystem);
+        let panics = 200;
+        for _ in 0..panics {
+            rcu::pin().defer(|| explode());
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated just now, freed once; no reader has it.
+            unsafe { cache.free_deferred(object) };
+            drop(rcu::pin());
+        }
+        gone(&cache);
+        ends_untyped(&subsystem, Arc::new(cache));
+    }
+    /// Waits until nothing waits for readers.
+    fn gone(cache: &KmemCache) {
+        while cache.info().used > 0 {
+            cache.reap();
+            rcu::advance();
+        }
+    }
+    pub(crate) fn comes_back() {
+        let _no_others = READERS.lock();
+        let subsystem = subsystem(1);
+        let cache = Arc::new(blocks(&subsystem));
+        let (own, once) = (Arc::downgrade(&cache), Once::default());
+        let first = once.clone();
+        rcu::pin().defer(move || {
+            let cache = own.upgrade().unwrap();
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated just now, freed once; no reader has it.
+            unsafe { cache.free_deferred(object) };
+            cache.shrink();
+            rcu::advance();
+            first.run(|| ());
+        });
+        while !once.ran() {
+            rcu::advance();
+        }
+        gone(&cache);
+        ends_untyped(&subsystem, cache);
+    }
+}
