@@ -23,7 +23,8 @@ use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, sigaction,
 };
 use std::ffi::OsString;
-use std::io::{Error, Result, Write};
+use std::fs::File;
+use std::io::{BufWriter, Error, Result, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -154,31 +155,58 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     OsString::from_vec(file).into()
 }
 
+/// What writes the numbers in one format.
+type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
+
 fn write(file: &Path) -> Result<()> {
-    let bytes = bytes(file)?;
+    let numbers = numbers(file)?;
+    let write_to = |file| {
+        let mut file = BufWriter::new(file);
+        numbers(&mut file)?;
+        file.flush()
+    };
     if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
-        return std::fs::OpenOptions::new().write(true).truncate(true).open(file)?.write_all(&bytes);
+        return write_to(std::fs::OpenOptions::new().write(true).truncate(true).open(file)?);
     }
     let mut new = file.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
-    std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, file)).inspect_err(|_| {
+    let written = File::create(&new).and_then(write_to).and_then(|()| std::fs::rename(&new, file));
+    written.inspect_err(|_| {
         // There may be none.
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// The numbers in the format that the name's end asks for.
-fn bytes(file: &Path) -> Result<Vec<u8>> {
+/// The numbers in the format that the name's end requests.
+fn numbers(file: &Path) -> Result<Numbers> {
     let profile = || match Uslab.profile() {
         profile if profile.rate > 0 => Ok(profile),
         _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
     };
     let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
-        Some("gz") => profile()?.pprof(),
-        Some("folded") => profile()?.folded(|sample| sample.live.bytes).into_bytes(),
-        Some("json") => (serde_json::to_string(&info()?)? + "\n").into_bytes(),
-        Some("prom") => info()?.prometheus().to_string().into_bytes(),
-        _ => info()?.slabinfo().to_string().into_bytes(),
+        Some("gz") => {
+            let profile = profile()?;
+            Box::new(move |into| profile.pprof(into))
+        }
+        Some("folded") => {
+            let profile = profile()?;
+            Box::new(move |into| profile.folded(|sample| sample.live.bytes, into))
+        }
+        Some("json") => {
+            let info = info()?;
+            Box::new(move |into| {
+                serde_json::to_writer(&mut *into, &info)?;
+                into.write_all(b"\n")
+            })
+        }
+        Some("prom") => {
+            let info = info()?;
+            Box::new(move |into| write!(into, "{}", info.prometheus()))
+        }
+        _ => {
+            let info = info()?;
+            Box::new(move |into| write!(into, "{}", info.slabinfo()))
+        }
     })
 }
