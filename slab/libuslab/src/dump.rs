@@ -177,10 +177,23 @@ fn write(file: &Path) -> Result<()> {
     })
 }
 
+/// Where the file whose code this is has been loaded.
+fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: it writes the description of an address, or nothing; zeros are one, too.
+    let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
+    (found != 0).then_some(info.dli_fbase)
+}
+
 /// The numbers in the format that the name's end requests.
 fn numbers(file: &Path) -> Result<Numbers> {
     let profile = || match Uslab.profile() {
-        profile if profile.rate > 0 => Ok(profile),
+        mut profile if profile.rate > 0 => {
+            let own = begin(numbers as *const ());
+            let is_own = |at| begin(core::ptr::with_exposed_provenance(at)) == own;
+            profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
+            Ok(profile)
+        }
         _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
     };
     let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));

@@ -76,7 +76,7 @@ mod tests;
 #[cfg(not(shuttle))]
 use crate::debug::corruption::CorruptionKind;
 #[cfg(not(shuttle))]
-use crate::debug::stacks::{CallStack, Function};
+use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::ptr::NonNull;
 use noted::{Live, Noted, Site};
@@ -204,14 +204,6 @@ pub struct Sample {
     pub allocated: Amount,
     /// Of these, what was not freed yet.
     pub live: Amount,
-}
-
-#[cfg(not(shuttle))]
-impl Sample {
-    /// Tells `see` of each function on the stack, the innermost first.
-    pub fn each_function(&self, see: impl FnMut(Function<'_>)) {
-        self.stack.each_function(see);
-    }
 }
 
 /// A profile of one moment.

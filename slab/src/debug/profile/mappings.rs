@@ -39,38 +39,34 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;
-    // SAFETY: the caller's.
-    let (info, list) = unsafe { (&*info, &mut *list.cast::<Vec<Mapping>>()) };
-    // SAFETY: the loader's headers, which are mapped as long as the file.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let at = |address: u64| (info.dlpi_addr as usize).wrapping_add(address as usize);
-    let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let notes = headers.iter().filter(|header| header.p_type == libc::PT_NOTE).filter(|note| {
-        let end = note.p_vaddr + note.p_filesz;
-        loaded().any(|header| header.p_vaddr <= note.p_vaddr && end <= header.p_vaddr + header.p_filesz)
-    });
-    let id = notes.into_iter().find_map(|note| {
-        // SAFETY: the notes are in a segment that is mapped and that nobody writes to.
-        build_id(unsafe {
-            core::slice::from_raw_parts(
-                core::ptr::with_exposed_provenance(at(note.p_vaddr)),
-                note.p_filesz as usize,
-            )
-        })
-    });
-    // SAFETY: the loader's names end in a NUL.
-    let name = || unsafe { core::ffi::CStr::from_ptr(info.dlpi_name) }.to_string_lossy().into_owned();
-    let program = if list.is_empty() { std::env::current_exe().ok() } else { None };
-    let file = program.map_or_else(name, |file| file.to_string_lossy().into_owned());
-    let base = loaded().map(|header| at(header.p_vaddr)).min().unwrap_or(0) / PAGE_SIZE * PAGE_SIZE;
-    list.extend(loaded().filter(|header| header.p_flags & libc::PF_X != 0).map(|header| {
-        let into_page = header.p_vaddr as usize % PAGE_SIZE;
+    // SAFETY: the caller's condition. The headers are mapped as long as the file, and its name ends in a NUL.
+    let (info, headers, name, list) = unsafe {
+        let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        (info, headers, core::ffi::CStr::from_ptr(info.dlpi_name), list)
+    };
+    let at = |address: usize| (info.dlpi_addr as usize).wrapping_add(address);
+    let of_kind = |kind| headers.iter().filter(move |header| header.p_type == kind);
+    let is_loaded =
+        |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
+    let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
+    let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
+    // SAFETY: these bytes are in a segment of the file, and nothing writes to notes.
+    let id = id
+        .into_iter()
+        .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
+    let program = list.is_empty().then(std::env::current_exe).and_then(Result::ok);
+    let file =
+        program.map_or_else(|| name.to_string_lossy(), |file| file.to_string_lossy().into_owned().into());
+    let base = of_kind(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
+    list.extend(of_kind(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
+        let into_page = of.p_vaddr as usize % PAGE_SIZE;
         Mapping {
-            start: at(header.p_vaddr) - into_page,
-            end: at(header.p_vaddr + header.p_memsz).next_multiple_of(PAGE_SIZE),
-            offset: (header.p_offset as usize).saturating_sub(into_page),
-            base,
-            file: file.clone(),
+            start: at(of.p_vaddr as usize) - into_page,
+            end: at((of.p_vaddr + of.p_memsz) as usize).next_multiple_of(PAGE_SIZE),
+            offset: (of.p_offset as usize).saturating_sub(into_page),
+            base: base / PAGE_SIZE * PAGE_SIZE,
+            file: file.clone().into_owned(),
             build_id: id.unwrap_or_default().iter().map(|byte| format!("{byte:02x}")).collect(),
         }
     }));

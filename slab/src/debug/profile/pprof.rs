@@ -8,30 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// The numbers of a sample, in their order, and their units.
-const VALUES: [(&str, &str); 4] = [
-    ("alloc_objects", "count"),
-    ("alloc_space", "bytes"),
-    ("inuse_objects", "count"),
-    ("inuse_space", "bytes"),
-];
+/// The numbers of a sample, in their order. Those of objects are counts, others bytes.
+const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
 /// Functions that `pprof` drops with all that they call: the allocator's, and those of Rust's and C's libraries that call nothing else.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
-
-/// The fields of [pprof's messages](https://github.com/google/pprof/blob/main/proto/profile.proto) that are written.
-mod field {
-    pub(super) const SAMPLE_TYPE: u64 = 1;
-    pub(super) const SAMPLE: u64 = 2;
-    pub(super) const MAPPING: u64 = 3;
-    pub(super) const LOCATION: u64 = 4;
-    pub(super) const STRING: u64 = 6;
-    pub(super) const DROP_FRAMES: u64 = 7;
-    pub(super) const TIME_NANOS: u64 = 9;
-    pub(super) const PERIOD_TYPE: u64 = 11;
-    pub(super) const PERIOD: u64 = 12;
-    pub(super) const DEFAULT_SAMPLE_TYPE: u64 = 14;
-}
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
     while number >= 0x80 {
@@ -76,10 +57,11 @@ impl<W: Write> Writing<W> {
         }
         let at = self.strings.len() as u64;
         self.strings.insert(text.to_owned(), at);
-        self.bytes(field::STRING, text.as_bytes())?;
+        self.bytes(6, text.as_bytes())?;
         Ok(at)
     }
-    fn value_type(&mut self, field: u64, (name, unit): (&str, &str)) -> Result<()> {
+    fn value_type(&mut self, field: u64, name: &str) -> Result<()> {
+        let unit = if name.ends_with("objects") { "count" } else { "bytes" };
         let made = message([(1, self.string(name)?), (2, self.string(unit)?)]);
         self.bytes(field, &made)
     }
@@ -111,29 +93,29 @@ impl Profile {
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let into = GzEncoder::new(into, Compression::default());
         let mut out = Writing { into, strings: BTreeMap::new() };
-        // The first one is to be empty.
+        // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
         out.string("")?;
-        VALUES.into_iter().try_for_each(|value| out.value_type(field::SAMPLE_TYPE, value))?;
-        out.value_type(field::PERIOD_TYPE, ("space", "bytes"))?;
+        VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
+        out.value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let numbers = message([
-            (field::DROP_FRAMES, out.string(DROPPED)?),
-            (field::TIME_NANOS, now.as_nanos() as u64),
-            (field::PERIOD, self.rate as u64),
-            (field::DEFAULT_SAMPLE_TYPE, out.string("inuse_space")?),
+            (7, out.string(DROPPED)?),
+            (9, now.as_nanos() as u64),
+            (12, self.rate as u64),
+            (14, out.string("inuse_space")?),
         ]);
         out.into.write_all(&numbers)?;
         let mappings = mappings();
         for (id, of) in (1..).zip(&mappings) {
             let (file, build_id) = (out.string(&of.file)?, out.string(&of.build_id)?);
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
-            out.bytes(field::MAPPING, &message((1..).zip(numbers)))?;
+            out.bytes(3, &message((1..).zip(numbers)))?;
         }
         let frames: BTreeSet<usize> = self.samples.iter().flat_map(|of| of.stack.frames()).copied().collect();
         for at in frames {
             // The address is inside of the call, the id is where it returns to.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
-            out.bytes(field::LOCATION, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
+            out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
         for sample in &self.samples {
             let frames = sample.stack.frames().iter().map(|at| (1, *at as u64));
@@ -141,7 +123,7 @@ impl Profile {
             let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
             let mut made = message(frames.chain(values));
             bytes(3, &message([(1, out.string("cache")?), (2, out.string(&sample.cache)?)]), &mut made);
-            out.bytes(field::SAMPLE, &made)?;
+            out.bytes(2, &made)?;
         }
         out.into.finish()?.flush()
     }
@@ -153,6 +135,18 @@ mod tests {
     use crate::{Config, Gfp, KmemCache, Subsystem};
     use flate2::read::GzDecoder;
     use std::io::Read;
+
+    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that are read here.
+    mod field {
+        pub(super) const SAMPLE_TYPE: u64 = 1;
+        pub(super) const SAMPLE: u64 = 2;
+        pub(super) const MAPPING: u64 = 3;
+        pub(super) const LOCATION: u64 = 4;
+        pub(super) const STRING: u64 = 6;
+        pub(super) const DROP_FRAMES: u64 = 7;
+        pub(super) const PERIOD: u64 = 12;
+        pub(super) const DEFAULT_SAMPLE_TYPE: u64 = 14;
+    }
 
     #[inline(never)]
     fn the_one_who_holds(cache: &KmemCache) -> crate::Block<'_> {
@@ -207,7 +201,8 @@ mod tests {
         let text = |at: u64| strings[at as usize];
         assert_eq!(text(0), "");
         let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
-        assert_eq!(types.collect::<Vec<_>>(), VALUES);
+        let units = ["count", "bytes", "count", "bytes"];
+        assert!(types.eq(VALUES.into_iter().zip(units)));
         let one = |field| all(field).next().unwrap().1;
         assert_eq!((one(field::PERIOD), text(one(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
         assert_eq!(text(one(field::DROP_FRAMES)), DROPPED);
@@ -232,7 +227,7 @@ mod tests {
             assert_eq!(text(mappings[0][3]), program.to_string_lossy());
             // Stacks that differ in what the allocator called inside are several samples.
             let mut holder = BTreeSet::new();
-            profile.samples[0].each_function(|function| {
+            profile.samples[0].stack.each_function(|function| {
                 holder.extend(
                     function
                         .name
