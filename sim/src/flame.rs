@@ -1,16 +1,23 @@
-//! `uslab flame`: who holds how much memory, from folded stacks; as text and as a page.
+//! `uslab flame`: who holds how much memory, from a heap profile; as text and as a page.
 //!
-//! A program under the preload library writes such stacks on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.folded`), and one
-//! with the library by `uslab::profile::Profile::folded`.
+//! A program under the preload library writes one on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`), and a program with the
+//! library by `uslab::profile::Profile::pprof`. It has addresses; their names are looked up here, in the files that it names.
+
+mod names;
+mod pprof;
 
 use crate::web;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use names::Names;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
+/// What is said of a file that is no profile.
+const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// Stacks that the text shows.
 const SHOWN: usize = 20;
 
@@ -19,8 +26,11 @@ const SHOWN: usize = 20;
 pub struct Flame {
     /// What it was read from.
     pub title: String,
-    /// As the file has them.
+    /// In the order of the file; equal ones are one.
     pub stacks: Vec<Stack>,
+    /// A line for each file that gave no names.
+    #[serde(skip)]
+    pub unused: Vec<String>,
 }
 
 /// What one call stack holds.
@@ -33,33 +43,65 @@ pub struct Stack {
 }
 
 impl Flame {
-    /// From the text of a file.
-    ///
-    /// # Errors
-    /// A line that is no stack, or more bytes than there can be.
-    pub fn parse(title: &str, text: &str) -> anyhow::Result<Self> {
-        let stack = |(number, line): (usize, &str)| {
+    /// Of stacks, without the innermost frames that are the allocator's.
+    fn new(title: &str, stacks: Vec<Stack>) -> anyhow::Result<Self> {
+        let mut places = BTreeMap::<Vec<String>, usize>::new();
+        let mut merged: Vec<Stack> = vec![];
+        let mut all = 0_u64;
+        for Stack { mut frames, bytes } in stacks {
+            all =
+                all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes together")?;
+            frames[1..].reverse();
+            let outside = names::outside(&frames[1..]).iter().rev();
+            let frames: Vec<String> = frames[..1].iter().chain(outside).cloned().collect();
+            match places.get(&frames) {
+                Some(&at) => merged[at].bytes += bytes,
+                None => {
+                    places.insert(frames.clone(), merged.len());
+                    merged.push(Stack { frames, bytes });
+                }
+            }
+        }
+        Ok(Self { title: title.to_owned(), stacks: merged, unused: vec![] })
+    }
+    /// From folded stacks.
+    fn folded(title: &str, text: &str, names: &mut Names) -> anyhow::Result<Self> {
+        let mut stack = |(number, line): (usize, &str)| {
             let parts = line.rsplit_once(' ').and_then(|(frames, bytes)| Some((frames, bytes.parse().ok()?)));
             let (frames, bytes) = parts.filter(|(frames, _)| !frames.is_empty()).with_context(|| {
-                format!("{title}:{number}: expected frames, separated by `;`, a blank and a number")
+                format!("line {number}: expected frames, separated by `;`, a blank and a number")
             })?;
-            Ok(Stack { frames: frames.split(';').map(str::to_owned).collect(), bytes })
+            let frames = frames.split(';').flat_map(|frame| names.of_frame(frame).into_iter().rev());
+            Ok(Stack { frames: frames.collect(), bytes })
         };
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty());
-        let stacks: Vec<Stack> = lines.map(stack).collect::<anyhow::Result<_>>()?;
-        let all = stacks.iter().try_fold(0, |all: u64, stack| all.checked_add(stack.bytes));
-        ensure!(all.is_some(), "{title}: expected stacks that hold less than 2^64 bytes together");
-        Ok(Self { title: title.to_owned(), stacks })
+        let stacks = lines.map(&mut stack).collect::<anyhow::Result<_>>()?;
+        Self::new(title, stacks)
+    }
+    /// From what a file has: a profile of pprof's format, or folded stacks. Reads the files whose code is named there.
+    ///
+    /// # Errors
+    /// It is neither, or has more bytes than there can be.
+    pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
+        let mut names = Names::default();
+        let flame = if content.starts_with(pprof::GZIP) {
+            pprof::read(title, content, &mut names)
+        } else if let Ok(text) = str::from_utf8(content) {
+            Self::folded(title, text, &mut names)
+        } else {
+            bail!("`{title}` is {EXPECTED}")
+        };
+        let flame = flame.with_context(|| format!("`{title}` is {EXPECTED}"))?;
+        Ok(Self { unused: names.unused(), ..flame })
     }
     /// From a file.
     ///
     /// # Errors
     /// It cannot be read, or is none, or has no stack.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        let flame = Self::parse(&title, &text)?;
+        let flame = Self::parse(&title, &content)?;
         ensure!(!flame.stacks.is_empty(), "`{}` has no stack: nothing was held by a sample", path.display());
         Ok(flame)
     }
@@ -102,22 +144,109 @@ mod tests {
 
     const TEXT: &str = "malloc-64;main;reads a file;lines 600\nlarge;main;</script> 100\nhuge 100\n";
 
+    fn parse(text: &str) -> anyhow::Result<Flame> {
+        Flame::parse("heap", text.as_bytes())
+    }
+
     #[test]
     fn stacks_are_read_and_what_is_none_is_named() {
-        let flame = Flame::parse("heap", TEXT).unwrap();
+        let flame = parse(TEXT).unwrap();
         assert_eq!(flame.stacks[0].frames, ["malloc-64", "main", "reads a file", "lines"]);
         assert_eq!((flame.stacks.len(), flame.bytes()), (3, 800));
         for bad in ["main", "main x", " 7", "a 1\nb"] {
-            let error = Flame::parse("heap", bad).unwrap_err().to_string();
-            assert!(error.starts_with("heap:") && error.contains(": expected frames"), "{error}");
+            let error = format!("{:#}", parse(bad).unwrap_err());
+            assert!(error.starts_with("`heap` is no heap profile: expected "), "{error}");
+            assert!(error.contains(": line ") && error.contains(": expected frames"), "{error}");
         }
-        let error = Flame::parse("heap", &format!("a {}\nb 1", u64::MAX)).unwrap_err().to_string();
+        let error = format!("{:#}", parse(&format!("a {}\nb 1", u64::MAX)).unwrap_err());
         assert!(error.contains("less than 2^64 bytes"), "{error}");
     }
 
     #[test]
+    fn stacks_that_differ_in_the_allocator_are_one() {
+        let flame = parse("c;main;f;malloc;uslab::a 1\nc;main 2\nc;main;f;malloc 4\nd;main;f 8\n").unwrap();
+        let stacks: Vec<_> = flame.stacks.iter().map(|stack| (stack.frames.join(";"), stack.bytes)).collect();
+        assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[inline(never)]
+    fn the_one_who_holds(cache: &uslab::KmemCache) -> uslab::Block<'_> {
+        std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
+    }
+
+    /// Of this program itself, in both formats.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn functions_are_named_from_the_files_that_a_profile_names() {
+        let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();
+        let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
+        subsystem.start_profile(1).unwrap();
+        // One place in the code, which no unrolling makes several.
+        let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| the_one_who_holds(&cache)).collect();
+        let profile = subsystem.profile();
+        let (mut packed, mut folded) = (vec![], vec![]);
+        profile.pprof(&mut packed).unwrap();
+        profile.folded(|sample| sample.live.bytes, &mut folded).unwrap();
+        assert!(!String::from_utf8_lossy(&folded).contains("the_one_who_holds"));
+        for content in [packed, folded] {
+            let flame = Flame::parse("heap", &content).unwrap();
+            let is_held = |stack: &&Stack| stack.frames[0] == "inode";
+            let [stack] = flame.stacks.iter().filter(is_held).collect::<Vec<_>>()[..] else {
+                panic!("{flame:?}")
+            };
+            assert_eq!(stack.bytes, 60_000);
+            let [.., outer, innermost] = &stack.frames[..] else { panic!("{stack:?}") };
+            assert!(innermost.ends_with("::the_one_who_holds"), "{stack:?}");
+            assert!(
+                stack.frames.iter().any(|frame| frame.contains("functions_are_named")),
+                "{outer}: {stack:?}"
+            );
+        }
+        drop(held);
+    }
+
+    /// No order of bytes panics, and each refusal says what is accepted.
+    #[test]
+    fn damaged_profiles_are_refused() {
+        let pack = |message: &[u8]| {
+            let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+            std::io::Write::write_all(&mut gzip, message).unwrap();
+            gzip.finish().unwrap()
+        };
+        // One sample of location 1 whose number is 1; that has no mapping.
+        let good =
+            [&[10, 4, 8, 1, 16, 1, 18, 4, 8, 1, 16, 1, 34, 4, 8, 1, 24, 7, 50, 0, 50, 5][..], b"space"]
+                .concat();
+        let flame = Flame::parse("heap", &pack(&good)).unwrap();
+        assert_eq!(flame.stacks, [Stack { frames: vec!["space".into(), "0x7".into()], bytes: 1 }]);
+        let refused = |content: &[u8], cause: &str| {
+            let error = format!("{:#}", Flame::parse("heap", content).unwrap_err());
+            assert!(error.starts_with("`heap` is no heap profile: expected one of pprof"), "{error}");
+            assert!(error.contains(cause), "{error}");
+        };
+        refused(&[0xff, 0xfe], "");
+        refused(&pack(&good)[..12], "cannot be unpacked");
+        refused(&pack(b"text"), "no message of profile.proto");
+        refused(&pack(b""), "its samples have no numbers");
+        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "it has no string 9");
+        refused(&pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()), "it has no location 2");
+        refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample lacks a number");
+        let negative = [&[18, 11, 16][..], &[0xff; 9], &[1]].concat();
+        refused(&pack(&[&good[..], &negative].concat()), "-1: expected numbers from 0");
+        for at in 0..good.len() {
+            for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut damaged = good.clone();
+                damaged[at] = byte;
+                let _ = Flame::parse("heap", &pack(&damaged));
+                let _ = Flame::parse("heap", &pack(&damaged[..at]));
+            }
+        }
+    }
+
+    #[test]
     fn the_text_has_the_largest_first() {
-        let text = Flame::parse("heap", TEXT).unwrap().to_string();
+        let text = parse(TEXT).unwrap().to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "heap: 800 bytes in 3 stacks");
         assert_eq!(lines[1], "           600  75.0 %  malloc-64       lines < reads a file < main");
@@ -125,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_page_holds_the_stacks_and_asks_for_nothing() {
-        let page = Flame::parse("heap", TEXT).unwrap().page().unwrap();
+        let page = parse(TEXT).unwrap().page().unwrap();
         web::check(&page);
         assert!(page.contains(r#""frames":["large","main","\u003c/script>"],"bytes":100"#));
     }

@@ -790,6 +790,33 @@ fn the_memory_in_the_report_is_what_the_machine_had() {
 }
 
 #[test]
+fn a_file_that_is_no_heap_profile_is_refused_with_what_is_accepted() {
+    let files = tempfile::tempdir().unwrap();
+    for (name, content) in
+        [("heap.txt", &b"Dear reader"[..]), ("heap.pb.gz", b"\x1f\x8b\x08\0"), ("app", b"\x7fELF\xff\xfe")]
+    {
+        let file = files.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        refused(
+            &["flame", &file.to_string_lossy()],
+            &[&format!(
+                "`{name}` is no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)"
+            )],
+        );
+    }
+    refused(&["flame", "/nowhere/heap.pb.gz"], &["cannot read `/nowhere/heap.pb.gz`: No such file"]);
+    // What has no names is shown by its place.
+    let file = files.path().join("heap.folded");
+    std::fs::write(&file, "malloc-64;/nowhere/app+0x10 64\n").unwrap();
+    let (code, out, err) = said(&uslab(&["flame", &file.to_string_lossy()]));
+    assert!(code == Some(0) && out.contains("malloc-64       /nowhere/app+0x10"), "{out}");
+    assert!(
+        err.starts_with("uslab: no names from `/nowhere/app`: No such file") && err.lines().count() == 1,
+        "{err}"
+    );
+}
+
+#[test]
 fn help_teaches_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));

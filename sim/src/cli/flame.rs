@@ -3,21 +3,23 @@
 use crate::flame::Flame;
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, json_text, say, write_all};
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Show who holds how much memory: a heap profile as a flame graph.
 ///
-/// A program under the preload library writes the file on a signal; a program that links the library, whenever it wants. Without an
-/// option the stacks that hold most are printed.
+/// A program under the preload library writes the file on a signal; a program that links the library, whenever it wants. Functions get
+/// their names from the files that the profile names, which must be where they were. Without an option the stacks that hold most are
+/// printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  LD_PRELOAD=libuslab.so USLAB_OPTIONS=profile=512k,dump=/tmp/heap.folded app &
+  LD_PRELOAD=libuslab.so USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz app &
   kill -USR2 $!
-  uslab flame /tmp/heap.folded
-  uslab flame /tmp/heap.folded --html heap.html")]
+  uslab flame /tmp/heap.pb.gz
+  uslab flame /tmp/heap.pb.gz --html heap.html")]
 pub(super) struct Args {
-    /// Folded stacks: a line for each, `cache;outermost;...;innermost bytes`.
+    /// A profile of pprof (`.pb.gz`), or folded stacks: a line for each, `cache;outermost;...;innermost bytes`.
     #[arg(value_name = "FILE")]
     profile: PathBuf,
     /// Write a page with the flame graph: FILE, or `-` for standard output. One file for any browser, without a network.
@@ -33,6 +35,9 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
     let flame = Flame::read(&args.profile)?;
+    for file in &flame.unused {
+        let _ = writeln!(std::io::stderr(), "uslab: {file}");
+    }
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let json = json.map(|place| json_text(&flame).map(|text| (place, text))).transpose()?;
     let html = html.map(|place| flame.page().map(|page| (place, page))).transpose()?;

@@ -12,7 +12,9 @@
 //! * The signal stays the program's: a handler that it installs replaces this one, and one that is there, or a signal that
 //!   whoever started the program ignores, is left alone. So it is set up before `main`, and never again.
 //! * The thread takes no signals, so that no handler of the program runs on it.
-//! * A file is replaced at once: who reads it finds a whole dump. A link, a pipe or a device is written to.
+//! * A file is replaced at once: a reader finds a whole dump. A link, a pipe or a device is written to.
+//! * A heap profile has addresses and no names, and is written as it is made: a dump of 500 stacks takes 1 MiB. Stacks begin outside of this
+//!   library, which may have no debug information.
 //! * The process ends with the last thread of the program: this one looks for that once a second.
 //! * The child of a fork has no such thread; there the signal does nothing, until another program is started in it.
 
@@ -23,7 +25,8 @@ use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, sigaction,
 };
 use std::ffi::OsString;
-use std::io::{Error, Result, Write};
+use std::fs::File;
+use std::io::{BufWriter, Error, Result, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use uslab::Uslab;
@@ -149,31 +152,71 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     OsString::from_vec(file).into()
 }
 
+/// What writes the numbers in one format.
+type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
+
 fn write(file: &Path) -> Result<()> {
-    let bytes = bytes(file)?;
+    let numbers = numbers(file)?;
+    let write_to = |file| {
+        let mut file = BufWriter::new(file);
+        numbers(&mut file)?;
+        file.flush()
+    };
     if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
-        return std::fs::OpenOptions::new().write(true).truncate(true).open(file)?.write_all(&bytes);
+        return write_to(std::fs::OpenOptions::new().write(true).truncate(true).open(file)?);
     }
     let mut new = file.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
-    std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, file)).inspect_err(|_| {
+    let written = File::create(&new).and_then(write_to).and_then(|()| std::fs::rename(&new, file));
+    written.inspect_err(|_| {
         // There may be none.
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// The numbers in the format that the name's end asks for.
-fn bytes(file: &Path) -> Result<Vec<u8>> {
+/// Where the file whose code this is has been loaded.
+fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: it writes the description of an address, or nothing; zeros are one, too.
+    let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
+    (found != 0).then_some(info.dli_fbase)
+}
+
+/// The numbers in the format that the name's end requests.
+fn numbers(file: &Path) -> Result<Numbers> {
     let profile = || match Uslab.profile() {
-        profile if profile.rate > 0 => Ok(profile),
+        mut profile if profile.rate > 0 => {
+            let own = begin(numbers as *const ());
+            let is_own = |at| begin(core::ptr::with_exposed_provenance(at)) == own;
+            profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
+            Ok(profile)
+        }
         _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
     };
     let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
-        Some("gz") => profile()?.pprof(),
-        Some("folded") => profile()?.folded(|sample| sample.live.bytes).into_bytes(),
-        Some("json") => (serde_json::to_string(&info()?)? + "\n").into_bytes(),
-        Some("prom") => info()?.prometheus().to_string().into_bytes(),
-        _ => info()?.slabinfo().to_string().into_bytes(),
+        Some("gz") => {
+            let profile = profile()?;
+            Box::new(move |into| profile.pprof(into))
+        }
+        Some("folded") => {
+            let profile = profile()?;
+            Box::new(move |into| profile.folded(|sample| sample.live.bytes, into))
+        }
+        Some("json") => {
+            let info = info()?;
+            Box::new(move |into| {
+                serde_json::to_writer(&mut *into, &info)?;
+                into.write_all(b"\n")
+            })
+        }
+        Some("prom") => {
+            let info = info()?;
+            Box::new(move |into| write!(into, "{}", info.prometheus()))
+        }
+        _ => {
+            let info = info()?;
+            Box::new(move |into| write!(into, "{}", info.slabinfo()))
+        }
     })
 }

@@ -54,6 +54,9 @@
 //! are limited (`RLIMIT_AS`) or frees are checked, frees are closed, too: some 30 ns for an allocation and its free. A free looks at a byte for
 //! the page of its object then, which says whether the page has a sample.
 //!
+//! What is [written](Profile::pprof) has addresses: names are looked up outside of the program, because debug information takes tens of
+//! megabytes.
+//!
 //! A sample is some microseconds more, most of it for the call stack, which is nothing at [`DEFAULT_RATE`]. A start and an end are one
 //! fence each.
 //!
@@ -64,6 +67,8 @@
 //! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
 //! nothing is live.
 
+#[cfg(not(shuttle))]
+mod mappings;
 mod noted;
 mod own;
 #[cfg(all(feature = "profile", not(shuttle)))]
@@ -74,14 +79,14 @@ mod tests;
 #[cfg(not(shuttle))]
 use crate::debug::corruption::CorruptionKind;
 #[cfg(not(shuttle))]
-use crate::debug::stacks::{CallStack, Function};
+use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::ptr::NonNull;
 use noted::{Live, Noted, Site};
 use own::LIVE;
 pub(crate) use own::{Own, PLACE};
 #[cfg(not(shuttle))]
-use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::time::SystemTime;
 #[cfg(not(shuttle))]
 use uslab_magazine::sync::AtomicU8;
@@ -204,14 +209,6 @@ pub struct Sample {
     pub live: Amount,
 }
 
-#[cfg(not(shuttle))]
-impl Sample {
-    /// Tells `see` of each function on the stack, the innermost first.
-    pub fn each_function(&self, see: impl FnMut(Function<'_>)) {
-        self.stack.each_function(see);
-    }
-}
-
 /// A profile of one moment.
 ///
 /// ```
@@ -279,10 +276,12 @@ impl Profile {
         }
     }
 
-    /// A line for each stack, as tools that draw flame graphs read them: `cache;outermost;...;innermost bytes`. What has no bytes by
-    /// `bytes` is left out.
+    /// Writes a line for each stack, as tools that draw flame graphs read them: `cache;outermost;...;innermost bytes`. A stack whose
+    /// `bytes` are 0 is left out. Frames are places of code, `/usr/bin/app+0x52a0`: bytes behind the file's first segment. The command
+    /// `uslab flame` looks their names up.
     ///
-    /// Allocates, and looks for names: milliseconds at first.
+    /// # Errors
+    /// Those of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -291,25 +290,25 @@ impl Profile {
     /// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
     /// subsystem.start_profile(1)?;
     /// let _block = inodes.alloc_block(Gfp::KERNEL)?;
-    /// let text = subsystem.profile().folded(|sample| sample.live.bytes);
-    /// assert!(text.starts_with("inode;") && text.ends_with(" 600\n"), "{text}");
+    /// let mut file = vec![];
+    /// subsystem.profile().folded(|sample| sample.live.bytes, &mut file)?;
+    /// assert!(file.starts_with(b"inode;") && file.ends_with(b" 600\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(not(shuttle))]
-    pub fn folded(&self, bytes: impl Fn(&Sample) -> u64) -> String {
-        // Stacks that differ in what the allocator called inside are one.
-        let mut lines = BTreeMap::<String, u64>::new();
+    pub fn folded(&self, bytes: impl Fn(&Sample) -> u64, mut into: impl Write) -> io::Result<()> {
+        let mappings = mappings::mappings();
         for sample in self.samples.iter().filter(|sample| bytes(sample) > 0) {
-            let mut frames = vec![];
-            sample.each_function(|function| {
-                let name = function.name.map_or_else(|| function.to_string(), str::to_owned);
-                frames.push(name.replace([';', '\n'], ":"));
-            });
-            frames.push(sample.cache.clone());
-            frames.reverse();
-            *lines.entry(frames.join(";")).or_default() += bytes(sample);
+            write!(into, "{}", sample.cache)?;
+            for call in sample.stack.frames().iter().rev().map(|at| at - 1) {
+                match mappings::position(&mappings, call).map(|at| &mappings[at]) {
+                    Some(of) => write!(into, ";{}+{:#x}", of.file.replace([';', '\n'], ":"), call - of.base)?,
+                    None => write!(into, ";{call:#x}")?,
+                }
+            }
+            writeln!(into, " {}", bytes(sample))?;
         }
-        lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}\n")).collect()
+        Ok(())
     }
 }
 

@@ -245,11 +245,17 @@ impl CallStack {
         self
     }
 
-    /// Tells `see` of each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function of
-    /// its own.
+    /// The stack without its innermost frames up to the first that is not `own`; this one if all are, or the table is full.
+    pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
+        let first = self.frames().iter().position(|&at| !own(at));
+        first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
+    }
+
+    /// Calls `see` with each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function
+    /// of its own.
     ///
-    /// Allocates, where names are to be had.
-    pub(crate) fn each_function(self, mut see: impl FnMut(Function<'_>)) {
+    /// Reads the program's debug information, which takes tens of megabytes: `uslab flame` and `pprof` do so outside of the program.
+    pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
         if !named {
             self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
@@ -341,7 +347,7 @@ impl Whose {
 /// subsystem.start_profile(1)?;
 /// let _block = inodes.alloc_block(Gfp::KERNEL)?;
 /// let mut names = Vec::new();
-/// subsystem.profile().samples[0].each_function(|function| names.extend(function.name.map(str::to_owned)));
+/// subsystem.profile().samples[0].stack.each_function(|function| names.extend(function.name.map(str::to_owned)));
 /// # #[cfg(feature = "stacks")]
 /// assert!(names.iter().any(|name| name.contains("main")), "{names:?}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -452,6 +458,14 @@ mod tests {
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "of nothing else all is kept");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
+    }
+
+    #[test]
+    fn frames_are_skipped_from_the_inner_end_only_and_a_stack_is_never_empty() {
+        let stack = CallStack::of_frames(&[3, 4, 9, 3]);
+        assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
+        assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
+        assert_eq!(CallStack::NONE.skip(|_| false), CallStack::NONE);
     }
 
     #[cfg(feature = "stacks")]

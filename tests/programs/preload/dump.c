@@ -32,6 +32,30 @@ static void dumped(void) {
     for (int i = 0; access(file, F_OK); i++) { CHECK(i < 60000); usleep(1000); }
 }
 
+/* The most memory that it has had, in KiB, since `clear_refs` was written to. */
+static long peak(void) {
+    char line[256];
+    long kib = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status)) sscanf(line, "VmHWM: %ld", &kib);
+    fclose(status);
+    return kib;
+}
+
+/* Allocates by a call stack for each of the lowest bits. */
+static void __attribute__((noinline)) branch(unsigned bits, int depth) {
+    if (depth == 0) {
+        CHECK(malloc(100));
+    } else if (bits & 1) {
+        branch(bits / 2, depth - 1);
+    } else {
+        branch(bits / 2, depth - 1);
+        __asm__ volatile("");
+    }
+    __asm__ volatile("");
+}
+
 static volatile sig_atomic_t stop, own;
 
 static void *busy(void *unused) {
@@ -75,6 +99,14 @@ int main(int argc, char **argv) {
         CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
         ask();
         dumped();
+    } else if (!strcmp(how, "stacks")) {
+        for (unsigned bits = 0; bits < 512; bits++) branch(bits, 9);
+        FILE *clear = fopen("/proc/self/clear_refs", "w");
+        CHECK(clear && fputs("5", clear) >= 0 && !fclose(clear));
+        long before = peak();
+        ask();
+        dumped();
+        printf("%ld\n", peak() - before);
     } else if (!strcmp(how, "stay")) {
         ask();
         while (getchar() != EOF) {}

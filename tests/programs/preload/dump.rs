@@ -5,7 +5,9 @@ mod exposition;
 
 use super::{compiled, preloaded, text};
 use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
 /// What `dump.c` was told to write, and what it said.
@@ -44,31 +46,79 @@ fn on_a_signal_the_numbers_are_written_whole_in_the_format_that_the_name_asks_fo
     }
 }
 
-/// Every byte is a sample: so the thousand objects that `main` holds are there, and not one more or less.
+/// A heap profile of `dump.c` in a file, a sample a byte, and what the program printed.
+fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
+    let mut program = Command::new(compiled("dump.c", dir));
+    program.arg(how).arg(dir).arg(ending);
+    let options = format!("guard=0,profile=1,dump={}/out.%p.{ending}", dir.display());
+    let output = preloaded(&mut program, &options);
+    assert!(output.status.success() && output.stderr.is_empty(), "{ending}: {output:?}");
+    let mut left = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
+}
+
+/// The file has places of code; the names are looked up afterwards. The thousand objects that `main` holds are there, and not one more or
+/// less, and no function of the library is innermost.
 #[test]
 fn on_a_signal_the_heap_profile_names_who_holds_what() {
-    let dump = |ending: &str| {
+    for ending in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
-        let mut program = Command::new(compiled("dump.c", dir.path()));
-        program.arg("asked").arg(dir.path()).arg(ending);
-        let output = preloaded(
-            &mut program,
-            &format!("guard=0,profile=1,dump={}/out.%p.{ending}", dir.path().display()),
-        );
-        assert!(output.status.success() && output.stderr.is_empty(), "{ending}: {output:?}");
-        let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
-        let file = left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap();
-        std::fs::read(file).unwrap()
-    };
-    let folded = text(&dump("folded"));
-    let held = |line: &&str| line.starts_with("malloc-112;") && line.contains(";main ");
-    let held: Vec<_> = folded.lines().filter(held).collect();
-    assert_eq!(held.len(), 1, "{folded}");
-    assert!(held[0].ends_with(" 112000"), "{held:?}");
-    let mut message = vec![];
-    flate2::read::GzDecoder::new(&dump("pb.gz")[..]).read_to_end(&mut message).unwrap();
-    for name in ["inuse_space", "malloc-112", "main"] {
-        assert!(message.windows(name.len()).any(|window| window == name.as_bytes()), "{name}");
+        let (file, _) = profile(dir.path(), "asked", ending);
+        let content = std::fs::read(&file).unwrap();
+        assert!(!text(&content).contains(";main"), "{ending}");
+        let flame = Flame::read(&file).unwrap();
+        let held = |stack: &&Stack| stack.frames[0] == "malloc-112" && stack.frames.last().unwrap() == "main";
+        let held: Vec<_> = flame.stacks.iter().filter(held).map(|stack| stack.bytes).collect();
+        assert_eq!(held, [112_000], "{ending}: {flame:?}");
+        assert!(flame.unused.is_empty(), "{flame:?}");
+    }
+}
+
+/// Once a dump of 300 stacks took 40 MiB, because it read the debug information of all files.
+#[test]
+fn a_dump_of_many_stacks_takes_little_memory() {
+    for ending in ["folded", "pb.gz"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, printed) = profile(dir.path(), "stacks", ending);
+        let kib: u64 = printed.lines().last().unwrap().parse().unwrap();
+        println!("{ending}: {kib} KiB");
+        assert!(kib < 8 << 10, "{ending}: {kib} KiB");
+        let flame = Flame::read(&file).unwrap();
+        let of_branch = flame.stacks.iter().filter(|stack| stack.frames.last().unwrap() == "branch");
+        assert_eq!(of_branch.map(|stack| stack.bytes).sum::<u64>(), 512 * 112, "{flame:?}");
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 2, "the program, and one file without another of a temporary name");
+    }
+}
+
+/// Neither the file of a temporary name nor a part of the dump is left.
+#[test]
+fn a_profile_that_cannot_be_written_is_one_line_and_no_file() {
+    for (options, error) in [
+        ("dump=DIR/out.%p.pb.gz", "there is no profile: expected `profile=512k` or another number of bytes"),
+        ("profile=1,dump=DIR/none/out.pb.gz", "No such file or directory (os error 2)"),
+        ("profile=1,dump=/dev/full", "No space left on device (os error 28)"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let program = compiled("dump.c", dir.path());
+        let mut child = Command::new(&program)
+            .args(["stay", ".", "."])
+            .env("LD_PRELOAD", libuslab())
+            .env("USLAB_OPTIONS", options.replace("DIR", &dir.path().to_string_lossy()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        drop(child.stdin.take());
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(line.starts_with("uslab: dump `") && line.ends_with(&format!("`: {error}\n")), "{line}");
+        assert_eq!((rest.as_str(), std::fs::read_dir(dir.path()).unwrap().count()), ("", 1), "{options}");
     }
 }
 

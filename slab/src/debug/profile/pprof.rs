@@ -1,162 +1,82 @@
-//! A profile as `pprof` reads it: the message of pprof's `profile.proto`, compressed.
+//! A profile as `pprof` reads it: the message of pprof's `profile.proto`, compressed, and written as it is made.
 
-use super::{Profile, Sample};
+use super::Profile;
+use super::mappings::{mappings, position};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use prost::Message;
-use std::collections::HashMap;
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// The numbers of a sample, in their order, and their units.
-const VALUES: [(&str, &str); 4] = [
-    ("alloc_objects", "count"),
-    ("alloc_space", "bytes"),
-    ("inuse_objects", "count"),
-    ("inuse_space", "bytes"),
-];
+/// The numbers of a sample, in their order. Those of objects are counts, others bytes.
+const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-// Fields that are not used here are left out; their numbers are not used for others.
-#[derive(Clone, PartialEq, Message)]
-struct Proto {
-    #[prost(message, repeated, tag = "1")]
-    sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<ProtoSample>,
-    #[prost(message, repeated, tag = "4")]
-    location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
-    #[prost(string, repeated, tag = "6")]
-    string_table: Vec<String>,
-    #[prost(int64, tag = "9")]
-    time_nanos: i64,
-    #[prost(message, optional, tag = "11")]
-    period_type: Option<ValueType>,
-    #[prost(int64, tag = "12")]
-    period: i64,
-    #[prost(int64, tag = "14")]
-    default_sample_type: i64,
+/// Functions that `pprof` drops with all that they call: the allocator's, and those of Rust's and C's libraries that call nothing else.
+const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
+
+fn varint(mut number: u64, into: &mut Vec<u8>) {
+    while number >= 0x80 {
+        into.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    into.push(number as u8);
 }
-#[derive(Clone, PartialEq, Message)]
-struct ValueType {
-    #[prost(int64, tag = "1")]
-    r#type: i64,
-    #[prost(int64, tag = "2")]
-    unit: i64,
+/// A message of numbers, each behind the number of its field.
+fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
+    let mut made = vec![];
+    for (field, number) in numbers {
+        varint(field << 3, &mut made);
+        varint(number, &mut made);
+    }
+    made
 }
-#[derive(Clone, PartialEq, Message)]
-struct ProtoSample {
-    #[prost(uint64, repeated, tag = "1")]
-    location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    value: Vec<i64>,
-    #[prost(message, repeated, tag = "3")]
-    label: Vec<Label>,
-}
-#[derive(Clone, PartialEq, Message)]
-struct Label {
-    #[prost(int64, tag = "1")]
-    key: i64,
-    #[prost(int64, tag = "2")]
-    str: i64,
-}
-#[derive(Clone, PartialEq, Message)]
-struct Location {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(uint64, tag = "3")]
-    address: u64,
-    #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
-}
-#[derive(Clone, PartialEq, Message)]
-struct Line {
-    #[prost(uint64, tag = "1")]
-    function_id: u64,
-    #[prost(int64, tag = "2")]
-    line: i64,
-}
-#[derive(Clone, PartialEq, Message)]
-struct Function {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "2")]
-    name: i64,
-    #[prost(int64, tag = "3")]
-    system_name: i64,
-    #[prost(int64, tag = "4")]
-    filename: i64,
+/// Adds a field of bytes.
+fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
+    varint(field << 3 | 2, into);
+    varint(bytes.len() as u64, into);
+    into.extend(bytes);
 }
 
-/// The message as it is made: what there is once, by what it says.
-#[derive(Default)]
-struct Making {
-    proto: Proto,
-    strings: HashMap<String, i64>,
-    functions: HashMap<(i64, i64), u64>,
-    locations: HashMap<(u64, u64, i64), u64>,
-    samples: HashMap<(Vec<u64>, i64), usize>,
+/// The message as it is written.
+struct Writing<W: Write> {
+    into: GzEncoder<W>,
+    /// Places in the table of strings.
+    strings: BTreeMap<String, u64>,
 }
 
-impl Making {
-    fn string(&mut self, text: &str) -> i64 {
+impl<W: Write> Writing<W> {
+    fn bytes(&mut self, field: u64, content: &[u8]) -> Result<()> {
+        let mut made = vec![];
+        bytes(field, content, &mut made);
+        self.into.write_all(&made)
+    }
+    /// The place of a string, which is written if it is new.
+    fn string(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
-            return *known;
+            return Ok(*known);
         }
-        let at = self.proto.string_table.len() as i64;
-        self.proto.string_table.push(text.to_owned());
+        let at = self.strings.len() as u64;
         self.strings.insert(text.to_owned(), at);
-        at
+        self.bytes(6, text.as_bytes())?;
+        Ok(at)
     }
-    fn value_type(&mut self, (name, unit): (&str, &str)) -> ValueType {
-        ValueType { r#type: self.string(name), unit: self.string(unit) }
-    }
-    fn function(&mut self, name: &str, file: &str) -> u64 {
-        let (name, filename) = (self.string(name), self.string(file));
-        let made = &mut self.proto.function;
-        *self.functions.entry((name, filename)).or_insert_with(|| {
-            let id = made.len() as u64 + 1;
-            made.push(Function { id, name, system_name: name, filename });
-            id
-        })
-    }
-    fn location(&mut self, address: u64, function_id: u64, line: i64) -> u64 {
-        let made = &mut self.proto.location;
-        *self.locations.entry((address, function_id, line)).or_insert_with(|| {
-            let id = made.len() as u64 + 1;
-            made.push(Location { id, address, line: vec![Line { function_id, line }] });
-            id
-        })
-    }
-    fn sample(&mut self, sample: &Sample) {
-        let mut location_id = vec![];
-        sample.each_function(|function| {
-            let name = function.name.map_or_else(|| function.to_string(), str::to_owned);
-            let (file, line) = function.file.unwrap_or_default();
-            let id = self.function(&name, file);
-            location_id.push(self.location(function.at as u64, id, line.into()));
-        });
-        let value =
-            [sample.allocated.objects, sample.allocated.bytes, sample.live.objects, sample.live.bytes];
-        let cache = self.string(&sample.cache);
-        let label = vec![Label { key: self.string("cache"), str: cache }];
-        let made = &mut self.proto.sample;
-        // Stacks that differ in what the allocator called inside are one.
-        let at = *self.samples.entry((location_id.clone(), cache)).or_insert_with(|| {
-            made.push(ProtoSample { location_id, value: vec![0; VALUES.len()], label });
-            made.len() - 1
-        });
-        made[at].value.iter_mut().zip(value).for_each(|(sum, value)| *sum += value as i64);
+    fn value_type(&mut self, field: u64, name: &str) -> Result<()> {
+        let unit = if name.ends_with("objects") { "count" } else { "bytes" };
+        let made = message([(1, self.string(name)?), (2, self.string(unit)?)]);
+        self.bytes(field, &made)
     }
 }
 
 impl Profile {
-    /// The profile as `pprof` reads it: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`. Each sample has four
-    /// numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is shown unless another is asked for) and the label
-    /// `cache`. Functions have their names. The difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
+    /// Writes the profile as `pprof` reads it: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`. Each sample has
+    /// four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is shown unless another is requested) and the
+    /// label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the files that were mapped. The
+    /// difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
     ///
-    /// Allocates, and looks for names, for which it reads the program's debug information: milliseconds at first.
+    /// Allocates some 16 bytes for each place in the code, and 400 KiB to compress.
+    ///
+    /// # Errors
+    /// Those of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -165,43 +85,109 @@ impl Profile {
     /// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
     /// subsystem.start_profile(1)?;
     /// let _block = inodes.alloc_block(Gfp::KERNEL)?;
-    /// let file = subsystem.profile().pprof();
+    /// let mut file = vec![];
+    /// subsystem.profile().pprof(&mut file)?;
     /// assert_eq!(file[..2], [0x1f, 0x8b]); // gzip's
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn pprof(&self) -> Vec<u8> {
-        let mut made = Making::default();
-        // The first one is to be empty.
-        made.string("");
-        made.proto.sample_type = VALUES.iter().map(|value| made.value_type(*value)).collect();
-        made.proto.period_type = Some(made.value_type(("space", "bytes")));
-        made.proto.period = self.rate as i64;
-        made.proto.default_sample_type = made.string("inuse_space");
+    pub fn pprof(&self, into: impl Write) -> Result<()> {
+        let mut out =
+            Writing { into: GzEncoder::new(into, Compression::default()), strings: BTreeMap::new() };
+        // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
+        out.string("")?;
+        VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
+        out.value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        made.proto.time_nanos = now.as_nanos() as i64;
-        self.samples.iter().for_each(|sample| made.sample(sample));
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-        // A vector takes whatever is written to it.
-        let _ = gzip.write_all(&made.proto.encode_to_vec());
-        gzip.finish().unwrap_or_default()
+        let numbers = message([
+            (7, out.string(DROPPED)?),
+            (9, now.as_nanos() as u64),
+            (12, self.rate as u64),
+            (14, out.string("inuse_space")?),
+        ]);
+        out.into.write_all(&numbers)?;
+        let mappings = mappings();
+        for (id, of) in (1..).zip(&mappings) {
+            let (file, build_id) = (out.string(&of.file)?, out.string(&of.build_id)?);
+            let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
+            out.bytes(3, &message((1..).zip(numbers)))?;
+        }
+        // Not `collect`, which makes a list of them all first.
+        let mut frames = BTreeSet::new();
+        self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
+        for at in frames {
+            // The address is inside of the call, the id is where it returns to.
+            let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
+            out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
+        }
+        for sample in &self.samples {
+            let frames = sample.stack.frames().iter().map(|at| (1, *at as u64));
+            let [all, live] = [sample.allocated, sample.live];
+            let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
+            let mut made = message(frames.chain(values));
+            bytes(3, &message([(1, out.string("cache")?), (2, out.string(&sample.cache)?)]), &mut made);
+            out.bytes(2, &made)?;
+        }
+        out.into.finish()?.flush()
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Config, Gfp, KmemCache, Subsystem};
     use flate2::read::GzDecoder;
     use std::io::Read;
 
+    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that are read here.
+    mod field {
+        pub(super) const SAMPLE_TYPE: u64 = 1;
+        pub(super) const SAMPLE: u64 = 2;
+        pub(super) const MAPPING: u64 = 3;
+        pub(super) const LOCATION: u64 = 4;
+        pub(super) const STRING: u64 = 6;
+        pub(super) const DROP_FRAMES: u64 = 7;
+        pub(super) const PERIOD: u64 = 12;
+        pub(super) const DEFAULT_SAMPLE_TYPE: u64 = 14;
+    }
+
     #[inline(never)]
     fn the_one_who_holds(cache: &KmemCache) -> crate::Block<'_> {
         core::hint::black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
     }
 
-    /// What pprof reads: places of strings, functions and locations that there are, and the numbers of each stack.
+    fn number(from: &mut &[u8]) -> u64 {
+        let len = from.iter().position(|byte| *byte < 0x80).unwrap() + 1;
+        let bytes = from.split_off(..len).unwrap();
+        bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
+    }
+    /// The fields of a message: a number is a field of no bytes.
+    fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
+        let mut found = vec![];
+        while !message.is_empty() {
+            let key = number(&mut message);
+            let value = number(&mut message);
+            let bytes = if key & 7 == 2 { message.split_off(..value as usize).unwrap() } else { &[] };
+            assert!(matches!(key & 7, 0 | 2), "{key}");
+            found.push((key >> 3, value, bytes));
+        }
+        found
+    }
+    /// The numbers of a field.
+    fn numbers(message: &[u8], field: u64) -> Vec<u64> {
+        fields(message).into_iter().filter(|of| of.0 == field).map(|of| of.1).collect()
+    }
+
     #[test]
-    fn the_message_says_what_the_profile_does_by_names_that_there_are() {
+    fn numbers_are_written_seven_bits_a_byte_the_lowest_first() {
+        assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
+        for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
+            assert_eq!(numbers(&message([(3, value)]), 3), [value]);
+        }
+    }
+
+    /// What pprof reads: places of strings, mappings and locations that there are, and the numbers of each stack.
+    #[test]
+    fn the_message_has_the_numbers_of_the_profile_and_addresses_in_mapped_code() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
@@ -209,28 +195,60 @@ mod tests {
         let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
-        let mut bytes = vec![];
-        GzDecoder::new(&profile.pprof()[..]).read_to_end(&mut bytes).unwrap();
-        let proto = Proto::decode(&bytes[..]).unwrap();
-        let text = |at: i64| proto.string_table[at as usize].as_str();
+        let (mut file, mut written) = (vec![], vec![]);
+        profile.pprof(&mut file).unwrap();
+        GzDecoder::new(&file[..]).read_to_end(&mut written).unwrap();
+        let all = |field| fields(&written).into_iter().filter(move |of| of.0 == field);
+        let strings: Vec<_> = all(field::STRING).map(|of| std::str::from_utf8(of.2).unwrap()).collect();
+        let text = |at: u64| strings[at as usize];
         assert_eq!(text(0), "");
-        let types: Vec<_> = proto.sample_type.iter().map(|of| (text(of.r#type), text(of.unit))).collect();
-        assert_eq!(types, VALUES);
-        assert_eq!((proto.period, text(proto.default_sample_type)), (1, "inuse_space"));
-        let sums = |i: usize| proto.sample.iter().map(|sample| sample.value[i]).sum::<i64>();
+        let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
+        let units = ["count", "bytes", "count", "bytes"];
+        assert!(types.eq(VALUES.into_iter().zip(units)));
+        let one = |field| all(field).next().unwrap().1;
+        assert_eq!((one(field::PERIOD), text(one(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
+        assert_eq!(text(one(field::DROP_FRAMES)), DROPPED);
+        let sums = |i: usize| all(field::SAMPLE).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
         assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
-        for (at, location) in (1..).zip(&proto.location) {
-            assert_eq!(location.id, at);
-            assert!(proto.function.get(location.line[0].function_id as usize - 1).is_some());
-        }
-        let most = &proto.sample[0];
-        assert_eq!((text(most.label[0].key), text(most.label[0].str)), ("cache", "inode"));
-        assert_eq!(most.value, [7, 4200, 7, 4200]);
-        if cfg!(feature = "stacks") {
-            let first = &proto.location[most.location_id[0] as usize - 1];
-            let function = &proto.function[first.line[0].function_id as usize - 1];
-            assert!(text(function.name).contains("the_one_who_holds"), "{}", text(function.name));
+        let most = all(field::SAMPLE).next().unwrap().2;
+        let label = fields(most).into_iter().find(|of| of.0 == 3).unwrap().2;
+        assert_eq!([1, 2].map(|field| text(numbers(label, field)[0])), ["cache", "inode"]);
+        let mappings: Vec<_> =
+            all(field::MAPPING).map(|of| [1, 2, 3, 5].map(|i| numbers(of.2, i)[0])).collect();
+        let locations: BTreeMap<_, _> = all(field::LOCATION)
+            .map(|of| (numbers(of.2, 1)[0], [2, 3].map(|i| numbers(of.2, i)[0])))
+            .collect();
+        assert!(all(field::SAMPLE).flat_map(|of| numbers(of.2, 1)).all(|id| locations.contains_key(&id)));
+        if cfg!(all(feature = "stacks", target_os = "linux")) {
+            assert!(!locations.is_empty());
+            for (id, [mapping, address]) in &locations {
+                let [_, start, end, _] = mappings.iter().find(|of| of[0] == *mapping).unwrap();
+                assert!(*id == address + 1 && (start..end).contains(&address), "{address:#x}");
+            }
+            let program = std::env::current_exe().unwrap();
+            assert_eq!(text(mappings[0][3]), program.to_string_lossy());
+            // Stacks that differ in what the allocator called inside are several samples.
+            let mut holder = BTreeSet::new();
+            profile.samples[0].stack.each_function(|function| {
+                holder.extend(
+                    function
+                        .name
+                        .filter(|name| name.contains("the_one_who_holds"))
+                        .map(|_| function.at as u64),
+                );
+            });
+            let is_held = |of: &(u64, u64, &[u8])| numbers(of.2, 1).iter().any(|id| holder.contains(id));
+            let sum =
+                |i: usize| all(field::SAMPLE).filter(is_held).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
+            assert_eq!([0, 1, 2, 3].map(sum), [7, 4200, 7, 4200], "{holder:x?}");
         }
         drop(held);
+    }
+
+    #[test]
+    fn an_error_of_the_file_ends_the_writing() {
+        let mut small = [0_u8; 20];
+        let error = Profile::default().pprof(&mut small[..]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);
     }
 }

@@ -502,11 +502,23 @@ fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost()
         black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
     }
     let _block = holder(&cache);
-    let text = subsystem.profile().folded(|sample| sample.live.bytes);
+    let folded = |bytes: fn(&Sample) -> u64| {
+        let mut text = vec![];
+        subsystem.profile().folded(bytes, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    };
+    let text = folded(|sample| sample.live.bytes);
     assert!(text.starts_with("inode;") && text.ends_with(" 600\n"), "{text}");
-    #[cfg(feature = "stacks")]
-    assert!(text.ends_with("::holder 600\n"), "{text}");
-    assert_eq!(subsystem.profile().folded(|_| 0), "");
+    #[cfg(all(feature = "stacks", target_os = "linux"))]
+    {
+        let program = std::env::current_exe().unwrap();
+        let place = format!("{}+0x", program.to_string_lossy());
+        let frames: Vec<_> = text.trim_end_matches(" 600\n").split(';').skip(1).collect();
+        let innermost = frames.last().and_then(|frame| frame.strip_prefix(&place)).unwrap();
+        assert!(usize::from_str_radix(innermost, 16).is_ok(), "{text}");
+        assert_eq!(frames.len(), subsystem.profile().samples[0].stack.frames().len());
+    }
+    assert_eq!(folded(|_| 0), "");
 }
 
 #[test]

@@ -1,0 +1,243 @@
+//! Names of functions, from the symbols and debug information of the files that a profile names.
+
+use addr2line::{Loader, demangle_auto};
+use anyhow::ensure;
+use object::{Object, ObjectSegment, ReadCache};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::File;
+
+/// Where in a file an instruction is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// Bytes from its beginning.
+    InFile(u64),
+    /// Bytes behind the first segment, as it is mapped.
+    Mapped(u64),
+}
+
+/// The files that were needed so far.
+#[derive(Default)]
+pub(super) struct Names {
+    files: BTreeMap<(String, String), anyhow::Result<Code>>,
+}
+
+/// A file with code.
+struct Code {
+    loader: Loader,
+    /// Address, offset in the file, and bytes there.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl Code {
+    /// The file, if it has that build id, or none is known.
+    fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
+        // Not a pipe, which might never end.
+        ensure!(std::fs::metadata(file)?.is_file(), "not a file");
+        let content = ReadCache::new(File::open(file)?);
+        let object = object::File::parse(&content)?;
+        let own = object.build_id()?.unwrap_or_default().iter().fold(String::new(), |mut text, byte| {
+            _ = write!(text, "{byte:02x}");
+            text
+        });
+        ensure!(build_id.is_empty() || own == build_id, "it is another build than the profile's");
+        let segments = object.segments().map(|segment| {
+            let (offset, size) = segment.file_range();
+            (segment.address(), offset, size)
+        });
+        let segments = segments.collect();
+        let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok(Self { loader, segments })
+    }
+    /// The address that the file itself gives the place.
+    fn address(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
+                let into = at.checked_sub(*offset).filter(|into| into < size)?;
+                address.checked_add(into)
+            }),
+            Place::Mapped(at) => {
+                let first = self.segments.iter().map(|segment| segment.0).min()?;
+                // Segments are mapped by pages.
+                (first & !0xfff).checked_add(at)
+            }
+        }
+    }
+    /// The functions there, the innermost first: several if calls were inlined.
+    fn functions(&self, place: Place) -> Vec<String> {
+        let Some(address) = self.address(place) else { return vec![] };
+        let mut names = vec![];
+        if let Ok(mut frames) = self.loader.find_frames(address) {
+            while let Ok(Some(frame)) = frames.next() {
+                names.extend(frame.function.iter().filter_map(|of| of.demangle().ok()).map(Cow::into_owned));
+            }
+        }
+        if names.is_empty() {
+            let symbol = self.loader.find_symbol(address);
+            names.extend(symbol.map(|name| demangle_auto(name.into(), None).into_owned()));
+        }
+        names
+    }
+}
+
+impl Names {
+    /// The functions at a place, the innermost first; if they have no names there, the place itself.
+    pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: Place) -> Vec<String> {
+        let key = (file.to_owned(), build_id.to_owned());
+        let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
+        let names = code.as_ref().map_or_else(|_| vec![], |code| code.functions(place));
+        let (Place::InFile(at) | Place::Mapped(at)) = place;
+        if names.is_empty() { vec![format!("{file}+{at:#x}")] } else { names }
+    }
+
+    /// The frame of a folded stack: `/usr/bin/app+0x52a0` by its functions, others as they are.
+    pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
+        let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
+        let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
+        place.map_or_else(|| vec![frame.to_owned()], |(file, at)| self.look_up(file, "", Place::Mapped(at)))
+    }
+
+    /// The files that could not be used, each with the reason.
+    pub(super) fn unused(self) -> Vec<String> {
+        let failed = self.files.into_iter().filter_map(|((file, _), code)| Some((file, code.err()?)));
+        failed.map(|(file, error)| format!("no names from `{file}`: {error:#}")).collect()
+    }
+}
+
+/// Frames that are left of a stack: more than this are left out, so that equal places in deep code are one.
+const OUTER: usize = 24;
+
+/// The stack, the innermost function first, from outside of the allocator and of what Rust's and C's libraries call it by.
+pub(super) fn outside(stack: &[String]) -> &[String] {
+    let inner = stack.iter().take_while(|name| Whose::named(name) != Whose::Others);
+    let own = inner.enumerate().filter(|(_, name)| Whose::named(name) == Whose::Allocator).last();
+    match own.map_or(0, |(at, _)| at + 1) {
+        own if 0 < own && own < stack.len() => &stack[own..stack.len().min(own + OUTER)],
+        _ => stack,
+    }
+}
+
+/// Whose a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// The allocator's, or a part of Rust's library that only allocates.
+    Allocator,
+    /// Rust's library: builds that inline nothing have its frames between those of the allocator.
+    Library,
+    Others,
+}
+
+impl Whose {
+    fn named(name: &str) -> Self {
+        const ALLOCATOR: [&str; 8] = [
+            "uslab",
+            "uslab_magazine",
+            "uslab_buddy",
+            "uslab_pool",
+            "uslab_sync",
+            "alloc",
+            "std::alloc",
+            "__rustc",
+        ];
+        const C: [&str; 11] = [
+            "malloc",
+            "calloc",
+            "realloc",
+            "reallocarray",
+            "memalign",
+            "posix_memalign",
+            "aligned_alloc",
+            "valloc",
+            "pvalloc",
+            "operator new",
+            "operator new[]",
+        ];
+        let path = name.trim_start_matches(['<', '&']);
+        let is_of = |of: &str| path.strip_prefix(of).is_some_and(|rest| rest.starts_with("::"));
+        // `<T as alloc::string::ToString>::to_string`, and not what a program implements.
+        let blanket = path.split_once(" as ").filter(|(of, _)| !of.contains("::"));
+        let function = name.split_once('(').map_or(name, |(function, _)| function);
+        let file = name.rsplit_once("+0x").and_then(|(file, _)| file.rsplit('/').next());
+        match () {
+            () if path.contains("::tests::") => Self::Others,
+            () if ALLOCATOR.into_iter().any(is_of) || C.contains(&function) => Self::Allocator,
+            () if blanket.is_some_and(|(_, of)| of.starts_with("alloc::")) => Self::Allocator,
+            () if name.starts_with("__rust_") || name.starts_with("__rdl_") || name.starts_with("__rg_") => {
+                Self::Allocator
+            }
+            () if file.is_some_and(|file| file.starts_with("libuslab.so")) => Self::Allocator,
+            () if ["core", "std"].into_iter().any(is_of) => Self::Library,
+            () => Self::Others,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_and_what_calls_it_are_cut_off_the_inner_end_and_no_other_frames() {
+        use Whose::{Allocator, Library, Others};
+        for (name, whose) in [
+            ("uslab::process::global_alloc::Uslab::alloc", Allocator),
+            ("<uslab::objects::typed::ObjectCache<T>>::alloc", Allocator),
+            ("malloc", Allocator),
+            ("operator new(unsigned long)", Allocator),
+            ("__rustc::__rust_alloc", Allocator),
+            ("__rust_realloc", Allocator),
+            ("alloc::raw_vec::RawVecInner<A>::finish_grow", Allocator),
+            ("<alloc::vec::Vec<T>>::push", Allocator),
+            ("<T as alloc::string::ToString>::to_string", Allocator),
+            ("/usr/lib/libuslab.so.0+0x520", Allocator),
+            ("core::iter::Iterator::collect", Library),
+            ("std::thread::spawn", Library),
+            ("<server::Text as alloc::borrow::ToOwned>::to_owned", Others),
+            ("uslab_server::serve", Others),
+            ("uslab::report::tests::holder", Others),
+            ("allocate", Others),
+            ("main", Others),
+            ("/usr/bin/app+0x520", Others),
+        ] {
+            assert_eq!(Whose::named(name), whose, "{name}");
+        }
+        let cut = |stack: &[&str]| {
+            let stack: Vec<_> = stack.iter().map(|&name| name.to_owned()).collect();
+            stack.len() - outside(&stack).len()
+        };
+        assert_eq!(cut(&["uslab::alloc", "core::ops", "malloc", "grow", "main", "malloc"]), 3);
+        assert_eq!(cut(&["malloc", "alloc::vec", "std::fs::read", "main"]), 2);
+        assert_eq!(
+            [cut(&["main", "malloc"]), cut(&["malloc"]), cut(&[]), cut(&["core::ops", "main"])],
+            [0; 4]
+        );
+        assert_eq!((cut(&[&["malloc"][..], &["f"; 40]].concat()), cut(&["f"; 40])), (17, 0));
+    }
+
+    #[test]
+    fn a_frame_is_a_place_only_if_it_has_a_file_and_a_number() {
+        let mut names = Names::default();
+        for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
+            assert_eq!(names.of_frame(frame), [frame]);
+        }
+        assert!(names.files.is_empty());
+        assert_eq!(names.of_frame("/nowhere/a+0x/b+0x10"), ["/nowhere/a+0x/b+0x10"]);
+        assert_eq!(names.look_up("/dev/zero", "", Place::InFile(16)), ["/dev/zero+0x10"]);
+        let unused = names.unused();
+        assert_eq!(unused.len(), 2, "{unused:?}");
+        assert_eq!(unused[0], "no names from `/dev/zero`: not a file");
+        assert!(unused[1].starts_with("no names from `/nowhere/a+0x/b`: No such file"), "{unused:?}");
+    }
+
+    #[test]
+    fn a_file_of_another_build_gives_no_names() {
+        let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
+        let mut names = Names::default();
+        assert_eq!(names.look_up(&own, "00ff", Place::InFile(16)), [format!("{own}+0x10")]);
+        assert_eq!(
+            names.unused(),
+            [format!("no names from `{own}`: it is another build than the profile's")]
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! The files whose code the process runs, and where it is mapped. A profile names them, so that functions are looked up elsewhere.
+
+/// A segment of a file whose code is mapped.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "none is found"))]
+#[derive(Debug)]
+pub(super) struct Mapping {
+    /// Its first address, and the one behind its last.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Where in the file it begins.
+    pub(super) offset: usize,
+    /// Where the file's first segment is mapped.
+    pub(super) base: usize,
+    pub(super) file: String,
+    /// As hexadecimal digits; empty if the file has none.
+    pub(super) build_id: String,
+}
+
+/// All of the process, the program's own first. Empty on systems without `dl_iterate_phdr`.
+pub(super) fn mappings() -> Vec<Mapping> {
+    #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
+    let mut found = vec![];
+    #[cfg(target_os = "linux")]
+    // SAFETY: `add` gets this list and descriptions that hold during its call.
+    unsafe {
+        libc::dl_iterate_phdr(Some(add), (&raw mut found).cast())
+    };
+    found
+}
+
+/// The mapping that has this address.
+pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
+    mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(&address))
+}
+
+/// Adds the code of one loaded file.
+///
+/// # Safety
+/// As the loader calls it, with a list of mappings.
+#[cfg(target_os = "linux")]
+unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
+    use uslab_buddy::PAGE_SIZE;
+    // SAFETY: the caller's condition. The headers are mapped as long as the file, and its name ends in a NUL.
+    let (info, headers, name, list) = unsafe {
+        let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        (info, headers, core::ffi::CStr::from_ptr(info.dlpi_name), list)
+    };
+    let at = |address: usize| (info.dlpi_addr as usize).wrapping_add(address);
+    let of_kind = |kind| headers.iter().filter(move |header| header.p_type == kind);
+    let is_loaded =
+        |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
+    let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
+    let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
+    // SAFETY: these bytes are in a segment of the file, and nothing writes to notes.
+    let id = id
+        .into_iter()
+        .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
+    let program = list.is_empty().then(std::env::current_exe).and_then(Result::ok);
+    let file =
+        program.map_or_else(|| name.to_string_lossy(), |file| file.to_string_lossy().into_owned().into());
+    let base = of_kind(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
+    list.extend(of_kind(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
+        let into_page = of.p_vaddr as usize % PAGE_SIZE;
+        Mapping {
+            start: at(of.p_vaddr as usize) - into_page,
+            end: at((of.p_vaddr + of.p_memsz) as usize).next_multiple_of(PAGE_SIZE),
+            offset: (of.p_offset as usize).saturating_sub(into_page),
+            base: base / PAGE_SIZE * PAGE_SIZE,
+            file: file.clone().into_owned(),
+            build_id: id.unwrap_or_default().iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }));
+    0
+}
+
+/// The build id among ELF notes.
+#[cfg(target_os = "linux")]
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+    while let Some((head, rest)) = notes.split_at_checked(12) {
+        let word = |at: usize| u32::from_ne_bytes(core::array::from_fn(|i| head[at + i])) as usize;
+        let (begin, len) = (word(0).next_multiple_of(4), word(4));
+        let content = rest.get(begin..begin + len)?;
+        if word(8) == 3 && rest.starts_with(b"GNU\0") {
+            return Some(content);
+        }
+        notes = rest.get(begin + len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn note(name: &[u8], content: &[u8], kind: u32) -> Vec<u8> {
+        let mut note: Vec<u8> = [name.len() as u32, content.len() as u32, kind]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        for part in [name, content] {
+            note.extend(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn the_build_id_is_found_among_other_notes_and_damaged_notes_have_none() {
+        let id = [7, 8, 9, 10, 11];
+        let [go, abi, gnu] =
+            [note(b"Go\0", b"go-id", 3), note(b"GNU\0", &[0; 16], 1), note(b"GNU\0", &id, 3)];
+        assert_eq!(build_id(&[&go[..], &abi, &gnu].concat()), Some(&id[..]));
+        assert_eq!(build_id(&[&go[..], &abi].concat()), None);
+        assert_eq!(
+            (build_id(&[]), build_id(&gnu[..14]), build_id(&note(b"GNU\0", &id, 3)[..18])),
+            (None, None, None)
+        );
+        let mut long = gnu;
+        long[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(build_id(&long), None);
+    }
+
+    /// The kernel's list of mappings has each of these, with its file and offset.
+    #[test]
+    fn code_is_where_the_kernel_has_mapped_it() {
+        let all = mappings();
+        let here = code_is_where_the_kernel_has_mapped_it as *const () as usize;
+        let own = &all[position(&all, here).unwrap()];
+        let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
+        assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mapped = format!("{:x}-{:x} r-xp {:08x} ", own.start, own.end, own.offset);
+        assert!(
+            maps.lines().any(|line| line.starts_with(&mapped) && line.ends_with(&program)),
+            "{mapped}: {maps}"
+        );
+        let first = maps.lines().find(|line| line.ends_with(&program)).unwrap();
+        assert!(first.starts_with(&format!("{:x}-", own.base)), "{first}");
+    }
+}
