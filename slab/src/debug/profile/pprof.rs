@@ -112,7 +112,7 @@ impl Profile {
             out.bytes(3, &message((1..).zip(numbers)))?;
         }
         // Not `collect`, which makes a list of them all first.
-        let mut frames = BTreeSet::new();
+        let mut frames = BTreeSet::<usize>::new();
         self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
             // The address is inside of the call, the id is where it returns to.
