@@ -322,7 +322,7 @@ impl PageAllocator {
                 return Err(limit);
             }
             self.counts.drains.add(1);
-            self.purge(op, zonelist.iter().map(|at| &self.cached_zones[usize::from(*at)]));
+            self.flush_all(op, zonelist.iter().map(|at| &self.cached_zones[usize::from(*at)]));
             self.try_zones(op, zonelist, order, gfp, Mark::Min)
         })
     }
@@ -561,10 +561,10 @@ impl PageAllocator {
     ) {
         self.tables.sweep(cpus, which, |group| cached_zones.clone().any(|zone| zone.group == group));
     }
-    fn purge<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
+    fn flush_all<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
         self.sweep(cached_zones.clone(), 0..self.cpus().count(), Which::All);
         for (zone, per_cpu) in cached_zones.filter_map(CachedZone::cached) {
-            per_cpu.purge_swept(op, zone, &self.shared);
+            per_cpu.flush_swept(op, zone, &self.shared);
         }
     }
 
@@ -614,7 +614,7 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
-        self.purge(&self.operation(What::Reclaim), self.cached_zones.iter());
+        self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
         self.tables.release_idle();
         self.trim()
     }

@@ -97,9 +97,9 @@ impl PerCpuPages {
         }
     }
     /// The same, and gives it what the depots hold.
-    pub(crate) fn purge_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
+    pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.purge_swept(op, &ZoneSupplier::returning(zone, shared, order));
+            layer.flush_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
     /// After a sweep of idle stacks: gives back what has not been of use lately; returns pages.

@@ -471,7 +471,7 @@ mod tests {
             assert_eq!((path.alloc(), path.free(TestRound(5))), (None, false));
             table.open_inlined();
             assert_eq!(path.alloc(), Some(TestRound(4)));
-            layer.purge(&supplier);
+            layer.flush_all(&supplier);
             assert_eq!(
                 (path.alloc(), path.free(TestRound(6))),
                 (None, false),

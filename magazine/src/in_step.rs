@@ -130,7 +130,7 @@ impl Code {
             }
             Op::Close => {
                 layer.close();
-                layer.purge(&self.supplier);
+                layer.flush_all(&self.supplier);
             }
             Op::Resize => {
                 let reach = self.config.reach();

@@ -213,7 +213,7 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
 
 /// Stacks of each CPU over a depot per node. See the [module](self).
 ///
-/// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
+/// Dropping a layer forgets the rounds in it: [`flush_all`](Layer::flush_all) first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
@@ -640,14 +640,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Gives everything that the layer holds to the supplier: all CPUs and depots.
-    pub fn purge(&self, supplier: &impl Supplier<R>) {
-        self.purge_in(&self.operation(What::Reclaim), supplier);
+    pub fn flush_all(&self, supplier: &impl Supplier<R>) {
+        self.flush_all_in(&self.operation(What::Reclaim), supplier);
     }
     /// The same, in the course of an operation that found nothing elsewhere.
     #[doc(hidden)]
-    pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
+    pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
-        planted!("a purge leaves what lies in the depots" => return);
+        planted!("a flush leaves what lies in the depots" => return);
         self.empty_depots(op, supplier);
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
@@ -675,9 +675,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         panics.resume();
         rounds
     }
-    /// What is left of a [purge](Self::purge_in) after a [sweep](Table::sweep) of all stacks.
+    /// What is left of a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
     #[doc(hidden)]
-    pub fn purge_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
+    pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
@@ -708,7 +708,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Memory is short: stacks hold less for a while. [`purge`](Self::purge) is what gives back.
+    /// Memory is short: stacks hold less for a while. [`flush_all`](Self::flush_all) is what gives back.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -717,7 +717,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
     }
 
-    /// No stack and no depot takes a round any more once [`purge`](Self::purge) has emptied them: frees go to the supplier.
+    /// No stack and no depot takes a round any more once [`flush_all`](Self::flush_all) has emptied them: frees go to the supplier.
     #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {

@@ -225,7 +225,7 @@ fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     on_cpu(0);
     let (layer, supplier) = (layer(cpus, 2, 6, 100), TestSupplier::new(100, 1));
     let most = || {
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         batch(&layer, &supplier, 40);
         layer.stats().in_magazines
     };
@@ -309,7 +309,7 @@ fn threads_lose_nothing() {
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees), (done, done));
     assert_eq!(supplier.node_of(TestRound(1)), 0, "a supplier that does not say has one node");
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     let mut back = supplier.0.lock().clone();
     back.sort_unstable();
     assert_eq!(back, (1..=200).collect::<Vec<_>>());

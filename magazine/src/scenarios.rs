@@ -156,7 +156,7 @@ crate::sync::scenarios! {
         bug("a stack is opened beside a drain", "H5", "a layer that is closed keeps nothing");
     }
     h5_a_layer_is_closed_beside_frees {
-        loom("H5: a layer is closed and purged beside frees", both(TWO, [1600, 20000], stays()), models::close_and_purge);
+        loom("H5: a layer is closed and flushed beside frees", both(TWO, [1600, 20000], stays()), models::close_and_flush);
         bug("a closed class leaves empty stacks open", "H5", "a layer that is closed keeps nothing");
         bug("a depot that is closed takes magazines", "H5", "a layer that is closed keeps nothing");
     }
@@ -288,7 +288,7 @@ crate::sync::scenarios! {
     }
     closed_beside_others {
         shuttle("H5: a layer is closed beside three that use it", BOTH, schedules::closed);
-        bug("a closed class leaves empty stacks open", "H5", "a purge of a closed layer leaves");
+        bug("a closed class leaves empty stacks open", "H5", "a flush of a closed layer leaves");
         bug("a depot that is closed takes magazines", "H5", "a depot that is closed is empty");
     }
     of_two_nodes {

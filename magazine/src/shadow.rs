@@ -206,7 +206,7 @@ impl Shadow {
             Step::Shrink => self.layer.shrink(),
             Step::Anew => self.anew(),
             Step::Purge => {
-                self.layer.purge(&self.supplier);
+                self.layer.flush_all(&self.supplier);
                 assert_eq!(self.cached(), 0);
             }
         }
@@ -256,7 +256,7 @@ pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
     while !shadow.live.is_empty() {
         shadow.give(0);
     }
-    shadow.layer.purge(&shadow.supplier);
+    shadow.layer.flush_all(&shadow.supplier);
     assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds are back");
 }
 

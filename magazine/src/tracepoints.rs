@@ -534,7 +534,7 @@ mod tests {
         assert!(shown.iter().all(|(of, ..)| of.starts_with("Alloc of tickets on CPU 0: ")));
         assert!(shown.iter().all(|(_, steps, ..)| steps[..2] == [Step::Missed, Step::Filled { rounds: 2 }]));
         held.into_iter().for_each(|round| layer.free(&supplier, round));
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         drop(observer);
         let steps: Vec<_> = read.iter().flat_map(|(_, steps, ..)| steps).collect();
         for step in [Step::Full, Step::DepotVisited, Step::Drained { rounds: 4 }] {
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!((paths.operations(), paths.cpu), (16, 16 - paths.depot - paths.slab));
     }
 
-    /// A purge of a full depot is one operation of hundreds of steps.
+    /// A flush of a full depot is one operation of hundreds of steps.
     #[test]
     fn of_a_full_depot_that_is_emptied_no_step_is_lost() {
         on_cpu(0);
@@ -553,7 +553,7 @@ mod tests {
         let held: Vec<_> = (0..300).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.into_iter().for_each(|round| layer.free(&supplier, round));
         let (observer, read) = written(table.tracepoints());
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         assert_eq!(observer.counts(), Counts::default());
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
     }

@@ -112,7 +112,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
         // Every other time it goes with rounds on its stacks.
         if turn % 2 == 0 {
-            layer.purge(&supplier);
+            layer.flush_all(&supplier);
             assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
         }
         drop(layer);
@@ -235,7 +235,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     );
     assert_eq!(bad.get(), 0, "{name}: rounds handed out or given twice");
     assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     let free = supplier.census();
     assert_eq!(free.len(), rounds, "{name}: rounds were lost");
     let stats = layer.stats();
@@ -461,7 +461,7 @@ fn drain_without_a_barrier() {
         give(take());
         layer.reap(&supplier);
     }
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     let (left, stats) = (ROUNDS - supplier.census().len(), layer.stats());
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
     match layer.mechanism() {

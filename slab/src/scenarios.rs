@@ -298,7 +298,7 @@ uslab_magazine::sync::scenarios! {
     l1_of_two_nodes {
         loom("L1 limit: one gets what another node keeps", Model::new(TWO, 500), models::at_the_limit_one_gets_what_another_node_keeps);
         shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(on_nodes(2, 4)));
-        bug("a purge leaves what lies in the depots", "L1", "CacheLimit");
+        bug("a flush leaves what lies in the depots", "L1", "CacheLimit");
     }
 
     // For shuttle.
@@ -390,7 +390,7 @@ uslab_magazine::sync::scenarios! {
         bug("a batch is taken for pushed", "A1", "by the books");
         bug("merge without looking at the buddy", "A1", "taken off an empty list");
         bug("an object keeps its generation", "A1", "two objects of one handle");
-        bug("a purge leaves what lies in the depots", "A1", "a cache alone gets");
+        bug("a flush leaves what lies in the depots", "A1", "a cache alone gets");
         bug("shrinkers run under the lock of their list", "A2", "lock order");
         bug("a tag is cleared when its object has been taken back", "A3", "object freed twice");
         bug("deferred frees wait for nobody", "A4", "a reader may look at");

@@ -48,7 +48,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
         return Err("a round has lost its stamp");
     }
     mine.into_iter().for_each(|b| layer.free(supplier, b));
-    layer.purge(supplier);
+    layer.flush_all(supplier);
     let mut free = supplier.free.lock().clone();
     free.sort_unstable();
     if free.windows(2).any(|w| w[0] == w[1]) {
@@ -136,7 +136,7 @@ fn the_child_of_a_busy_process_goes_on() {
             }
             stop.store(true, Relaxed);
         });
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         assert_eq!(supplier.census().len(), ROUNDS, "the parent has lost nothing");
     }
 }

@@ -244,7 +244,7 @@ const PLANTED: &[Planted] = &[
 ];
 const BOTH: &[Mechanism] = &[Rseq, Claimed];
 const OWNED: &str = "a region was written that a drain has to itself";
-const CLOSED: &str = "a class that is closed and purged keeps rounds";
+const CLOSED: &str = "a class that is closed and flushed keeps rounds";
 
 #[test]
 fn each_planted_bug_breaks_what_it_should() {

@@ -51,7 +51,7 @@ pub(crate) enum Role {
     Drainer,
     /// Sweeps idle stacks, collects, and gives back the depot's surplus.
     Reaper,
-    /// Closes the class and purges it, once.
+    /// Closes the class and flushes it, once.
     Closer,
     /// Gives the number back when nobody uses the class, once; another owner gets it.
     Successor,
@@ -141,7 +141,7 @@ pub(crate) enum Fault {
     EndedTwice,
     /// A child would have no region of a CPU.
     AwayInChild,
-    /// A class that is closed and purged keeps rounds, with nobody at work.
+    /// A class that is closed and flushed keeps rounds, with nobody at work.
     ClosedKeeps,
 }
 
@@ -159,7 +159,7 @@ impl Fault {
             Self::OldRound => "a round of the number's owner before was handed out",
             Self::EndedTwice => "a drain ended that was not at work",
             Self::AwayInChild => "a child has no region of a CPU",
-            Self::ClosedKeeps => "a class that is closed and purged keeps rounds",
+            Self::ClosedKeeps => "a class that is closed and flushed keeps rounds",
         }
     }
 }

@@ -99,7 +99,7 @@ fn shrinking_says_how_many_slabs_went() {
     for shrink in shrinks {
         drop(cache.alloc_blocks(Gfp::KERNEL, 400).unwrap());
         let slabs = cache.info().slabs;
-        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "most of {slabs} go with a purge");
+        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "most of {slabs} go with a flush");
         assert_eq!(shrink() as u64, slabs);
         assert_eq!(cache.info().slabs, 0);
     }

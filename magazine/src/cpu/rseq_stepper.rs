@@ -626,7 +626,7 @@ impl Game {
             }
             Step::Drain => layer.drain(supplier, 0..layer.cpus().count()),
             Step::Reap => _ = layer.reap(supplier),
-            Step::Purge => layer.purge(supplier),
+            Step::Purge => layer.flush_all(supplier),
             Step::Shrink => layer.shrink(),
             Step::Another => {
                 let layer: Layer<TestRound> = Layer::new(&self.table, Config::new(2, 1, 2)).unwrap();
@@ -648,7 +648,7 @@ impl Game {
             (self.allocs.get(), self.frees.get()),
             "the counts are exact"
         );
-        self.layer.purge(&self.supplier);
+        self.layer.flush_all(&self.supplier);
         let stats = self.layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "nothing is left behind");
         let mut rounds = self.supplier.0.lock().clone();

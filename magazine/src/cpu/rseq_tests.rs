@@ -539,7 +539,7 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
             layer.reap(&supplier);
         });
     });
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     assert_eq!(supplier.0.lock().len(), 1000);
 }
 

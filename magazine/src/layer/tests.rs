@@ -44,7 +44,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
                 rounds.into_iter().for_each(|round| layer.free(&Endless, round));
                 layer.shrink();
                 layer.reap(&Endless);
-                layer.purge(&Endless);
+                layer.flush_all(&Endless);
                 let stats = layer.stats();
                 assert_eq!((stats.allocs, stats.in_magazines + stats.in_depot), (stats.frees, 0));
             }
@@ -198,7 +198,7 @@ fn who_calls_a_supplier_with_a_lock_held_is_told() {
     // The stack is full: a magazine of it goes.
     told(&|| layer.free(&supplier, rounds[4]));
     layer.close();
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     told(&|| layer.free(&supplier, rounds[5]));
     layer.reopen();
     layer.free(&supplier, rounds[5]);
@@ -258,7 +258,7 @@ fn a_number_that_is_used_again_brings_no_round_and_no_count() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// Many layers are drained, purged or reaped by one sweep of their table.
+/// Many layers are drained, flushed or reaped by one sweep of their table.
 #[test]
 fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
@@ -283,7 +283,7 @@ fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
     assert_eq!((layers[1].drain_swept(op, &supplier), holds(&layers[1])), (0, (6, 4)), "it is of no group");
     fill(&layers[0]);
     table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
-    layers[0].purge_swept(op, &supplier);
+    layers[0].flush_swept(op, &supplier);
     assert_eq!(holds(&layers[0]), (0, 0));
     layers[1].join_sweeps(SweepGroup::new(1));
     let reap = || {
@@ -313,7 +313,7 @@ fn what_a_depot_needs_no_more_is_room_for_others() {
         assert_eq!((layer.stats().in_depot, all - room()), (4, 2));
     };
     fill();
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     assert_eq!(room(), all);
     fill();
     drop(layer);
@@ -337,7 +337,7 @@ fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
     assert_eq!(stats.allocs - before.allocs, 12);
     assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
     // Closed stacks keep their places until a drain has come.
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     got.into_iter().for_each(|round| layer.free(&supplier, round));
     let after = layer.stats();
     assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
@@ -413,12 +413,12 @@ fn a_layer_that_is_opened_again_holds_as_much_as_before() {
         let held: Vec<TestRound> = (0..20).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.into_iter().for_each(|round| layer.free(&supplier, round));
         let stats = layer.stats();
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         (stats.in_magazines, stats.in_depot)
     };
     assert_eq!(holds(), (6, 2));
     layer.close();
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     assert_eq!(holds(), (0, 0));
     layer.reopen();
     assert_eq!(holds(), (6, 2));

@@ -375,9 +375,9 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and purged beside a free that has a place on its stack, and one whose stack is full. Once all of
-/// them return the supplier has everything, although nobody purges again.
-pub(super) fn close_and_purge(Case { by, script }: Case) {
+/// H5: a layer is closed and flushed beside a free that has a place on its stack, and one whose stack is full. Once all of
+/// them return the supplier has everything, although nobody flushes again.
+pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
     w.stack(1, 0, 2, &[1, 2]);
@@ -393,7 +393,7 @@ pub(super) fn close_and_purge(Case { by, script }: Case) {
     };
     let closes = |w: &World| {
         w.layer.close();
-        w.layer.purge(&w.supplier);
+        w.layer.flush_all(&w.supplier);
         vec![]
     };
     let world = Arc::new(w);
@@ -401,14 +401,14 @@ pub(super) fn close_and_purge(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and purged while memory is short, which changes how much it may hold.
+/// H5: a layer is closed and flushed while memory is short, which changes how much it may hold.
 pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
     w.out(2);
     let closes = |w: &World| {
         w.layer.close();
-        w.layer.purge(&w.supplier);
+        w.layer.flush_all(&w.supplier);
         vec![]
     };
     let shrinks = |w: &World| {
@@ -421,7 +421,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and purged while another CPU frees for the first time: nobody has asked that CPU for anything.
+/// H5: a layer is closed and flushed while another CPU frees for the first time: nobody has asked that CPU for anything.
 pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
@@ -434,7 +434,7 @@ pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     };
     let closes = |w: &World| {
         w.layer.close();
-        w.layer.purge(&w.supplier);
+        w.layer.flush_all(&w.supplier);
         vec![]
     };
     let world = Arc::new(w);

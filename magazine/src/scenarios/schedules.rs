@@ -55,7 +55,7 @@ fn drains(w: &World) -> Vec<Option<usize>> {
         match choose(6) {
             0 => w.drain(0..1),
             1 => w.drain(1..2),
-            2 => w.layer.purge(&w.supplier),
+            2 => w.layer.flush_all(&w.supplier),
             3 => _ = w.layer.reap(&w.supplier),
             4 => w.layer.shrink(),
             _ => assert!(w.layer.stats().in_depot <= ROUNDS as u64, "more rounds than there are"),
@@ -123,16 +123,16 @@ pub(super) fn drain(by: Mechanism) {
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
-/// A layer is closed and purged beside others: what they do not hold in the end is with the supplier.
+/// A layer is closed and flushed beside others: what they do not hold in the end is with the supplier.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
         wander(w.layer.cpus().count());
         w.layer.close();
-        w.layer.purge(&w.supplier);
+        w.layer.flush_all(&w.supplier);
         vec![]
     };
     let (world, live) = beside(world(by), closes, [works, batches, works]);
-    world.cpus_hold_nothing("a purge of a closed layer");
+    world.cpus_hold_nothing("a flush of a closed layer");
     assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
     world.census(&live);
 }

@@ -330,7 +330,7 @@ impl Cache {
         if result.is_err() && self.config.per_cpu.holds() {
             planted!("other CPUs are not drained before an error" => return result);
             self.shrink_magazines();
-            self.purge(op);
+            self.flush_all(op);
             result = again();
         }
         // What the other caches of the account keep without using it, and what their users can do without.
@@ -368,7 +368,7 @@ impl Cache {
         let again = || {
             // What they freed lies in magazines.
             match limited {
-                Some(cache) => cache.purge(op),
+                Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
             };
             again()

@@ -11,10 +11,10 @@ use uslab_magazine::sync::{planted, relax};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Supplier};
 
-/// Takes what a purge gives back, and counts the slabs that go with it.
-struct Purging<'a>(&'a Cache, Cell<usize>);
+/// Takes what a flush gives back, and counts the slabs that go with it.
+struct Flushing<'a>(&'a Cache, Cell<usize>);
 
-impl Supplier<Object> for Purging<'_> {
+impl Supplier<Object> for Flushing<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -28,13 +28,13 @@ impl Cache {
     /// Slabs given back.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
-        self.purge(op) + self.shrink_slabs(op)
+        self.flush_all(op) + self.shrink_slabs(op)
     }
     /// The same, after a sweep of all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        let purging = Purging(self, Cell::new(0));
-        self.config.per_cpu.purge_swept(op, &purging);
-        purging.1.get() + self.shrink_slabs(op)
+        let flushing = Flushing(self, Cell::new(0));
+        self.config.per_cpu.flush_swept(op, &flushing);
+        flushing.1.get() + self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
         let slabs = self.destruct_idle(op);
@@ -57,10 +57,10 @@ impl Cache {
     }
 
     /// Gives the magazines' objects to their slabs. Slabs given back.
-    pub(super) fn purge(&self, op: &Operation) -> usize {
-        let purging = Purging(self, Cell::new(0));
-        self.config.per_cpu.purge(op, &purging);
-        purging.1.get()
+    pub(super) fn flush_all(&self, op: &Operation) -> usize {
+        let flushing = Flushing(self, Cell::new(0));
+        self.config.per_cpu.flush_all(op, &flushing);
+        flushing.1.get()
     }
 
     /// Ends an interval of the magazines' working set, and destructs what lies free in slabs. Objects given back to slabs.
@@ -97,9 +97,9 @@ impl Cache {
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
+        // No free leaves its object in a magazine from here on: what is freed beside the flush goes to its slab.
         self.config.per_cpu.close();
-        self.purge(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(What::Reclaim));
         let ended = self.end_at_last().map_err(|live| {
             self.reopen();
             Busy { live, aliases: 0 }
@@ -114,11 +114,11 @@ impl Cache {
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         planted!("the magazines of a cache that is left stay open" => {
-            self.purge(&self.operation(What::Reclaim));
+            self.flush_all(&self.operation(What::Reclaim));
             return;
         });
         self.close_for_good();
-        self.purge(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(What::Reclaim));
     }
     /// The same, once no thread destructs free objects any more. A destructor does not wait for destructors: it may be one of them, or
     /// two may wait for each other.
@@ -144,7 +144,7 @@ impl Cache {
 
     /// Writes down which objects are in use, once the magazines have given theirs back.
     pub(crate) fn live(&self, live: &mut Live) {
-        self.purge(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(What::Reclaim));
         live.clear();
         for node in &self.nodes {
             // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.

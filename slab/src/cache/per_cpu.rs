@@ -310,9 +310,9 @@ impl PerCpu {
         self.each(|layer| layer.drain(slabs, cpus));
     }
     /// The same with all that is held, depots included.
-    pub(super) fn purge(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+    pub(super) fn flush_all(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.each(|layer| layer.purge_in(op, slabs));
+        self.each(|layer| layer.flush_all_in(op, slabs));
     }
     /// Ends an interval of the working set. Objects given to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
@@ -328,10 +328,10 @@ impl PerCpu {
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
         self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
     }
-    /// What [`purge`](Self::purge) does, after a sweep.
-    pub(super) fn purge_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
+    /// What [`flush_all`](Self::flush_all) does, after a sweep.
+    pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.each(|layer| layer.purge_swept(op, slabs));
+        self.each(|layer| layer.flush_swept(op, slabs));
     }
     /// What [`reap`](Self::reap) does, after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {

@@ -220,7 +220,7 @@ impl Cache {
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
-            self.purge(&self.operation(What::Reclaim));
+            self.flush_all(&self.operation(What::Reclaim));
             #[cfg(not(loom))]
             self.core.background.start_or_wake();
             self.resettle(|queue| queue.called_in = queue.called_in.max(closings));

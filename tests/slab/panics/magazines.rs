@@ -36,7 +36,7 @@ impl<F: Fn(bool)> Runs<F> {
     }
     /// All of them, once each, when the layer has none left.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
-        layer.purge(self);
+        layer.flush_all(self);
         let mut free = self.free.lock().clone();
         free.sort_unstable_by_key(|round| round.0);
         assert!(free.windows(2).all(|two| two[0] != two[1]));
@@ -177,7 +177,7 @@ pub(super) mod memory {
         armed.store(false, Relaxed);
         use_all();
         assert!(layer.stats().in_magazines > 0);
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         armed.store(true, Relaxed);
         table.release_idle();
         use_all();

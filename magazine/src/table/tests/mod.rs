@@ -94,7 +94,7 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
         assert!(if sections && !with_frees { freed > 0 } else { freed == 0 }, "{freed}");
         table.open_inlined();
     }
-    layer.purge(&supplier);
+    layer.flush_all(&supplier);
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
@@ -123,7 +123,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
             // SAFETY: as above.
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
         assert_eq!(supplier.free.borrow().len(), 100, "each round went one way");
     }
     table.open_inlined();
@@ -136,7 +136,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
                 hits()
             }));
         }
-        layer.purge(&supplier);
+        layer.flush_all(&supplier);
     }
     assert_eq!(supplier.free.borrow().len(), 100);
 }
