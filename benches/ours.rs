@@ -35,7 +35,7 @@ pub(crate) fn mechanism() -> String {
 pub(crate) fn give_back_all() {
     if let Ok(subsystem) = Subsystem::global() {
         subsystem.shrink();
-        subsystem.pages().release();
+        subsystem.pages().decommit();
     }
 }
 

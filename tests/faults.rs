@@ -214,7 +214,7 @@ const OPERATIONS: &[Operation] = &[
     }),
     ("release pages", |t| {
         drop(t.subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
-        t.must_work(|| t.subsystem.pages().release());
+        t.must_work(|| t.subsystem.pages().decommit());
     }),
     ("kmalloc", |t| memory(t, 100)),
     ("kmalloc, smallest", |t| memory(t, 8)),

@@ -300,7 +300,7 @@ fn allocations_and_frees_up_to_the_last_page_call_no_heap() {
             subsystem.reap();
             subsystem.drain_cpus(0..4);
             subsystem.shrink();
-            subsystem.pages().release();
+            subsystem.pages().decommit();
         });
     }
     assert_eq!(subsystem.check().unwrap().objects, 0);

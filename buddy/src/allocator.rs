@@ -583,7 +583,7 @@ impl PageAllocator {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
         let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
-        self.tables.release_idle();
+        self.tables.decommit_idle();
         pages
     }
 
@@ -592,19 +592,19 @@ impl PageAllocator {
     ///
     /// `reap_users` runs first: pages that it frees are taken for pages that nobody needed.
     ///
-    /// Cost: as [`release`](Self::release), for the memory that goes.
+    /// Cost: as [`decommit`](Self::decommit), for the memory that goes.
     #[doc(hidden)]
-    pub fn release_idle(&self, reap_users: impl FnOnce()) -> usize {
+    pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
         self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
         reap_users();
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
         let release = |cached: &CachedZone| {
             let zone = &cached.zone;
             cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
-            zone.release_idle(&self.shared)
+            zone.decommit_idle(&self.shared)
         };
         let bytes = self.cached_zones.iter().map(release).sum();
-        self.tables.release_idle();
+        self.tables.decommit_idle();
         bytes
     }
 
@@ -613,22 +613,22 @@ impl PageAllocator {
     ///
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
-    pub fn release(&self) -> usize {
+    pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
-        self.tables.release_idle();
-        self.trim()
+        self.tables.decommit_idle();
+        self.decommit_free()
     }
 
     /// Gives the memory of all free pages back to the OS; what CPUs keep stays with them. Returns the bytes.
     ///
-    /// Cost: as [`release`](Self::release).
+    /// Cost: as [`decommit`](Self::decommit).
     #[doc(hidden)]
-    pub fn trim(&self) -> usize {
-        self.cached_zones.iter().map(|cached| cached.zone.release(&self.shared)).sum()
+    pub fn decommit_free(&self) -> usize {
+        self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
     /// As many pages less can be allocated from now on, because as much memory is in use elsewhere; `false`, with nothing changed, if not
-    /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`release`](Self::release).
+    /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`decommit`](Self::decommit).
     /// Does nothing where nothing [is limited](PageConfig::limited).
     ///
     /// Cost: all zones' locks, together, and each once more; and what free memory goes back to the OS then.
@@ -638,7 +638,7 @@ impl PageAllocator {
             return true;
         }
         // What is held back goes back to the system: a call for each block, with no lock held but its own.
-        let trim = |CachedZone { zone, .. }: &CachedZone| zone.trim_charged(&self.shared, zone.lock());
+        let trim = |CachedZone { zone, .. }: &CachedZone| zone.decommit_charged(&self.shared, zone.lock());
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }

@@ -34,7 +34,7 @@ pub struct PageConfig {
     /// Bytes of free memory that each zone keeps backed at most. When pages come back, a zone keeps a quarter of what is in use, at most so
     /// many bytes and at least an eighth of them. Frees return more to the system, largest blocks first, until three quarters of the bound
     /// are left. `None` leaves it to
-    /// [`release_idle`](crate::PageAllocator::release_idle) and [`trim`](crate::PageAllocator::trim), for those who call
+    /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and [`decommit_free`](crate::PageAllocator::decommit_free), for those who call
     /// these at times.
     pub keep_free: Option<usize>,
     /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).

@@ -40,7 +40,7 @@
 //! assert_eq!(block.bytes().len(), 32 << 10);
 //! block.bytes_mut()[0] = 1;
 //! block.free();
-//! pages.release();
+//! pages.decommit();
 //! assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
 //! assert_eq!(pages.info().committed_bytes(), 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

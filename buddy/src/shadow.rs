@@ -181,8 +181,8 @@ impl Shadow {
             }
             Op::Cpu(cpu) => on_cpu((cpu % 4).into()),
             Op::Drain(from, to) => self.pages.drain_cpus(u32::from(from % 5)..u32::from(to % 5)),
-            Op::Reap => _ = self.pages.release_idle(|| ()),
-            Op::Release => drop(self.pages.release()),
+            Op::Reap => _ = self.pages.decommit_idle(|| ()),
+            Op::Release => drop(self.pages.decommit()),
             Op::Refuse { point, nth, times } => {
                 let every = Rule::every(POINTS.get(usize::from(point)).copied());
                 let (nth, times) = (u64::from(nth) + 1, times.map(u64::from));
@@ -228,13 +228,13 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     shadow.audit();
     shadow.grant();
     // Nothing that could be given back is left.
-    shadow.pages.release();
+    shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
     assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));
     while let Some(pfn) = shadow.blocks.keys().next().copied() {
         shadow.remove(pfn);
     }
-    shadow.pages.release();
+    shadow.pages.decommit();
     shadow.audit();
     let (info, census) = (shadow.pages.info(), shadow.pages.check().unwrap());
     assert_eq!(info.pages_not_in_maximal_blocks(), 0);

@@ -53,7 +53,7 @@ unsafe impl Memory for StackMemory {
         }
         self.region.commit(range)
     }
-    unsafe fn release(&self, range: Range<usize>) -> bool {
+    unsafe fn decommit(&self, range: Range<usize>) -> bool {
         // SAFETY: passed on.
         unsafe { self.region.discard(range) }
     }
@@ -214,9 +214,9 @@ impl Tables {
         self.each().map(|table| table.drains())
     }
 
-    /// Gives back to the system the pages of stacks that serve nothing: see [`Table::release_idle`]. The bytes.
-    pub fn release_idle(&self) -> usize {
-        self.each().map(|table| table.release_idle()).sum()
+    /// Gives back to the system the pages of stacks that serve nothing: see [`Table::decommit_idle`]. The bytes.
+    pub fn decommit_idle(&self) -> usize {
+        self.each().map(|table| table.decommit_idle()).sum()
     }
 }
 

@@ -69,7 +69,7 @@ fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
             drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None));
             assert_eq!(pages.alloc_bulk(Gfp::KERNEL, Some(u32::MAX), usize::MAX, |_| ()), 0, "no such node");
             pages.drain_cpus(0..u32::MAX);
-            pages.release();
+            pages.decommit();
             assert!(pages.info().zones.iter().all(|zone| zone.free == zone.managed), "{kind:?}, {end}");
         }
     }
@@ -87,7 +87,7 @@ fn a_range_of_one_page_serves_one_page_again_and_again() {
             assert_eq!(error.to_string(), "no block of order 0: out of pages");
             block.free();
         }
-        assert_eq!(pages.release(), 4096);
+        assert_eq!(pages.decommit(), 4096);
     }
 }
 
@@ -100,9 +100,9 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
     assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
     let [first, _second, third] = blocks;
     drop(third);
-    assert_eq!(pages.release(), 1 << 22, "the block that is wholly free");
+    assert_eq!(pages.decommit(), 1 << 22, "the block that is wholly free");
     drop(first);
-    assert_eq!(pages.release(), 2 << 20, "half of the other one is in use, and stays committed");
+    assert_eq!(pages.decommit(), 2 << 20, "half of the other one is in use, and stays committed");
     assert_eq!(pages.info().committed_bytes(), 1 << 22);
     assert_eq!(audited(&pages).allocated, 512);
 }
@@ -119,7 +119,7 @@ fn given_back_memory_leaves_the_process() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
     let full = resident();
     drop(blocks);
-    assert_eq!(pages.release(), 128 << 20);
+    assert_eq!(pages.decommit(), 128 << 20);
     let left = resident();
     assert!(full - left > 100 << 20, "{full} before, {left} after");
 }
@@ -144,11 +144,11 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     assert_eq!(resident(), N / 64, "each page of frames was written");
     // A block of the highest order is decommitted; the last one of each stays out, so that smaller ones are discarded.
     let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
-    assert_eq!(pages.trim(), (N - kept.len()) * PAGE_SIZE);
+    assert_eq!(pages.decommit_free(), (N - kept.len()) * PAGE_SIZE);
     // Of each 1,024 pages some frames say which blocks they begin: 512, 256, 128, 64 of them and what is in one page of frames.
     assert_eq!(resident(), kept.len() * 5);
     drop(kept);
-    pages.release();
+    pages.decommit();
     assert_eq!(resident(), 0, "and none where nothing is committed");
 }
 
@@ -188,13 +188,13 @@ fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
     }
     // Given back while a neighbour stays: discarded, and split again.
     let kept = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert!(pages.release() > 0);
+    assert!(pages.decommit() > 0);
     let mut c = zeroed();
     assert_eq!(resident_pages(&pages, &c), 0);
     assert!(bytes(&pages, &mut c).iter().all(|byte| *byte == 0));
     drop((c, kept));
     // Decommitted as a whole.
-    pages.release();
+    pages.decommit();
     assert_eq!(resident_pages(&pages, &zeroed()), 0);
     audited(&pages);
 }
@@ -216,7 +216,7 @@ fn pages_that_were_given_back_and_not_taken_are_written() {
             return;
         }
         drop(used);
-        pages.release();
+        pages.decommit();
         let (blocks, _) = all(&pages, order, Gfp::ZERO);
         for mut block in blocks {
             assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
@@ -239,7 +239,7 @@ fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
     let info = pages.info();
     let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
     assert_eq!(free, [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1]);
-    assert_eq!(pages.release(), 1724 * 4096);
+    assert_eq!(pages.decommit(), 1724 * 4096);
 }
 
 #[test]
@@ -260,10 +260,10 @@ fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
     let others = [take(10), take(9)];
     assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 0], 2560));
     drop(first);
-    pages.release();
+    pages.decommit();
     assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536), "what came back, too");
     drop(others);
-    pages.release();
+    pages.decommit();
     assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
 }
 
@@ -776,8 +776,8 @@ fn idle_per_cpu_pages_are_reaped() {
 fn what_a_reap_frees_goes_back_at_once() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
-    assert!(pages.release() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
-    let bytes = pages.release_idle(|| {
+    assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
+    let bytes = pages.decommit_idle(|| {
         // SAFETY: allocated above, each freed once.
         held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::new().cold(), *pfn, Order::ZERO) });
     });
@@ -896,9 +896,9 @@ fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
     let frame = pages.frame(second);
     let state = frame.state();
     frame.set_state(crate::State::new(Kind::Allocated, order(9), MigrateType::Movable));
-    assert_eq!(pages.trim(), 0);
+    assert_eq!(pages.decommit_free(), 0);
     frame.set_state(state);
-    assert_eq!(pages.trim(), 2 << 20);
+    assert_eq!(pages.decommit_free(), 2 << 20);
     drop(first);
     audited(&pages);
 }
@@ -909,12 +909,12 @@ fn frames_of_memory_that_went_say_that_nothing_begins_there() {
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
     drop(block);
-    assert_eq!(pages.trim(), Order::MAX.bytes());
+    assert_eq!(pages.decommit_free(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
     // The frames of a tail of four pages fill no page of their own, which would go as a whole.
     let pages = made(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
-    assert_eq!(pages.release(), 4 * PAGE_SIZE);
+    assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
     assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
 }
 
@@ -924,9 +924,9 @@ fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
     let pages = made(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
-    assert_eq!(pages.release(), 4 * PAGE_SIZE);
+    assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
     drop(small);
-    assert_eq!(pages.release(), 2 * PAGE_SIZE);
+    assert_eq!(pages.decommit(), 2 * PAGE_SIZE);
     assert_eq!(audited(&pages).uncommitted, 6);
 }
 
@@ -939,10 +939,10 @@ fn a_release_of_the_tail_counts_nothing_of_other_blocks() {
     let goes_first = |block: &PageBlock<'_>| block.pfn().get() < 5 || (64..68).contains(&block.pfn().get());
     let (first, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(goes_first);
     drop(first);
-    assert_eq!(pages.release(), 9 * PAGE_SIZE);
+    assert_eq!(pages.decommit(), 9 * PAGE_SIZE);
     let (body, tail): (Vec<_>, Vec<_>) = rest.into_iter().partition(|block| block.pfn().get() < 64);
     drop(tail);
-    assert_eq!(pages.release(), 2 * PAGE_SIZE);
+    assert_eq!(pages.decommit(), 2 * PAGE_SIZE);
     assert_eq!((audited(&pages).uncommitted, pages.info().zones[0].discarded), (6, 5));
     drop(body);
 }
@@ -1081,7 +1081,7 @@ fn threads_that_do_everything_at_once_lose_nothing() {
                             blocks.extend(parts);
                         }
                         _ => match random(40) {
-                            0 => drop(pages.release()),
+                            0 => drop(pages.decommit()),
                             1 => pages.drain_cpus(0..2),
                             2 => drop(pages.info()),
                             _ => {}
@@ -1092,7 +1092,7 @@ fn threads_that_do_everything_at_once_lose_nothing() {
         }
     });
     assert_eq!(audited(&pages).allocated, 0);
-    pages.release();
+    pages.decommit();
     let (census, info) = (audited(&pages), pages.info());
     assert_eq!((census.uncommitted, info.pages_not_in_maximal_blocks()), (2748, 0));
     let events = info.zones[1].events;
@@ -1111,7 +1111,7 @@ fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
     std::thread::scope(|scope| {
         (0..2).for_each(|_| drop(scope.spawn(uses)));
         at_once.wait();
-        (0..each).for_each(|_| _ = pages.trim());
+        (0..each).for_each(|_| _ = pages.decommit_free());
     });
     assert_eq!(audited(&pages).allocated, 0);
 }
@@ -1163,7 +1163,7 @@ fn under_limited_address_space() {
     assert_eq!(more, usize::from(left >= 36 << 20), "{left} bytes were left");
     drop(other);
     drop((block, blocks));
-    pages.release();
+    pages.decommit();
     assert_eq!(audited(&pages).allocated, 0);
     assert_eq!(all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
 }
@@ -1228,7 +1228,7 @@ fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
     // The bound, and what CPUs keep.
     let info = pages.info();
     assert!(info.backed_bytes() <= (8 << 20) + info.per_cpu() * PAGE_SIZE as u64, "{}", info.backed_bytes());
-    pages.release();
+    pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
     pages.check().unwrap();
 }
@@ -1300,7 +1300,7 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
-    pages.release();
+    pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
@@ -1350,7 +1350,7 @@ fn free_pages_in_blocks_that_are_partly_used_go_back() {
     // SAFETY: as above.
     freed.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
-    assert_eq!(pages.trim(), freed.len() * PAGE_SIZE);
+    assert_eq!(pages.decommit_free(), freed.len() * PAGE_SIZE);
     assert_eq!(pages.info().backed_bytes(), (kept.len() * PAGE_SIZE) as u64);
     assert!(kept.iter().all(is_backed) && !freed.iter().any(is_backed));
     let census = pages.check().unwrap();
@@ -1358,14 +1358,14 @@ fn free_pages_in_blocks_that_are_partly_used_go_back() {
     // One call for each run between two pages in use, and nothing twice.
     let discards = pages.info().zones[0].events.discards;
     assert!((1..=2 * kept.len() as u64).contains(&discards), "{discards}");
-    assert_eq!((pages.trim(), pages.info().zones[0].events.discards), (0, discards));
+    assert_eq!((pages.decommit_free(), pages.info().zones[0].events.discards), (0, discards));
     // They are handed out again, and backed from then on.
     let again: Vec<_> = freed.iter().map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     again.iter().copied().for_each(touch);
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
     // SAFETY: as above.
     again.iter().chain(&kept).for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
-    pages.release();
+    pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
     pages.check().unwrap();
 }
@@ -1380,13 +1380,13 @@ fn an_interval_gives_back_what_was_free_throughout() {
     let take = |mib: usize| (0..mib).map(|_| pages.alloc_block(order, Gfp::KERNEL, None).unwrap()).collect();
     let all: Vec<_> = take(64);
     drop(all);
-    pages.release_idle(|| ());
+    pages.decommit_idle(|| ());
     assert_eq!(backed(), 64, "all of it was in use since the last interval");
     let burst: Vec<_> = take(24);
     drop(burst);
-    pages.release_idle(|| ());
+    pages.decommit_idle(|| ());
     assert_eq!(backed(), 24, "the burst may come again");
-    pages.release_idle(|| ());
+    pages.decommit_idle(|| ());
     assert_eq!(backed(), 0);
     pages.check().unwrap();
 }
@@ -1400,7 +1400,7 @@ fn backed_blocks_are_handed_out_before_discarded_ones() {
     four.sort();
     // SAFETY: allocated above, freed once.
     unsafe { pages.free(four[0], Order::ZERO) };
-    pages.trim();
+    pages.decommit_free();
     // SAFETY: as above.
     unsafe { pages.free(four[2], Order::ZERO) };
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[2]));
@@ -1421,7 +1421,7 @@ fn what_comes_back_and_what_goes_to_the_system_are_changes() {
     assert_eq!(before, 1023);
     drop(second);
     assert_eq!(pages.changes() - before, 1024);
-    pages.release();
+    pages.decommit();
     let events = pages.info().zones[0].events;
     assert!(events.decommits > 0 && events.discards > 0, "{events:?}");
     assert_eq!(pages.changes() - before, 1024 + events.decommits + events.discards);
@@ -1446,7 +1446,7 @@ fn huge_pages_are_not_broken() {
     let config = PageConfig { per_cpu_pages: false, huge_pages, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert_eq!(pages.trim(), 2 << 20);
+    assert_eq!(pages.decommit_free(), 2 << 20);
     assert_eq!(pages.info().zones[0].discarded, 512);
     drop(page);
     pages.check().unwrap();
@@ -1457,10 +1457,10 @@ fn huge_pages_are_not_broken() {
 fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
-    assert_eq!(pages.trim(), 1020 * PAGE_SIZE);
+    assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
     let before = pages.info().zones[0].events.discards;
     four[3] = None;
-    assert_eq!(pages.trim(), PAGE_SIZE);
+    assert_eq!(pages.decommit_free(), PAGE_SIZE);
     let zone = &pages.info().zones[0];
     assert_eq!((zone.events.discards - before, zone.discarded), (1, 1021));
     audited(&pages);
@@ -1475,11 +1475,11 @@ fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
     // Four that become one block of just the order that is large enough, and one beside it.
     freed.clear();
-    assert_eq!(pages.trim(), 4 * PAGE_SIZE);
-    assert_eq!((pages.info().zones[0].discarded, pages.trim()), (4, 0));
+    assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
+    assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));
     audited(&pages);
     drop(kept);
-    assert_eq!(pages.trim(), 64 * PAGE_SIZE);
+    assert_eq!(pages.decommit_free(), 64 * PAGE_SIZE);
 }
 
 #[test]
@@ -1497,9 +1497,9 @@ fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
 fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
     let ends: [fn(&PageAllocator); 4] = [
         |_| (),
-        |pages| _ = pages.release(),
+        |pages| _ = pages.decommit(),
         |pages| _ = pages.reap(),
-        |pages| _ = pages.release_idle(|| ()),
+        |pages| _ = pages.decommit_idle(|| ()),
     ];
     let left = ends.map(|end| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 14) });
@@ -1508,7 +1508,7 @@ fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
         pages.drain_cpus(cpus.clone());
         pages.tables().sweep(cpus, Which::Idle, |_| true);
         end(&pages);
-        pages.tables().release_idle() > 0
+        pages.tables().decommit_idle() > 0
     });
     assert_eq!(left, [true, false, false, false]);
 }

@@ -39,7 +39,7 @@
 //! * frees return what is above the *surplus*, down to three quarters of it. The surplus is an eighth of the pages in use, between a
 //!   sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts: it doubles when as many pages as it has were returned and
 //!   taken again, and halves when four times as many were returned and few of them taken again;
-//! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last, and what a reap
+//! * [`decommit_idle`](Zone::decommit_idle) gives back as much as was free throughout since it was called last, and what a reap
 //!   has just freed;
 //! * [`release`](Zone::release) gives all of it back.
 //!
@@ -233,7 +233,7 @@ pub(crate) struct Inner {
     discards_zero: bool,
     /// Of these, in backed blocks that are large enough to be discarded.
     backed: u32,
-    /// The least that `backed` was since the last `release_idle`.
+    /// The least that `backed` was since the last `decommit_idle`.
     idle: u32,
     /// Backed pages that were of use in the interval that ended last.
     recent: u32,
@@ -564,7 +564,7 @@ impl Zone {
         if inner.events.system_calls() != calls {
             tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
-        self.trim_charged(shared, inner);
+        self.decommit_charged(shared, inner);
         (filled, limit)
     }
 
@@ -751,7 +751,7 @@ impl Zone {
             inner.adapt(shared.keep.get());
         }
         drop(inner);
-        let bytes = if above { self.trim(shared, left) } else { 0 };
+        let bytes = if above { self.decommit_down_to(shared, left) } else { 0 };
         if bytes > 0 {
             tell!(op: Step::Decommitted { pages: (bytes / PAGE_SIZE) as u32 });
         }
@@ -845,31 +845,31 @@ impl Zone {
     /// Gives the memory of all free pages back to the OS. Returns bytes.
     ///
     /// The lock is dropped between blocks.
-    pub(crate) fn release(&self, shared: &ZoneShared) -> usize {
+    pub(crate) fn decommit_free(&self, shared: &ZoneShared) -> usize {
         let mut bytes = 0;
         let mut inner = self.inner.lock();
         let (start, pages) = (self.tail_start(shared), self.tail_pages(shared));
         if inner.tail_committed && self.is_maximal(shared, start, pages) {
             let discarded = inner.discarded;
-            self.decommit(shared, &mut inner, start, pages);
+            self.decommit_block(shared, &mut inner, start, pages);
             inner.tail_committed = false;
             // Without what had gone before.
             bytes += (pages - (discarded - inner.discarded)) as usize * PAGE_SIZE;
         }
         drop(inner);
-        bytes + self.trim(shared, 0)
+        bytes + self.decommit_down_to(shared, 0)
     }
 
-    /// An interval is over: what becomes free from here to [`release_idle`](Self::release_idle) had no use through it.
+    /// An interval is over: what becomes free from here to [`decommit_idle`](Self::decommit_idle) had no use through it.
     pub(crate) fn begin_reap(&self) {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
     /// Ends an interval: gives the memory of free pages back, but for as many as were of use since the call before the last
     /// [`begin_reap`](Self::begin_reap). Returns bytes.
-    pub(crate) fn release_idle(&self, shared: &ZoneShared) -> usize {
+    pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
-        let bytes = self.trim(shared, keep);
+        let bytes = self.decommit_down_to(shared, keep);
         let mut inner = self.inner.lock();
         inner.idle = inner.backed;
         bytes
@@ -878,7 +878,7 @@ impl Zone {
     /// Gives memory of free pages back, of the largest blocks first, until `keep` pages of it are left. Returns bytes.
     ///
     /// The lock is dropped between blocks.
-    fn trim(&self, shared: &ZoneShared, keep: u32) -> usize {
+    fn decommit_down_to(&self, shared: &ZoneShared, keep: u32) -> usize {
         let mut bytes = 0;
         loop {
             let mut inner = self.inner.lock();
@@ -889,7 +889,7 @@ impl Zone {
             let largest = orders.find_map(|order| Some((inner.area(order).last_backed()?, order)));
             let Some((pfn, order)) = largest else { return bytes };
             if order == shared.max_order {
-                self.decommit(shared, &mut inner, pfn, order.pages());
+                self.decommit_block(shared, &mut inner, pfn, order.pages());
                 inner.fresh.push((pfn.get() - self.start.get()) >> order.get());
                 bytes += order.bytes();
                 continue;
@@ -960,7 +960,7 @@ impl Zone {
     }
 
     /// Unlists the free maximal blocks of `pages` pages from `start` and gives their memory back.
-    fn decommit(&self, shared: &ZoneShared, inner: &mut Inner, start: Pfn, pages: u32) {
+    fn decommit_block(&self, shared: &ZoneShared, inner: &mut Inner, start: Pfn, pages: u32) {
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
             let frame = shared.frames.frame(pfn);
             debug_assert!(frame.state().is_free(order));
@@ -1007,12 +1007,12 @@ impl Zone {
     }
     /// Free pages stay backed only as far as none is held back: together with what they are held back for, the zone takes no more
     /// than its size. Without charges this is always so.
-    pub(crate) fn trim_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
         drop(inner);
         if above {
-            self.trim(shared, free);
+            self.decommit_down_to(shared, free);
         }
     }
 

@@ -27,7 +27,7 @@ pub unsafe trait Memory: Send + Sync {
     ///
     /// # Safety
     /// Nobody writes there meanwhile, nor minds that what lies there becomes zero.
-    unsafe fn release(&self, _range: Range<usize>) -> bool {
+    unsafe fn decommit(&self, _range: Range<usize>) -> bool {
         false
     }
 }

@@ -46,7 +46,7 @@
 //! Each CPU's region is at most [`REGION`] bytes of addresses, and readable zeros up to the CPU's first miss; so an idle
 //! CPU costs nothing. It is committed from its start upwards as classes are used there. The rooms of classes are powers
 //! of two and never move; those of less than a page share pages with their like. A number that is given back keeps its room
-//! for the next class of that size. [`Table::release_idle`] gives back the pages of stacks that serve nothing.
+//! for the next class of that size. [`Table::decommit_idle`] gives back the pages of stacks that serve nothing.
 //!
 //! Behind the regions lie the magazines of all depots, committed as they are first used.
 
@@ -685,7 +685,7 @@ impl<M: Memory> Table<M> {
         if making.returned == RETURNED {
             making.returned = 0;
             drop(making);
-            self.release_idle();
+            self.decommit_idle();
         }
     }
 

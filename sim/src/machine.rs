@@ -315,7 +315,7 @@ mod tests {
         assert_eq!((held.pages(), held.free_pages(0, 66, 0)), (3, 0));
         assert_eq!(held.free_pages(0, 64, 3), 3, "what is left of it");
         assert_eq!(held.pages(), 0);
-        machine.subsystem.pages().release();
+        machine.subsystem.pages().decommit();
         assert_eq!(machine.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
     }
 

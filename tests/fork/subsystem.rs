@@ -72,7 +72,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     drop(objects);
     subsystem.reap();
     subsystem.shrink();
-    subsystem.pages().release();
+    subsystem.pages().decommit();
     subsystem.check().expect("the books are right at the end");
     // No call of the threads that are no more is waited for.
     drop(subsystem.observe(|_| ()).expect("a place"));

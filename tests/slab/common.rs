@@ -63,7 +63,7 @@ impl Heard {
 /// Nothing is left anywhere: no objects, no slabs, all pages in maximal blocks and with the OS.
 pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.shrink();
-    subsystem.pages().release();
+    subsystem.pages().decommit();
     let census = subsystem.check().unwrap();
     assert_eq!(
         (census.objects, census.slabs, census.slab_pages, census.large_pages, census.huge_pages),

@@ -248,7 +248,7 @@ fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
         drop(held);
         faults.arm(parse("decommit:times=-1").unwrap());
         cache.shrink();
-        assert!(subsystem.pages().release() > 0);
+        assert!(subsystem.pages().decommit() > 0);
         assert!(faults.tally().iter().any(|tally| tally.fired > 0));
         faults.disarm();
         let census = subsystem.check().unwrap();

@@ -22,7 +22,7 @@ fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
     assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
     drop(blocks);
     cache.shrink();
-    subsystem.pages().release();
+    subsystem.pages().decommit();
     assert_eq!(subsystem.pages().info().committed_bytes(), 0);
 }
 

@@ -108,7 +108,7 @@ pub(super) fn per_cpu() {
                 3..=4 => held.pop().into_iter().for_each(|(pfn, order)| free(pages, pfn, order)),
                 5 => pages.drain_cpus(choose(2) as u32..2),
                 6 => _ = pages.reap(),
-                _ => _ = pages.release(),
+                _ => _ = pages.decommit(),
             }
         }
         held.into_iter().for_each(|(pfn, order)| free(pages, pfn, order));

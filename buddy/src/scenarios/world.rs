@@ -54,7 +54,7 @@ pub(crate) fn audit(pages: &PageAllocator) {
     let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
     assert_eq!(lost, 0, "nothing forked");
     assert_eq!((uncommitted + listed + per_cpu, allocated), (managed, 0), "pages were lost");
-    pages.release();
+    pages.decommit();
     assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
 }
 

@@ -540,7 +540,7 @@ pub(super) fn pages_go_back(Case { by, script }: Case) {
         keep_one(w)
     };
     let release = |w: &World| {
-        w.layer.table.release_idle();
+        w.layer.table.decommit_idle();
         vec![]
     };
     run(w, (script, uses), &[on(0, release)]);
@@ -551,7 +551,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
     let release = |w: &World| {
-        w.layer.table.release_idle();
+        w.layer.table.decommit_idle();
         vec![]
     };
     run(w, (script, drain_cpu_0), &[on(0, release)]);
@@ -569,7 +569,7 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
         vec![]
     };
     let release = |w: &World| {
-        w.layer.table.release_idle();
+        w.layer.table.decommit_idle();
         vec![]
     };
     run(w, (script, looks), &[on(0, release)]);

@@ -141,7 +141,7 @@ fn releases(w: &World) -> Vec<Option<usize>> {
     let mut before = 0;
     for _ in 0..STEPS / 2 {
         wander(w.layer.cpus().count());
-        w.layer.table.release_idle();
+        w.layer.table.decommit_idle();
         let stats = w.layer.stats();
         assert!(stats.allocs + stats.frees >= before, "an operation is forgotten");
         before = stats.allocs + stats.frees;

@@ -17,7 +17,7 @@ impl<M: Memory> Table<M> {
     /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
     /// a system call for each run of them. They are given back while their stacks are closed, and no region is away.
     #[doc(hidden)]
-    pub fn release_idle(&self) -> usize {
+    pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
         // Rounds that a drain is giving away lie where they lay.
@@ -54,7 +54,7 @@ impl<M: Memory> Table<M> {
             }
             let going = region.going();
             for run in going.runs() {
-                bytes += self.release(cpu, run);
+                bytes += self.decommit(cpu, run);
             }
             region.set_backed(&region.backed().without(&going));
             region.set_going(&Pages::default());
@@ -73,7 +73,7 @@ impl<M: Memory> Table<M> {
         pages
     }
     /// Gives back pages of the region of `cpu`: the bytes.
-    fn release(&self, cpu: u32, pages: Range<usize>) -> usize {
+    fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
         tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
         #[cfg(any(loom, shuttle))]
         {
@@ -90,7 +90,7 @@ impl<M: Memory> Table<M> {
             let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
             let bytes = range.len();
             // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
-            let release = || unsafe { self.memory.release(range) };
+            let release = || unsafe { self.memory.decommit(range) };
             if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
         }
     }

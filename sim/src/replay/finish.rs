@@ -181,7 +181,7 @@ impl Run<'_, '_> {
         let subsystem = &self.machine.subsystem;
         subsystem.reap();
         subsystem.shrink();
-        subsystem.pages().release();
+        subsystem.pages().decommit();
         let census = self.check("after everything was freed");
         let pages = subsystem.pages().info();
         let teardown = Teardown {

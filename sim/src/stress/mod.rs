@@ -200,7 +200,7 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
     world.subsystem.reap();
     world.subsystem.shrink();
     world.grace();
-    world.subsystem.pages().release();
+    world.subsystem.pages().decommit();
     let census = census(world, seats, bins).map_err(|missing| violated(world, "at the end", missing)).ok()?;
     let pages = world.subsystem.pages().info();
     let end = End {

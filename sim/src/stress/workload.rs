@@ -233,7 +233,7 @@ fn reap(worker: &mut Worker<'_, '_>) {
         match worker.below(8) {
             0 => _ = worker.other("reaps everything", |world| world.subsystem.reap()),
             1 => _ = worker.other("shrinks everything", |world| world.subsystem.shrink()),
-            2 => _ = worker.other("releases pages", |world| world.subsystem.pages().release()),
+            2 => _ = worker.other("releases pages", |world| world.subsystem.pages().decommit()),
             3 => _ = worker.other("trims pages", |world| world.subsystem.pages().trim()),
             4 => worker.other("drains a CPU", |world| world.subsystem.drain_cpus(cpu..cpu + 1)),
             5 => _ = worker.other("reads all numbers", |world| world.subsystem.info()),

@@ -229,7 +229,7 @@ impl PerCpu {
         }
     }
     /// The same, if none came for an interval. How many.
-    fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
+    fn decommit_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
         let mut objects = 0;
         if let Some(quarantine) = &self.quarantine {
             let idle = quarantine.reap().map(Object).inspect(|_| objects += 1);
@@ -316,7 +316,7 @@ impl PerCpu {
     }
     /// Ends an interval of the working set. Objects given to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
+        self.decommit_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
     /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on: the cache is on the list whose caches collect what they
@@ -335,7 +335,7 @@ impl PerCpu {
     }
     /// What [`reap`](Self::reap) does, after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
+        self.decommit_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
     /// Memory is short: less is held from now on.

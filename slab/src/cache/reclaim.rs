@@ -57,7 +57,7 @@ impl Core {
         self.release_huge();
         self.sweep(0..self.cpus.count(), Which::All);
         let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
-        self.memory.pages.tables().release_idle();
+        self.memory.pages.tables().decommit_idle();
         slabs
     }
     /// Takes away what the magazines of `cpus` hold: objects.
@@ -182,7 +182,7 @@ impl Reap for Core {
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
         }
-        let pages = self.memory.pages.release_idle(|| {
+        let pages = self.memory.pages.decommit_idle(|| {
             self.reap_caches();
             self.discard_empty();
         });
@@ -194,7 +194,7 @@ impl Reap for Core {
         self.reclaim(op, None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
-        self.memory.pages.release();
+        self.memory.pages.decommit();
         self.discard_tags();
     }
     fn changes(&self) -> u64 {
@@ -270,7 +270,7 @@ mod tests {
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
         let core = subsystem.core();
         core.shrink(&core.operation(What::Reclaim));
-        assert_eq!(core.memory.pages.tables().release_idle(), 0);
+        assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
     /// But for those of a table that waits for more.
@@ -286,7 +286,7 @@ mod tests {
             .collect();
         caches.iter().for_each(|cache| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         drop(caches);
-        let left = subsystem.core().memory.pages.tables().release_idle();
+        let left = subsystem.core().memory.pages.tables().decommit_idle();
         assert!(left <= 4 << 20, "{left} bytes");
     }
 

@@ -684,7 +684,7 @@ impl Uslab {
             let core = process.core();
             let (mapped, pages) = (core.release_huge(), &core.memory.pages);
             core.shrink(&core.operation(What::Reclaim));
-            let released = pages.release();
+            let released = pages.decommit();
             core.discard_tags();
             // Blocks go back whole. What of them went back before and was not used since is not memory.
             let freed = pages.pages_freed();

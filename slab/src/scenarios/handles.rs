@@ -124,7 +124,7 @@ impl Objects {
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
         // SAFETY: `world` goes out of use here.
         unsafe { ManuallyDrop::drop(&mut world.cache) };
-        world.core.memory.pages.release();
+        world.core.memory.pages.decommit();
         let census = world.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
     }

@@ -90,7 +90,7 @@ impl World {
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
         this.caches.iter().for_each(|cache| _ = cache.shrink());
-        this.core.memory.pages.release();
+        this.core.memory.pages.decommit();
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
@@ -139,7 +139,7 @@ pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
         move || {
             core.refs().for_each(|cache| _ = cache.shrink(&Operation::new()));
             if decommits {
-                core.memory.pages.release();
+                core.memory.pages.decommit();
             }
         }
     };
@@ -332,7 +332,7 @@ pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnO
 pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
-    core.memory.pages.release();
+    core.memory.pages.decommit();
     let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }

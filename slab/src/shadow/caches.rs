@@ -367,7 +367,7 @@ pub(crate) fn run(setup: Setup, steps: &[Step]) {
     world.refusals.end();
     (0..world.live.len()).for_each(|_| world.free(0));
     world.caches.iter().for_each(|cache| _ = cache.shrink());
-    world.core.memory.pages.release();
+    world.core.memory.pages.decommit();
     world.check();
     let pages = world.core.memory.pages.info();
     assert_eq!(pages.pages_not_in_maximal_blocks(), 0);

@@ -360,7 +360,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     }
     world.subsystem.shrink();
     assert_eq!(world.subsystem.info().huge.cached_pages, 0);
-    world.subsystem.pages().release();
+    world.subsystem.pages().decommit();
     let census = world.census();
     assert_eq!((census.objects, census.slabs, census.large_pages, census.huge_pages), (0, 0, 0, 0));
     assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);

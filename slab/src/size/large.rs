@@ -133,7 +133,7 @@ impl Core {
         let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
         let again = || {
             self.shrink(&self.operation(What::Reclaim));
-            self.memory.pages.release();
+            self.memory.pages.decommit();
             attempt().ok_or(())
         };
         let first = first.ok_or(()).or_else(|()| if gfp.may_reclaim() { again() } else { Err(()) });

@@ -150,7 +150,7 @@ pub(super) mod memory {
             }
             self.0.commit(op, range)
         }
-        unsafe fn release(&self, range: Range<usize>) -> bool {
+        unsafe fn decommit(&self, range: Range<usize>) -> bool {
             if self.1.load(Relaxed) {
                 explode();
             }
@@ -179,7 +179,7 @@ pub(super) mod memory {
         assert!(layer.stats().in_magazines > 0);
         layer.flush_all(&supplier);
         armed.store(true, Relaxed);
-        table.release_idle();
+        table.decommit_idle();
         use_all();
         assert_eq!(supplier.census(&layer), 100);
     }

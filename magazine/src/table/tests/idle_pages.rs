@@ -20,7 +20,7 @@ unsafe impl Memory for Noting {
         self.granted.lock().push(range.clone());
         self.heap.commit(op, range)
     }
-    unsafe fn release(&self, range: Range<usize>) -> bool {
+    unsafe fn decommit(&self, range: Range<usize>) -> bool {
         // SAFETY: in the heap's range; by contract nobody minds.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
         self.gone.lock().push(range);
@@ -58,7 +58,7 @@ fn what_was_never_granted_does_not_go_back() {
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
     assert!(region.committed() < pages.end * PAGE, "the room ends behind what it needs");
     assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
-    assert_eq!(table.release_idle(), region.committed() - pages.start * PAGE);
+    assert_eq!(table.decommit_idle(), region.committed() - pages.start * PAGE);
     assert!(region.backed().is_empty());
 }
 
@@ -75,7 +75,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     let reap = || {
         table.sweep(0..2, Which::Idle, |_| true);
         classes.iter().for_each(|class| _ = collected(&table, *class));
-        (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
+        (table.decommit_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };
     for class in classes {
         assert!(table.put(1, class, &rounds(1..9)));
@@ -96,7 +96,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     }
     // Numbers that are given back leave nothing either.
     classes.iter().for_each(|class| table.retire(*class));
-    assert_eq!(table.release_idle(), (pages + 2) * PAGE);
+    assert_eq!(table.decommit_idle(), (pages + 2) * PAGE);
     assert!(table.region(1).unwrap().backed().is_empty());
 }
 
@@ -110,7 +110,7 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
     assert!(pages(used).all(|page| region.backed().has(page)));
     assert!(!pages(unused).any(|page| region.backed().has(page)));
-    assert_eq!(table.release_idle(), pages(used).len() * PAGE);
+    assert_eq!(table.decommit_idle(), pages(used).len() * PAGE);
     let start = table.home(0).addr().get() - table.memory.base().addr().get();
     let gone = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
     assert_eq!(*table.memory.gone.lock(), [gone]);
@@ -123,10 +123,10 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
-        assert_eq!(table.release_idle(), 0);
+        assert_eq!(table.decommit_idle(), 0);
         assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
     });
-    assert!(table.release_idle() > 0);
+    assert!(table.decommit_idle() > 0);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
         }
         table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
         assert_eq!(region.served(class), (6 * round, 0));
-        assert!(table.release_idle() > 0);
+        assert!(table.decommit_idle() > 0);
         assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
     }
     table.retire(class);
@@ -157,7 +157,7 @@ fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
     assert!(table.put(1, class, &rounds(9..17)));
-    assert!(table.release_idle() > 0);
+    assert!(table.decommit_idle() > 0);
     let region = table.region(1).unwrap();
     assert_eq!((table.len(1, class), region.cap(class)), (8, 8));
     assert_eq!(region.pop(class, Commit::Done), Some(round(16)));
@@ -181,7 +181,7 @@ fn where_no_page_can_go_back_none_is_said_to_have_gone() {
         assert!(region.pop(class, Commit::Done).is_some());
         assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
         assert_ne!(region.seen(class), 0);
-        assert_eq!(table.release_idle(), 0);
+        assert_eq!(table.decommit_idle(), 0);
         assert_eq!((region.head(class), region.seen(class)), (0, 0));
         assert_eq!((region.served(class), region.backed().is_empty()), ((turn, 0), true));
     }

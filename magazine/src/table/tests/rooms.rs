@@ -177,7 +177,7 @@ fn a_panic_of_a_commit_is_a_refusal() {
             assert!(range.start == 0, "on purpose");
             self.0.commit(op, range)
         }
-        unsafe fn release(&self, _: Range<usize>) -> bool {
+        unsafe fn decommit(&self, _: Range<usize>) -> bool {
             panic!("on purpose")
         }
     }
@@ -186,7 +186,7 @@ fn a_panic_of_a_commit_is_a_refusal() {
     let table = Table::new(cpus, 64 << 10, Panics(heap)).unwrap();
     let class = table.class(8).unwrap();
     assert!(!table.put(0, class, &rounds(1..3)) && table.block(&Operation::new()).is_none());
-    assert_eq!(table.release_idle(), 0);
+    assert_eq!(table.decommit_idle(), 0);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn what_nobody_used_is_looked_at_and_not_written() {
     // SAFETY: this thread is the only one.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.drain_all(Which::All, &both), given);
-    assert_eq!(table.release_idle(), 0);
+    assert_eq!(table.decommit_idle(), 0);
     table.set_limit(far, || 5);
     both.iter().for_each(|class| table.retire(*class));
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);

@@ -142,7 +142,7 @@ macro_rules! in_subsystem {
         fn trim(&mut self) {
             on_cpu(0);
             self.subsystem.shrink();
-            self.subsystem.pages().release();
+            self.subsystem.pages().decommit();
         }
         fn check(&self) -> Result<(), String> {
             self.subsystem.check().map(drop).map_err(|violation| violation.to_string())

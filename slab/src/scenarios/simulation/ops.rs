@@ -54,7 +54,7 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("report", 'e', 1, |s, _| drop((s.world.subsystem.info(), s.world.subsystem.slabinfo()))),
     ("interval", 'i', 4, |s, _| _ = s.world.subsystem.end_interval()),
     ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::relieve(&**s.world.core())),
-    ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().release()),
+    ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().decommit()),
     ("trim", 'i', 2, |s, _| _ = s.world.subsystem.pages().trim()),
     ("destroy", 'd', 4, destroy),
     ("leave", 'l', 4, leave),
@@ -617,7 +617,7 @@ fn child(s: &Side<'_>, t: &Told) {
     subsystem.reap();
     check("after a shrink");
     fork(s, &Told::default());
-    subsystem.pages().release();
+    subsystem.pages().decommit();
     check("in the end");
     end()
 }

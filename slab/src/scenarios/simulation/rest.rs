@@ -172,7 +172,7 @@ impl World {
         self.grace();
         self.subsystem.shrink();
         self.grace();
-        self.subsystem.pages().release();
+        self.subsystem.pages().decommit();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(
             (census.slabs, census.free_pages),
