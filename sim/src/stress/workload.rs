@@ -234,7 +234,7 @@ fn reap(worker: &mut Worker<'_, '_>) {
             0 => _ = worker.other("reaps everything", |world| world.subsystem.reap()),
             1 => _ = worker.other("shrinks everything", |world| world.subsystem.shrink()),
             2 => _ = worker.other("releases pages", |world| world.subsystem.pages().decommit()),
-            3 => _ = worker.other("trims pages", |world| world.subsystem.pages().trim()),
+            3 => _ = worker.other("trims pages", |world| world.subsystem.pages().decommit_free()),
             4 => worker.other("drains a CPU", |world| world.subsystem.drain_cpus(cpu..cpu + 1)),
             5 => _ = worker.other("reads all numbers", |world| world.subsystem.info()),
             6 => worker.other("ends grace periods", |_| uslab::rcu::advance()),
