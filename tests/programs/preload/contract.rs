@@ -277,7 +277,7 @@ fn object_caches_do_what_c_programs_rely_on() {
     }
 }
 
-/// Once it unwound through functions that are no C++, which is undefined.
+/// No exception passes through the allocator, whose functions are no C++.
 #[test]
 fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
     use std::os::unix::process::ExitStatusExt;
