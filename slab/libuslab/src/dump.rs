@@ -12,7 +12,9 @@
 //! * The signal stays the program's: a handler that it installs replaces this one, and one that is there, or a signal that
 //!   whoever started the program ignores, is left alone. So it is set up before `main`, and never again.
 //! * The thread takes no signals, so that no handler of the program runs on it.
-//! * A file is replaced at once: who reads it finds a whole dump. A link, a pipe or a device is written to.
+//! * A file is replaced at once: a reader finds a whole dump. A link, a pipe or a device is written to.
+//! * A heap profile has addresses and no names, and is written as it is made: a dump of 500 stacks takes 1 MiB. Stacks begin outside of this
+//!   library, which may have no debug information.
 //! * The process ends with the last thread of the program: this one looks for that once a second.
 //! * The child of a fork has no such thread; there the signal does nothing, until another program is started in it.
 

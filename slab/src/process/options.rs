@@ -17,7 +17,7 @@
 //! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
-//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` says where it goes, a file that ends in `.pb.gz` or `.folded` |
+//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` names its file, which ends in `.pb.gz` or `.folded`. That has addresses; `uslab flame` and `pprof` look their names up |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
@@ -58,8 +58,8 @@ pub(crate) struct Options {
 }
 
 /// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
-/// in `.prom`; the heap profile as `pprof` reads it if it ends in `.pb.gz`, and its live bytes as folded stacks if it ends in `.folded`;
-/// else as `/proc/slabinfo`.
+/// in `.prom`; the heap profile as `pprof` reads it if it ends in `.pb.gz`, and its live bytes as folded stacks if it ends in `.folded`, both with
+/// addresses in place of names; else as `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;

@@ -91,8 +91,7 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
-        let into = GzEncoder::new(into, Compression::default());
-        let mut out = Writing { into, strings: BTreeMap::new() };
+        let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
@@ -111,7 +110,9 @@ impl Profile {
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
             out.bytes(3, &message((1..).zip(numbers)))?;
         }
-        let frames: BTreeSet<usize> = self.samples.iter().flat_map(|of| of.stack.frames()).copied().collect();
+        // Not `collect`, which makes a list of them all first.
+        let mut frames = BTreeSet::<usize>::new();
+        self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
             // The address is inside of the call, the id is where it returns to.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
