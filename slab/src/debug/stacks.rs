@@ -245,7 +245,8 @@ impl CallStack {
         self
     }
 
-    /// The stack without its innermost frames up to the first that is not `own`; this one if all are, or the table is full.
+    /// For `libuslab`: the stack without its innermost frames up to the first that is not `own`; this one if all are, or the table is full.
+    #[doc(hidden)]
     pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)

@@ -22,9 +22,7 @@ pub(super) fn mappings() -> Vec<Mapping> {
     let mut found = vec![];
     #[cfg(target_os = "linux")]
     // SAFETY: `add` gets this list and descriptions that hold during its call.
-    unsafe {
-        libc::dl_iterate_phdr(Some(add), (&raw mut found).cast())
-    };
+    let _ = unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     found
 }
 

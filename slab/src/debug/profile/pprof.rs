@@ -91,8 +91,7 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
-        let mut out =
-            Writing { into: GzEncoder::new(into, Compression::default()), strings: BTreeMap::new() };
+        let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
