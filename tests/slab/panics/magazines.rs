@@ -155,7 +155,7 @@ pub(super) mod memory {
                 explode();
             }
             // SAFETY: passed on.
-            unsafe { self.0.release(range) }
+            unsafe { self.0.decommit(range) }
         }
     }
 
