@@ -51,8 +51,7 @@ fn main() {
         .filter(|(malloc, _)| options.malloc.as_ref().is_none_or(|name| malloc.name.contains(name.as_str())))
         .collect();
     println!(
-        "MiB that are resident: when all is loaded; {}",
-        "then a second and ten seconds after most was dropped."
+        "MiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
     );
     for (on, of) in ON.iter().enumerate() {
         println!(

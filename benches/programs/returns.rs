@@ -4,8 +4,9 @@
 //! while they are loaded. Two threads load and drop, so that a session may be freed by another CPU than it was allocated on.
 
 use crate::common::{Parameter, Parameters, Program, Random};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_benches::resident::resident;
 
@@ -83,7 +84,7 @@ fn run(parameters: &Parameters) -> u64 {
         for _ in 0..2 * sessions / SHARDS {
             let session = random.below(sessions);
             let new = Session::new(&mut random);
-            let old = loaded[session % SHARDS].lock().expect("no panic").insert(session, new);
+            let old = loaded[session % SHARDS].lock().insert(session, new);
             drop(old);
         }
     });
@@ -92,15 +93,15 @@ fn run(parameters: &Parameters) -> u64 {
     let (kept, keep) = (table.clone(), parameters.get("keep"));
     let pages: Mutex<HashMap<usize, usize>> = Mutex::default();
     if keep == 3 {
-        let mut pages = pages.lock().expect("no panic");
+        let mut pages = pages.lock();
         table.iter().for_each(|shard| {
-            let shard = shard.lock().expect("no panic");
+            let shard = shard.lock();
             pages.extend(shard.iter().map(|(session, kept)| (kept.page(), *session)));
         });
     }
     spread(on, SHARDS, move |part| {
-        let mut shard = kept[part].lock().expect("no panic");
-        let pages = pages.lock().expect("no panic");
+        let mut shard = kept[part].lock();
+        let pages = pages.lock();
         match keep {
             1 => *shard = HashMap::new(),
             2 => shard.retain(|session, _| Random::new(*session as u64).below(10) == 0),

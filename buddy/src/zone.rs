@@ -41,7 +41,7 @@
 //!   taken again, and halves when four times as many were returned and few of them taken again;
 //! * [`decommit_idle`](Zone::decommit_idle) gives back as much as was free throughout since it was called last, and what a reap
 //!   has just freed;
-//! * [`release`](Zone::release) gives all of it back.
+//! * [`decommit_free`](Zone::decommit_free) returns all of it.
 //!
 //! ## Charges
 //!

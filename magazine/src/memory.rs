@@ -12,7 +12,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 /// is dropped. They read as zero until they are written to. What [`commit`](Memory::commit) has granted may be written to.
 ///
 /// # Panics
-/// [`commit`](Memory::commit) and [`release`](Memory::release) run with locks of the table held, so they must not use the table. A
+/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they must not use the table. A
 /// panic of theirs is contained and counts as a refusal; while a table is made, it reaches [`Table::new`](crate::Table::new)'s caller.
 pub unsafe trait Memory: Send + Sync {
     /// The first byte; aligned to [`ALIGN`].
