@@ -12,7 +12,7 @@ use uslab_tests::workspace;
 const BOOK: &str = "slab/book/src";
 
 /// The most lines of the allocator itself.
-const MOST: usize = 19_500;
+const MOST: usize = 20_000;
 /// Whose lines these are.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// What lies in one of these crates and is a product of its own, or finds mistakes and does nothing unless it is asked for; and the row

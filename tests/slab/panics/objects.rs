@@ -122,6 +122,18 @@ pub(super) mod try_constructor {
         let cache = Arc::new(cache.build_in(&subsystem).unwrap());
         passes_on(|| cache.alloc().map(drop));
         ends(&subsystem, cache);
+        // What is tried behind a refusal, on each of several nodes.
+        let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
+        let refused = Once::default();
+        let cache = ObjectCache::builder("bomb").try_ctor(move || {
+            let (again, mut text) = (refused.ran(), "7");
+            refused.run(|| text = "none");
+            parsed(if again { explode() } else { text })
+        });
+        let cache = cache.build_in(&subsystem).unwrap();
+        passes_on(|| cache.alloc().map(drop));
+        drop(cache);
+        assert_all_given_back(&subsystem);
     }
     /// One that refuses is served by what it has freed itself.
     pub(crate) fn comes_back() {
