@@ -140,7 +140,7 @@ pub(super) fn a_release_beside_a_block_in_use() {
         free(&other, theirs, ONE);
     });
     free(&pages, mine, two());
-    pages.trim();
+    pages.decommit_free();
     t.join().unwrap();
     audit(&pages);
 }
@@ -155,9 +155,9 @@ pub(super) fn a_trim_beside_an_allocation() {
         let page = other.alloc(ONE, Gfp::KERNEL, None).unwrap();
         free(&other, page, ONE);
     });
-    pages.trim();
+    pages.decommit_free();
     t.join().unwrap();
-    pages.trim();
+    pages.decommit_free();
     let census = pages.check().unwrap();
     assert_eq!(
         (census.allocated, census.discarded),

@@ -66,7 +66,7 @@ pub(super) fn zone() {
                     charged += if w.pages.charge(pages) { pages } else { 0 };
                 }
                 8 => w.pages.uncharge(std::mem::take(&mut charged)),
-                _ => _ = w.pages.trim(),
+                _ => _ = w.pages.decommit_free(),
             }
         }
         w.pages.uncharge(charged);

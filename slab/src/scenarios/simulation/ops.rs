@@ -55,7 +55,7 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("interval", 'i', 4, |s, _| _ = s.world.subsystem.end_interval()),
     ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::relieve(&**s.world.core())),
     ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().decommit()),
-    ("trim", 'i', 2, |s, _| _ = s.world.subsystem.pages().trim()),
+    ("decommit", 'i', 2, |s, _| _ = s.world.subsystem.pages().decommit_free()),
     ("destroy", 'd', 4, destroy),
     ("leave", 'l', 4, leave),
     ("make", 'l', 5, |s, t| {
