@@ -101,7 +101,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Backend,
             buddy::Phantom, buddy::PerCpuView, buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
         "what threads share it for" => YES YES: buddy::PageAllocator, buddy::Faults;
-        "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reserved;
+        "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reservation, buddy::Reserved;
         "atomics, and links that belong to whoever holds the lock of their list" => YES YES: buddy::Frame,
             buddy::FrameTable, buddy::FrameList;
         "an owner of pages, which it lends by address only" => YES YES: buddy::PageBlock<'static>;

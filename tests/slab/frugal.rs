@@ -82,20 +82,21 @@ fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
         drop(blocks);
         subsystem.pages().info().backed_bytes()
     };
-    let unlimited = stays();
+    // More stays when bursts have returned some times.
+    let most = || (0..8).map(|_| stays()).max();
+    assert!(most() >= Some(8 << 20));
     for mib in [256, 96, 64] {
         limit(mib << 20);
         subsystem.end_interval();
-        let stay = stays();
-        assert!(stay <= (mib << 20) / 8, "{stay} bytes stay of {mib} MiB");
+        assert!(most() <= Some((mib << 20) / 8), "of {mib} MiB");
         // And once there is none.
         limit(RLIM_INFINITY);
         subsystem.end_interval();
-        assert_eq!(stays(), unlimited);
+        assert!(most() >= Some(8 << 20));
     }
     // And only if the configuration says so.
     limit(64 << 20);
-    let pages = PageConfig { keep_free: Some(32 << 20), ..PageConfig::default_for(Cpus::os()) };
+    let pages = PageConfig { keep_free: Some(512 << 20), ..PageConfig::default_for(Cpus::os()) };
     let deaf = Subsystem::new(Config::new(pages)).unwrap();
     let before = deaf.pages().info().backed_bytes();
     let blocks: Vec<_> = (0..7)

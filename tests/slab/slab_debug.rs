@@ -669,7 +669,9 @@ fn of_two_threads_that_free_one_object_at_once_one_is_refused() {
         });
         let heard = reports.take();
         assert_eq!(heard.len(), ROUNDS, "{flags}");
-        assert!(heard.iter().all(|(kind, ..)| *kind == CorruptionKind::DoubleFree));
+        // The slab of an object may have been returned by then.
+        let right = [CorruptionKind::DoubleFree, CorruptionKind::Foreign];
+        assert!(heard.iter().all(|(kind, ..)| right.contains(kind)));
         let info = cache.info();
         assert_eq!((info.used, info.frees), (0, ROUNDS as u64));
         let mut again: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
