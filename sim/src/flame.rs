@@ -3,7 +3,10 @@
 //! A program under the preload library writes one on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`), and a program with the
 //! library by `uslab::profile::Profile::pprof`. It has addresses; their names are looked up here, in the files that it names.
 
+#[cfg(feature = "symbols")]
+mod code;
 mod names;
+#[cfg(feature = "symbols")]
 mod pprof;
 
 use crate::web;
@@ -18,8 +21,19 @@ use std::path::Path;
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
 /// What is said of a file that is no profile.
 const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
+/// How a profile of pprof begins.
+const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Stacks that the text shows.
 const SHOWN: usize = 20;
+
+/// The error of a build that cannot name addresses.
+#[cfg(not(feature = "symbols"))]
+fn not_built() -> anyhow::Error {
+    anyhow::anyhow!(
+        "this build reads no symbols; expected one with the feature `symbols`: `cargo run --release --package uslab-sim --features symbols \
+         --bin uslab -- flame FILE`"
+    )
+}
 
 /// A profile of one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -84,8 +98,12 @@ impl Flame {
     /// It is neither, or has more bytes than there can be.
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
-        let flame = if content.starts_with(pprof::GZIP) {
-            pprof::read(title, content, &mut names)
+        let flame = if content.starts_with(GZIP) {
+            #[cfg(feature = "symbols")]
+            let read = pprof::read(title, content, &mut names);
+            #[cfg(not(feature = "symbols"))]
+            let read = Err(not_built());
+            read
         } else if let Ok(text) = str::from_utf8(content) {
             Self::folded(title, text, &mut names)
         } else {
@@ -169,14 +187,14 @@ mod tests {
         assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "symbols", target_os = "linux"))]
     #[inline(never)]
     fn the_one_who_holds(cache: &uslab::KmemCache) -> uslab::Block<'_> {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
     /// Of this program itself, in both formats.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "symbols", target_os = "linux"))]
     #[test]
     fn functions_are_named_from_the_files_that_a_profile_names() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Show who holds how much memory: a heap profile as a flame graph.
 ///
 /// A program under the preload library writes the file on a signal; a program that links the library, whenever it wants. Functions get
-/// their names from the files that the profile names, which must be where they were. Without an option the stacks that hold most are
-/// printed.
+/// their names from the files that the profile names, which must be where they were; `cargo run --release --package uslab-sim --features
+/// symbols --bin uslab -- flame` can read these. Without an option the stacks that hold most are printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,84 +1,36 @@
 //! Names of functions, from the symbols and debug information of the files that a profile names.
 
-use addr2line::{Loader, demangle_auto};
-use anyhow::ensure;
-use object::{Object, ObjectSegment, ReadCache};
-use std::borrow::Cow;
+#[cfg(feature = "symbols")]
+use super::code::Code;
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::fs::File;
 
 /// Where in a file an instruction is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// Bytes from its beginning.
+    #[cfg_attr(not(feature = "symbols"), allow(dead_code, reason = "profiles of pprof are not read"))]
     InFile(u64),
     /// Bytes behind the first segment, as it is mapped.
     Mapped(u64),
+}
+
+/// No file is read.
+#[cfg(not(feature = "symbols"))]
+struct Code;
+#[cfg(not(feature = "symbols"))]
+impl Code {
+    fn open(_: &str, _: &str) -> anyhow::Result<Self> {
+        Err(super::not_built())
+    }
+    fn functions(&self, _: Place) -> Vec<String> {
+        vec![]
+    }
 }
 
 /// The files that were needed so far.
 #[derive(Default)]
 pub(super) struct Names {
     files: BTreeMap<(String, String), anyhow::Result<Code>>,
-}
-
-/// A file with code.
-struct Code {
-    loader: Loader,
-    /// Address, offset in the file, and bytes there.
-    segments: Vec<(u64, u64, u64)>,
-}
-
-impl Code {
-    /// The file, if it has that build id, or none is known.
-    fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
-        // Not a pipe, which might never end.
-        ensure!(std::fs::metadata(file)?.is_file(), "not a file");
-        let content = ReadCache::new(File::open(file)?);
-        let object = object::File::parse(&content)?;
-        let own = object.build_id()?.unwrap_or_default().iter().fold(String::new(), |mut text, byte| {
-            _ = write!(text, "{byte:02x}");
-            text
-        });
-        ensure!(build_id.is_empty() || own == build_id, "it is another build than the profile's");
-        let segments = object.segments().map(|segment| {
-            let (offset, size) = segment.file_range();
-            (segment.address(), offset, size)
-        });
-        let segments = segments.collect();
-        let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok(Self { loader, segments })
-    }
-    /// The address that the file itself gives the place.
-    fn address(&self, place: Place) -> Option<u64> {
-        match place {
-            Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
-                let into = at.checked_sub(*offset).filter(|into| into < size)?;
-                address.checked_add(into)
-            }),
-            Place::Mapped(at) => {
-                let first = self.segments.iter().map(|segment| segment.0).min()?;
-                // Segments are mapped by pages.
-                (first & !0xfff).checked_add(at)
-            }
-        }
-    }
-    /// The functions there, the innermost first: several if calls were inlined.
-    fn functions(&self, place: Place) -> Vec<String> {
-        let Some(address) = self.address(place) else { return vec![] };
-        let mut names = vec![];
-        if let Ok(mut frames) = self.loader.find_frames(address) {
-            while let Ok(Some(frame)) = frames.next() {
-                names.extend(frame.function.iter().filter_map(|of| of.demangle().ok()).map(Cow::into_owned));
-            }
-        }
-        if names.is_empty() {
-            let symbol = self.loader.find_symbol(address);
-            names.extend(symbol.map(|name| demangle_auto(name.into(), None).into_owned()));
-        }
-        names
-    }
 }
 
 impl Names {
@@ -215,6 +167,7 @@ mod tests {
         assert_eq!((cut(&[&["malloc"][..], &["f"; 40]].concat()), cut(&["f"; 40])), (17, 0));
     }
 
+    #[cfg(feature = "symbols")]
     #[test]
     fn a_frame_is_a_place_only_if_it_has_a_file_and_a_number() {
         let mut names = Names::default();
@@ -230,6 +183,7 @@ mod tests {
         assert!(unused[1].starts_with("no names from `/nowhere/a+0x/b`: No such file"), "{unused:?}");
     }
 
+    #[cfg(feature = "symbols")]
     #[test]
     fn a_file_of_another_build_gives_no_names() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();

@@ -8,8 +8,6 @@ use prost::Message;
 use std::collections::HashMap;
 use std::io::Read;
 
-/// What every compressed profile begins with.
-pub(super) const GZIP: &[u8] = &[0x1f, 0x8b];
 /// The most bytes of an unpacked profile.
 const MOST: u64 = 1 << 30;
 

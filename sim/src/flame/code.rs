@@ -1,0 +1,67 @@
+//! Functions at addresses, from the symbols and debug information of a file.
+
+use super::names::Place;
+use addr2line::{Loader, demangle_auto};
+use anyhow::ensure;
+use object::{Object, ObjectSegment, ReadCache};
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::fs::File;
+
+/// A file with code.
+pub(super) struct Code {
+    loader: Loader,
+    /// Address, offset in the file, and bytes there.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl Code {
+    /// The file, if it has that build id, or none is known.
+    pub(super) fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
+        // Not a pipe, which might never end.
+        ensure!(std::fs::metadata(file)?.is_file(), "not a file");
+        let content = ReadCache::new(File::open(file)?);
+        let object = object::File::parse(&content)?;
+        let own = object.build_id()?.unwrap_or_default().iter().fold(String::new(), |mut text, byte| {
+            _ = write!(text, "{byte:02x}");
+            text
+        });
+        ensure!(build_id.is_empty() || own == build_id, "it is another build than the profile's");
+        let segments = object.segments().map(|segment| {
+            let (offset, size) = segment.file_range();
+            (segment.address(), offset, size)
+        });
+        let segments = segments.collect();
+        let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok(Self { loader, segments })
+    }
+    /// The address that the file itself gives the place.
+    fn address(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
+                let into = at.checked_sub(*offset).filter(|into| into < size)?;
+                address.checked_add(into)
+            }),
+            Place::Mapped(at) => {
+                let first = self.segments.iter().map(|segment| segment.0).min()?;
+                // Segments are mapped by pages.
+                (first & !0xfff).checked_add(at)
+            }
+        }
+    }
+    /// The functions there, the innermost first: several if calls were inlined.
+    pub(super) fn functions(&self, place: Place) -> Vec<String> {
+        let Some(address) = self.address(place) else { return vec![] };
+        let mut names = vec![];
+        if let Ok(mut frames) = self.loader.find_frames(address) {
+            while let Ok(Some(frame)) = frames.next() {
+                names.extend(frame.function.iter().filter_map(|of| of.demangle().ok()).map(Cow::into_owned));
+            }
+        }
+        if names.is_empty() {
+            let symbol = self.loader.find_symbol(address);
+            names.extend(symbol.map(|name| demangle_auto(name.into(), None).into_owned()));
+        }
+        names
+    }
+}
