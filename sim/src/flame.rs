@@ -26,15 +26,6 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Stacks that the text shows.
 const SHOWN: usize = 20;
 
-/// The error of a build that cannot name addresses.
-#[cfg(not(feature = "symbols"))]
-fn not_built() -> anyhow::Error {
-    anyhow::anyhow!(
-        "this build reads no symbols; expected one with the feature `symbols`: `cargo run --release --package uslab-sim --features symbols \
-         --bin uslab -- flame FILE`"
-    )
-}
-
 /// A profile of one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flame {
@@ -102,7 +93,7 @@ impl Flame {
             #[cfg(feature = "symbols")]
             let read = pprof::read(title, content, &mut names);
             #[cfg(not(feature = "symbols"))]
-            let read = Err(not_built());
+            let read = Err(names::not_built());
             read
         } else if let Ok(text) = str::from_utf8(content) {
             Self::folded(title, text, &mut names)

@@ -14,13 +14,22 @@ pub(super) enum Place {
     Mapped(u64),
 }
 
+/// The error of a build that cannot name addresses.
+#[cfg(not(feature = "symbols"))]
+pub(super) fn not_built() -> anyhow::Error {
+    anyhow::anyhow!(
+        "this build reads no symbols; expected one with the feature `symbols`: `cargo run --release --package uslab-sim --features symbols \
+         --bin uslab -- flame FILE`"
+    )
+}
+
 /// No file is read.
 #[cfg(not(feature = "symbols"))]
 struct Code;
 #[cfg(not(feature = "symbols"))]
 impl Code {
     fn open(_: &str, _: &str) -> anyhow::Result<Self> {
-        Err(super::not_built())
+        Err(not_built())
     }
     fn functions(&self, _: Place) -> Vec<String> {
         vec![]
