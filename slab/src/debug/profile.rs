@@ -82,6 +82,8 @@ use crate::debug::corruption::CorruptionKind;
 use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::ptr::NonNull;
+#[cfg(feature = "stacks")]
+use libm::{expm1, log};
 use noted::{Live, Noted, Site};
 use own::LIVE;
 pub(crate) use own::{Own, PLACE};
@@ -92,6 +94,15 @@ use std::time::SystemTime;
 use uslab_magazine::sync::AtomicU8;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, Rank, planted};
+
+#[cfg(not(feature = "stacks"))]
+fn log(of: f64) -> f64 {
+    of.ln()
+}
+#[cfg(not(feature = "stacks"))]
+fn expm1(of: f64) -> f64 {
+    of.exp_m1()
+}
 
 /// Bytes between two samples, on average, where nobody says otherwise: 512 KiB, as gperftools and jemalloc have it.
 pub const DEFAULT_RATE: usize = 512 << 10;
@@ -375,7 +386,7 @@ impl Countdown {
         word ^= word >> 31;
         // Above 0, and up to 1.
         let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        ((-libm::log(unit) * rate as f64).ceil() as u64).max(1)
+        ((-log(unit) * rate as f64).ceil() as u64).max(1)
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Sum {
 impl Sum {
     /// What a sample of so many bytes stands for.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
-        let share = -libm::expm1(-(bytes as f64) / rate as f64);
+        let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
             samples: 1,
             parts: (PARTS / share).round() as u64,
