@@ -372,6 +372,39 @@ impl Depot {
     }
 }
 
+/// What a depot takes by itself, and with others: for unit tests and for models, in which there is no other bound.
+#[cfg(test)]
+pub(crate) fn bounds() {
+    let (op, magazine) = (&Operation::new(), Magazine::new());
+    let put = |depot: &Depot| depot.put(op, &magazine, || Some(Block::on_heap()));
+    let take = |depot: &Depot| depot.take(op, &mut Magazine::new());
+
+    let depot = Depot::within(Arc::new(Budget::new(1000)), 1, 0, 5);
+    let cycle = |n| [(0..n).filter(|_| put(&depot)).count(), (0..n).filter(|_| take(&depot)).count()];
+    assert!((0..8).all(|_| !put(&depot)), "no CPU has missed any");
+    assert_eq!([cycle(2), cycle(2)], [[0, 0], [2, 2]]);
+    assert_eq!([cycle(9), cycle(9)], [[2, 2], [5, 5]], "up to the limit");
+    assert!((0..5).all(|_| put(&depot)));
+    assert_eq!((depot.surplus(op), depot.surplus(op)), (0, 5));
+    assert!((0..4).all(|_| take(&depot)) && put(&depot) && !put(&depot), "half of the room is left");
+    depot.end().free();
+
+    let budget = Arc::new(Budget::new(500));
+    let [a, b] = [(); 2].map(|()| Depot::within(budget.clone(), 100, 10, 10));
+    assert!((0..4).all(|_| put(&a)) && put(&b) && !put(&b) && !put(&a));
+    assert!(
+        take(&a) && take(&a) && !put(&b) && put(&a) && put(&a) && !put(&a),
+        "it grows back without the budget"
+    );
+    assert!((0..3).all(|_| take(&a)));
+    assert_eq!(budget.held.get(), 300, "one is left, and it keeps the charge of another");
+    assert!(put(&b) && put(&b) && !put(&b));
+    a.spare().map(Blocks::free);
+    assert!(put(&b) && !put(&b), "without room to spare a depot is charged for what it has");
+    [a, b].iter().for_each(|depot| _ = depot.end().free());
+    assert_eq!(budget.held.get(), 0);
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -404,35 +437,8 @@ mod tests {
     }
 
     #[test]
-    fn a_depot_gets_room_for_magazines_that_were_missed() {
-        let depot = Depot::within(Arc::new(Budget::new(1000)), 1, 0, 5);
-        let (op, magazine) = (&Operation::new(), Magazine::new());
-        let put = || depot.put(op, &magazine, || Some(Block::on_heap()));
-        let take = || depot.take(op, &mut Magazine::new());
-        let cycle = |n| [(0..n).filter(|_| put()).count(), (0..n).filter(|_| take()).count()];
-        assert!((0..8).all(|_| !put()), "nobody has missed any");
-        assert_eq!([cycle(2), cycle(2)], [[0, 0], [2, 2]]);
-        assert_eq!([cycle(9), cycle(9)], [[2, 2], [5, 5]], "up to the limit");
-        assert!((0..5).all(|_| put()));
-        assert_eq!((depot.surplus(op), depot.surplus(op)), (0, 5));
-        assert!((0..4).all(|_| take()) && put() && !put(), "half of the room is left");
-        depot.end().free();
-    }
-
-    #[test]
-    fn depots_of_one_budget_hold_no_more_together() {
-        let (budget, op, magazine) = (Arc::new(Budget::new(500)), &Operation::new(), Magazine::new());
-        let [a, b] = [(); 2].map(|()| Depot::within(budget.clone(), 100, 10, 10));
-        let put = |depot: &Depot| depot.put(op, &magazine, || Some(Block::on_heap()));
-        let take = |depot: &Depot| depot.take(op, &mut Magazine::new());
-        assert!((0..4).all(|_| put(&a)) && put(&b) && !put(&b) && !put(&a));
-        // It grows back without the budget.
-        assert!(take(&a) && take(&a) && !put(&b) && put(&a) && put(&a) && !put(&a));
-        assert!((0..3).all(|_| take(&a)));
-        assert_eq!(budget.held.get(), 300, "one is left, and it keeps the charge of another");
-        assert!(put(&b) && put(&b) && !put(&b));
-        [a, b].iter().for_each(|depot| _ = depot.end().free());
-        assert_eq!(budget.held.get(), 0);
+    fn a_depot_gets_room_for_magazines_that_were_missed_and_depots_of_a_budget_hold_no_more_together() {
+        bounds();
     }
 
     #[test]

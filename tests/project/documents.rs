@@ -24,7 +24,7 @@ const APART: [(&str, &str); 4] = [
     ("slab/src/handle", "slab/src/handle"),
 ];
 /// The most lines of what finds mistakes.
-const MOST_DEBUG: usize = 3_370;
+const MOST_DEBUG: usize = 3_380;
 /// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
 const OFF: usize = 100;
 
