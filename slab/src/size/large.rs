@@ -130,7 +130,11 @@ impl Core {
     /// the limit leaves no hope for so many bytes. What other CPUs keep, and what users have, is for who may reclaim.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
-        let first = attempt().or_else(|| if self.release_huge() > 0 { attempt() } else { None });
+        let first = attempt().or_else(|| {
+            #[cfg(not(any(loom, shuttle)))]
+            self.huge.heed_limit();
+            if self.release_huge() > 0 { attempt() } else { None }
+        });
         let again = || {
             self.shrink(&self.operation(What::Reclaim));
             self.memory.pages.decommit();
