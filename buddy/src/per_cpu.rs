@@ -18,8 +18,8 @@ use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
 /// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Magazines of a CPU beyond two: a CPU keeps at most two magazines of one order and type.
-const STOCK: u16 = 0;
+/// Magazines of a CPU beyond two. Small: what a CPU parks of one order and type is four magazines at most.
+const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
 
@@ -67,7 +67,7 @@ impl PerCpuPages {
         let orders = ORDERS.min(shared.max_order.index() + 1);
         let layer = |n: usize| {
             let config = Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
-            let mut layer = tables.layer(Config { first_depot: 0, ..config }, true)?;
+            let mut layer = tables.layer(config, true)?;
             layer.set_name(PAGES);
             Some(layer)
         };

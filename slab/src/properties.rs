@@ -55,7 +55,7 @@ struct Lists {
 
 impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
-        let pages = PageConfig { backend: Backend::default(), ..pages(1, 1, 1 << 20) };
+        let pages = PageConfig { backend: Backend::default(), ..pages(1, 1, 8 << 20) };
         let pages = PageAllocator::new(pages).unwrap();
         let rule = OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) };
         let geometry = Geometry::new(size, 8, &rule).unwrap();

@@ -144,7 +144,7 @@ struct Unused {
     discarded: u64,
     /// The least that was unused since the last reap.
     least: u64,
-    /// What a pass over the slabs left above the bound, and a quarter: below it another pass would find little.
+    /// What the last pass over the slabs left, and a quarter: frees do not begin another one below.
     tried: u64,
 }
 
@@ -485,11 +485,17 @@ impl Node {
         let mut pages = 0;
         for state in core::iter::once(State::Empty).chain((0..bands).map(State::Partial)) {
             let mut visits = self.len_of(state);
-            while visits > 0 && pages < most {
+            // Each slab of the list comes to its back, so that their order stays.
+            while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();
                 // SAFETY: the lock is held, so the links of all listed frames are ours, and each slab on a list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
+                if pages >= most {
+                    // SAFETY: as above; the slab is on no list.
+                    unsafe { lists.of(state).push_back(memory.frames(), slab) };
+                    continue;
+                }
                 // SAFETY: as above.
                 let runs = unsafe { memory.slab(slab).discard_unused(&self.geometry) };
                 let found = runs.pages();
@@ -510,8 +516,8 @@ impl Node {
         }
         let mut lists = self.lists.lock();
         let unused = lists.unused(&self.geometry);
-        // Not before there is a quarter more.
-        lists.unused.tried = if pages < most { unused + unused / 4 } else { 0 };
+        // Not before there is a quarter more: a pass looks at all slabs.
+        lists.unused.tried = unused + unused / 4;
         pages
     }
     /// Ends an interval: how many pages were unused throughout.

@@ -94,9 +94,7 @@ impl Magazines {
         let bytes = stride.saturating_add(holds);
         match self {
             Self::Off => None,
-            Self::Sized { capacity, stock, depot_limit } => {
-                Some(Config { round_bytes: bytes, ..Config::new(capacity, stock, depot_limit) })
-            }
+            Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
             Self::BySize => {
                 // Objects are as large as slabs hold them, and may hold much more.
                 let (least, least_depot) =
@@ -107,7 +105,7 @@ impl Magazines {
                 let depot = (MAX_DEPOT_BYTES / capacity.saturating_mul(bytes))
                     .clamp(least_depot, MAX_DEPOT_MAGAZINES) as u32;
                 let config = Config::new(capacity as u16, stock, depot);
-                Some(Config { first_fill: 1, first_depot: 0, round_bytes: bytes, ..config })
+                Some(Config { first_fill: 1, ..config })
             }
         }
     }
