@@ -1,4 +1,4 @@
-//! What the system has back of a service's memory, and when: the program `returns` with each malloc preloaded, as a table.
+//! Resident memory of a service after it has dropped its data: a table, of the program `returns` with each malloc preloaded.
 //!
 //! `cargo bench -p uslab-benches --bench returns`, some 20 minutes; `-- --quick` shows that it works.
 

@@ -1,4 +1,4 @@
-//! A service that loads sessions and drops them: what the system has back, and when.
+//! A service that loads sessions and drops them, and the memory that stays resident.
 //!
 //! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table: 100,000 of them, each replaced once in the mean
 //! while they are loaded. Two threads load and drop, so that a session may be freed by another CPU than it was allocated on.

@@ -76,7 +76,7 @@ pub struct PageAllocator {
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
-    /// For tables beside.
+    /// Addresses left for the tables of the layer above.
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
@@ -703,7 +703,7 @@ impl PageAllocator {
     /// Gives the addresses of such a table back from `bytes` bytes on: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// As there; others may [grow](Self::grow_table) and cut it meanwhile.
+    /// As there, except that other threads may [grow](Self::grow_table) and cut it concurrently.
     #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
@@ -717,7 +717,7 @@ impl PageAllocator {
     /// Gives all addresses of pages back that were never committed. They are mapped again when one is committed, if a limit and others
     /// leave them, up to the pages that `limit` bytes hold. Does nothing with several zones.
     ///
-    /// Watermarks keep nothing back of pages without addresses: the last page that has some goes to whoever asks.
+    /// Watermarks do not reserve pages without addresses: any request gets the last page that has some.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
@@ -877,18 +877,20 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
-    /// Returns the memory of pages of an allocated block to the system. They stay the caller's, and read as zeros. Does nothing where a
-    /// part of a huge page is not worth breaking it.
+    /// True if single pages go to the system: not with [`HugePages::Advise`] and without a limit.
+    #[doc(hidden)]
+    pub fn discards_pages(&self) -> bool {
+        self.shared.discard_from == Order::ZERO
+    }
+    /// Returns the memory of pages of an allocated block to the system. They stay the caller's, and read as zeros.
     ///
     /// # Safety
-    /// The pages belong to a block in use, and no thread reads or writes them meanwhile.
+    /// The pages belong to a block in use, and no thread reads or writes them during the call.
     #[doc(hidden)]
     pub unsafe fn discard(&self, first: Pfn, pages: u32) {
-        if self.shared.discard_from == Order::ZERO {
-            let start = first.index() << PAGE_SHIFT;
-            // SAFETY: by contract the contents are given up.
-            unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
-        }
+        let start = first.index() << PAGE_SHIFT;
+        // SAFETY: by contract the contents are given up.
+        unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
     }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]

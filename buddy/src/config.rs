@@ -31,9 +31,9 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Bytes of free memory that each zone keeps backed at most. When pages come back, a zone keeps a quarter of what is in use, at most so
-    /// many bytes and at least an eighth of them. Frees return more to the system, largest blocks first, until three quarters of the bound
-    /// are left. `None` leaves it to
+    /// The most bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, between a sixteenth of this number
+    /// and all of it; the lower bound doubles while returned memory is taken again, and halves when it is not. They return more to the
+    /// system, largest blocks first, until three quarters of the bound are left. `None` leaves it to
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and [`decommit_free`](crate::PageAllocator::decommit_free), for those who call
     /// these at times.
     pub keep_free: Option<usize>,

@@ -387,7 +387,7 @@ impl Region {
         if refused {
             return Err(self);
         }
-        // What is dropped has nothing any more.
+        // A dropped region has no memory any more.
         self.bytes.set(0);
         Ok(())
     }
@@ -404,7 +404,7 @@ impl Region {
             return Err(next);
         }
         self.bytes = Counter::new((self.bytes() + next.bytes()) as u64);
-        // What is dropped has nothing any more.
+        // A dropped region has no memory any more.
         next.bytes.set(0);
         Ok(())
     }
@@ -525,7 +525,7 @@ pub struct Reservation {
     left: Option<Region>,
     /// Where its memory comes from.
     pub backend: Backend,
-    /// What is refused of it on purpose.
+    /// Faults to inject.
     pub faults: Faults,
 }
 
@@ -559,14 +559,14 @@ impl Reservation {
         let mut held = left.split_off(first - left.base.addr().get())?;
         drop(held.split_off(pages));
         held.uncommitted = Uncommitted::NoAccess;
-        // SAFETY: reserved just now, and nobody uses it.
+        // SAFETY: reserved just now, so no other code has its address.
         let hidden = unsafe { held.protect(0..pages, false) };
-        // A few bytes for each page that somebody uses, and of each stack hardly more than its first page.
+        // Used sparsely: a few bytes for each page in use, and the first page of most stacks.
         left.advise(HugePages::Never);
         hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
     }
 
-    /// True if there are none.
+    /// True if no addresses are left.
     pub fn is_empty(&self) -> bool {
         self.left.is_none()
     }
@@ -587,7 +587,7 @@ impl Reservation {
             return None;
         }
         let mut region = self.left.take()?;
-        // What the alignment of the pages has left stays with the last one.
+        // The last region also gets what the pages' alignment left over.
         if region.bytes() - whole >= Self::LEFT {
             self.left = region.split_off(whole);
         }
@@ -660,11 +660,11 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Gives the addresses behind the first `bytes` bytes back to the system, but for those that a commit may go ahead by (1 MiB
-    /// and 64 KiB at most). What was given back cannot be committed before it [grows](Self::grow).
+    /// Returns the addresses behind the first `bytes` bytes to the system, except those that a commit may go ahead by (1 MiB and 64 KiB at
+    /// most). Returned addresses cannot be committed before it [grows](Self::grow).
     ///
     /// # Safety
-    /// Nobody uses what lies behind `bytes` bytes, nor asks for a commit of it, meanwhile; and nobody else cuts meanwhile.
+    /// During the call no thread uses memory behind `bytes` bytes, asks for a commit of it, or cuts.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A commit that runs beside this was asked for up to `bytes`, of which less was committed, or for what is committed by now: it goes
         // ahead of either by no more than this.

@@ -108,7 +108,7 @@ impl Tables {
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
-        // What the addresses have was made for the table.
+        // A reservation with addresses left has enough for the table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
             while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
@@ -380,7 +380,7 @@ mod tests {
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    #[ignore = "run by another test, under a limit"]
+    #[ignore = "run under `ulimit -v` by a_table_takes_its_share_of_limited_addresses"]
     fn under_limited_address_space() {
         // A region of so many CPUs would take more.
         let cpus = Cpus::simulated(32, 1).unwrap();

@@ -1136,7 +1136,7 @@ fn pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed() {
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run by another test, under a limit"]
+#[ignore = "run under `ulimit -v` by pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed"]
 fn under_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
@@ -1176,7 +1176,7 @@ fn a_mapping_where_pages_would_get_their_addresses_is_a_refusal() {
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run by another test, under a limit"]
+#[ignore = "run under `ulimit -v` by a_mapping_where_pages_would_get_their_addresses_is_a_refusal"]
 fn where_another_mapping_is() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
@@ -1200,7 +1200,7 @@ fn a_refused_commit_is_an_error_that_says_so_and_costs_nothing() {
     limited("-d 65536", "tests::under_limited_data");
 }
 #[test]
-#[ignore = "run by another test, under a limit"]
+#[ignore = "run under `ulimit -d` by a_refused_commit_is_an_error_that_says_so_and_costs_nothing"]
 fn under_limited_data() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
@@ -1315,7 +1315,7 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
     assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
-    // They come back while the limit leaves room for them, and nobody else has them: other tests may.
+    // Pages get them again if the limit leaves room and no other mapping took them. Mappings of other tests may.
     let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
     assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));

@@ -116,7 +116,7 @@ impl ZoneShared {
     }
 }
 
-/// What others have of the addresses of a process that are limited, and are to have.
+/// Under a limit on addresses: how many other mappings have, and how many are reserved for them.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLimit {
     /// Bytes of others' mappings when the limit was first seen.
@@ -157,7 +157,7 @@ impl ZoneShared {
             if self.huge_pages != HugePages::System {
                 self.region.advise(self.huge_pages);
             }
-            // Last: what lies in a page of this has a frame.
+            // Last, because each page of the range needs a frame first.
             self.frames.set_len(end);
         }
         grown

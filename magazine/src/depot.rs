@@ -6,12 +6,6 @@
 //! What they lie in is the table's memory, which a depot asks for as it grows and gives back at a reap: an allocator may stand
 //! on this, so a visit allocates nothing; and a depot that was never used is a few words.
 //!
-//! **Slow start.** A depot begins with room for few magazines. It gets twice as much, up to its limit, when a CPU finds it empty after it
-//! refused a magazine for want of room: that magazine would have served. A reap that finds surplus halves the room.
-//!
-//! **Budget.** The depots of a table share one: a depot takes a magazine only while all of them together hold fewer bytes. Their common
-//! counter is written when a depot grows, and when it has shrunk by more than [`SLACK`] magazines.
-//!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot remembers the smallest length that it had since the last
 //! reap. So many magazines were not needed through the whole interval: they are surplus.
 
@@ -21,7 +15,6 @@ use crate::sync::fork::ForkMutex;
 use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
-use std::sync::Arc;
 
 /// Room for a magazine, in the memory of a table; on lists of one owner each.
 #[derive(Debug)]
@@ -106,30 +99,6 @@ impl Blocks {
     }
 }
 
-/// Bytes of memory that the depots of a table hold together.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    held: Counter,
-    most: u64,
-}
-
-impl Budget {
-    pub(crate) fn new(most: u64) -> Self {
-        Self { held: Counter::new(0), most }
-    }
-    /// Depots that charge at the same time may exceed the budget by a magazine each.
-    fn charge(&self, bytes: u64) -> bool {
-        let fits = self.held.get() + bytes <= self.most;
-        if fits {
-            self.held.add(bytes);
-        }
-        fits
-    }
-}
-
-/// Magazines that a depot has charged and not: it grows back to them without the common counter.
-const SLACK: u32 = 2;
-
 /// The magazines.
 #[derive(Debug)]
 pub(crate) struct Full {
@@ -137,10 +106,6 @@ pub(crate) struct Full {
     magazines: Blocks,
     /// and how many.
     len: u32,
-    /// How many it takes now.
-    room: u32,
-    /// How many the budget has been charged for.
-    charged: u32,
     /// Room that was used and is not now, kept for the next magazines.
     spare: Blocks,
     /// Whether it takes magazines.
@@ -158,42 +123,25 @@ pub(crate) struct Depot {
     /// The number of magazines, stored under the lock; read without it as a hint.
     len: AtomicU32,
     limit: u32,
-    /// Magazines that it has room for at first.
-    first: u32,
-    /// Magazines that it refused for want of room, less those that were missed since: times that it was found empty.
-    refused: Counter,
     pub(crate) full: ForkMutex<Full>,
     /// Visits that found the lock taken.
     pub(crate) contention: Counter,
     /// 1 where there may be room to spare.
     spare: Counter,
-    budget: Arc<Budget>,
-    /// Bytes of memory that a magazine holds.
-    bytes: u64,
 }
 
 impl Depot {
-    /// For up to `limit` magazines, with no other bound.
-    #[cfg(test)]
+    /// For up to `limit` magazines. It has room for none yet.
     pub(crate) fn new(limit: u32) -> Self {
-        Self::within(Arc::new(Budget::new(0)), 0, limit, limit)
-    }
-    /// For up to `limit` magazines of `bytes` bytes, `first` at first. It has no memory for them yet.
-    pub(crate) fn within(budget: Arc<Budget>, bytes: u64, first: u32, limit: u32) -> Self {
-        let first = first.min(limit);
         let (magazines, spare) = (Blocks::default(), Blocks::default());
-        let full = Full { magazines, len: 0, room: first, charged: 0, spare, open: true, min: 0 };
+        let full = Full { magazines, len: 0, spare, open: true, min: 0 };
         Self {
             exchanges: Counter::new(0),
             len: AtomicU32::new(0),
             limit,
-            first,
-            refused: Counter::new(0),
             full: ForkMutex::new(Rank::Depot, full),
             contention: Counter::new(0),
             spare: Counter::new(0),
-            budget,
-            bytes,
         }
     }
 
@@ -238,7 +186,6 @@ impl Depot {
     pub(crate) fn take(&self, op: &Operation, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
-            self.grow();
             return false;
         }
         let mut full = self.lock(op);
@@ -258,24 +205,12 @@ impl Depot {
             full = self.full.lock();
         });
         full.min = full.min.min(full.len);
-        if full.charged > full.len + SLACK {
-            self.uncharge(&mut full, 1);
-        }
         planted!("the length of a depot forgets what left it" => return true);
         self.publish(full.len);
         planted!("depot length from before the lock" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
         self.exchanged();
         true
-    }
-
-    /// It was found empty: gets more room if it had refused what would have served.
-    fn grow(&self) {
-        if self.refused.get() > 0 {
-            let mut full = self.full.lock();
-            full.room = (2 * full.room).max(1).min(self.limit);
-            self.refused.set(self.refused.get().saturating_sub(1));
-        }
     }
 
     /// Puts a magazine here; `false` if there is no room, which `more` may have.
@@ -291,21 +226,13 @@ impl Depot {
         }
         let mut full = self.lock(op);
         planted!("a depot that is closed takes magazines" => full.open = true);
-        if full.len >= full.room || !full.open {
-            if full.room < self.limit && full.open {
-                self.refused.set(self.refused.get() + 1);
-            }
+        if full.len >= self.limit || !full.open {
             return false;
         }
         planted!("a depot has room in one lock hold and gets a magazine in the next" => {
             drop(full);
             full = self.full.lock();
         });
-        let charge = full.len == full.charged;
-        if charge && !self.budget.charge(self.bytes) {
-            return false;
-        }
-        full.charged += u32::from(charge);
         let Some(mut block) = full.spare.pop().or_else(more) else { return false };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
@@ -314,13 +241,6 @@ impl Depot {
         tell!(op: self => Step::DepotGiven);
         self.exchanged();
         true
-    }
-
-    /// Charges the budget for no more magazines than there are, and `slack`.
-    fn uncharge(&self, full: &mut Full, slack: u32) {
-        let over = full.charged.saturating_sub(full.len + slack);
-        full.charged -= over;
-        self.budget.held.sub(u64::from(over) * self.bytes);
     }
 
     /// Whether it takes magazines from now on.
@@ -334,10 +254,6 @@ impl Depot {
         let n = full.min;
         planted!("reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
-        self.refused.set(0);
-        if n > 0 {
-            full.room = (full.room / 2).max(self.first);
-        }
         n
     }
 
@@ -347,7 +263,6 @@ impl Depot {
             return None;
         }
         let mut full = self.full.lock();
-        self.uncharge(&mut full, 0);
         self.spare.set(0);
         Some(core::mem::take(&mut full.spare))
     }
@@ -357,7 +272,6 @@ impl Depot {
         let mut blocks = core::mem::take(&mut full.magazines);
         blocks.append(core::mem::take(&mut full.spare));
         full.len = 0;
-        self.uncharge(&mut full, 0);
         blocks
     }
 
@@ -370,39 +284,6 @@ impl Depot {
         magazines.extend(full.magazines.magazines().take(room).cloned());
         magazines
     }
-}
-
-/// What a depot takes by itself, and with others: for unit tests and for models, in which there is no other bound.
-#[cfg(test)]
-pub(crate) fn bounds() {
-    let (op, magazine) = (&Operation::new(), Magazine::new());
-    let put = |depot: &Depot| depot.put(op, &magazine, || Some(Block::on_heap()));
-    let take = |depot: &Depot| depot.take(op, &mut Magazine::new());
-
-    let depot = Depot::within(Arc::new(Budget::new(1000)), 1, 0, 5);
-    let cycle = |n| [(0..n).filter(|_| put(&depot)).count(), (0..n).filter(|_| take(&depot)).count()];
-    assert!((0..8).all(|_| !put(&depot)), "no CPU has missed any");
-    assert_eq!([cycle(2), cycle(2)], [[0, 0], [2, 2]]);
-    assert_eq!([cycle(9), cycle(9)], [[2, 2], [5, 5]], "up to the limit");
-    assert!((0..5).all(|_| put(&depot)));
-    assert_eq!((depot.surplus(op), depot.surplus(op)), (0, 5));
-    assert!((0..4).all(|_| take(&depot)) && put(&depot) && !put(&depot), "half of the room is left");
-    depot.end().free();
-
-    let budget = Arc::new(Budget::new(500));
-    let [a, b] = [(); 2].map(|()| Depot::within(budget.clone(), 100, 10, 10));
-    assert!((0..4).all(|_| put(&a)) && put(&b) && !put(&b) && !put(&a));
-    assert!(
-        take(&a) && take(&a) && !put(&b) && put(&a) && put(&a) && !put(&a),
-        "it grows back without the budget"
-    );
-    assert!((0..3).all(|_| take(&a)));
-    assert_eq!(budget.held.get(), 300, "one is left, and it keeps the charge of another");
-    assert!(put(&b) && put(&b) && !put(&b));
-    a.spare().map(Blocks::free);
-    assert!(put(&b) && !put(&b), "without room to spare a depot is charged for what it has");
-    [a, b].iter().for_each(|depot| _ = depot.end().free());
-    assert_eq!(budget.held.get(), 0);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -434,11 +315,6 @@ mod tests {
         assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
         assert!(!depot.put(op, &magazine, || None));
         spare.free();
-    }
-
-    #[test]
-    fn a_depot_gets_room_for_magazines_that_were_missed_and_depots_of_a_budget_hold_no_more_together() {
-        bounds();
     }
 
     #[test]

@@ -88,11 +88,6 @@ pub struct Config {
     pub stock: u16,
     /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]; what comes beyond goes to the supplier.
     pub depot_limit: u32,
-    /// Of these, how many a depot has room for at first. It gets twice as much when one that it refused would have served.
-    pub first_depot: u32,
-    /// Bytes of memory that a round keeps from other uses. The depots of a table hold 1 MiB for each CPU together, at least 8 MiB; what comes
-    /// beyond goes to the supplier. 0: not counted.
-    pub round_bytes: usize,
 }
 
 /// The most magazines that a depot has room for.
@@ -104,7 +99,7 @@ impl Config {
     /// Magazines of `capacity` rounds that are filled whole.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
-        Self { capacity, first_fill: capacity, stock, depot_limit, first_depot: depot_limit, round_bytes: 0 }
+        Self { capacity, first_fill: capacity, stock, depot_limit }
     }
 
     /// Rounds that a CPU's stack has room for.
@@ -264,8 +259,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 return None;
             };
             table.set_magazine(class, capacity);
-            let bytes = config.round_bytes.saturating_mul(capacity.into()) as u64;
-            let depot = Depot::within(table.depots.clone(), bytes, config.first_depot, config.depot_limit);
+            let depot = Depot::new(config.depot_limit);
             nodes.push(NodeClass { net: Counter::new(0), depot, fast_path: FastPath::new(table, class) });
         }
         layer.nodes = nodes.into();

@@ -61,7 +61,7 @@ use crate::cpu::regions::Inlined;
 use crate::cpu::regions::{Regions, SPARE};
 #[cfg(not(any(loom, shuttle)))]
 use crate::cpu::rseq::StaticWords;
-use crate::depot::{Block, Blocks, Budget};
+use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
@@ -151,7 +151,7 @@ struct Making {
     parts: [usize; PARTS],
     /// By order, the first number without an owner; 0 is none.
     free: [u32; 16],
-    /// Numbers that were returned since the memory of idle stacks was released for it.
+    /// Numbers returned since idle stacks were last decommitted.
     returned: u32,
     /// Magazines of depots that nobody uses.
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
@@ -160,12 +160,9 @@ struct Making {
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     cut: [usize; 2],
 }
-/// Bytes that the depots of all classes hold together: so many for each CPU, and at least these.
-const DEPOT_BYTES_PER_CPU: u64 = 1 << 20;
-const DEPOT_BYTES: u64 = 8 << 20;
 /// Bytes of a stack of a magazine, in lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Numbers that are returned before the memory of their stacks is: a pass looks at all of them.
+/// Returned numbers after which idle stacks are decommitted. A pass visits every number.
 const RETURNED: u32 = 64;
 /// Sizes of rooms below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
@@ -180,8 +177,6 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
-    /// Of all depots of its classes.
-    pub(crate) depots: Arc<Budget>,
     done: Counter,
     refused: Counter,
     /// In nanoseconds.
@@ -343,7 +338,6 @@ impl<M: Memory> Table<M> {
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
             making: ForkMutex::new(Rank::Making, making),
-            depots: Arc::new(Budget::new(DEPOT_BYTES.max(u64::from(cpus.count()) * DEPOT_BYTES_PER_CPU))),
             done: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
@@ -367,7 +361,7 @@ impl<M: Memory> Table<M> {
             let empty = table.home(cpus.count()).as_ptr();
             let set = SPARE + cpus.slots() as usize;
             let words = table.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
-            // SAFETY: the words were committed, and nobody else knows them yet. They are pointers to whoever makes atomics of them.
+            // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a pointer.
             let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
             // Filled, and not word by word: most are of CPUs that there are not, and each start of a process comes here.
             words.fill(MaybeUninit::new(empty));

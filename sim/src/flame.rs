@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
-/// What is said of a file that is no profile.
+/// The error for a file that is no profile.
 const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// How a profile of pprof begins.
 const GZIP: &[u8] = &[0x1f, 0x8b];

@@ -1,4 +1,4 @@
-//! What the library says of itself to the dynamic linker: its name, as in the `Makefile`, and that it stays. And what it has of gcc.
+//! Link arguments: the library's soname, as in the `Makefile`; `-z nodelete`; and gcc's static unwinder.
 
 use std::path::Path;
 use std::process::Command;

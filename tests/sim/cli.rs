@@ -805,7 +805,7 @@ fn a_file_that_is_no_heap_profile_is_refused_with_what_is_accepted() {
         );
     }
     refused(&["flame", "/nowhere/heap.pb.gz"], &["cannot read `/nowhere/heap.pb.gz`: No such file"]);
-    // What has no names is shown by its place.
+    // Frames without names show file and offset.
     let file = files.path().join("heap.folded");
     std::fs::write(&file, "malloc-64;/nowhere/app+0x10 64\n").unwrap();
     let (code, out, err) = said(&uslab(&["flame", &file.to_string_lossy()]));

@@ -300,6 +300,20 @@ fn a_write_between_two_objects_is_named_when_either_is_freed() {
     assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
 }
 
+/// Their canaries went with the pages, and each free of a neighbour was taken for damage.
+#[test]
+fn free_objects_with_canaries_keep_their_pages() {
+    let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
+    let cache = KmemCache::builder("entry", 1000).build_in(&subsystem).unwrap();
+    let blocks: Vec<_> = (0..2000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(n, _)| n % 10 == 0);
+    drop(freed);
+    cache.shrink();
+    assert_eq!(cache.info().discarded, 0);
+    drop(kept);
+    assert_eq!(kinds(&heard), []);
+}
+
 #[test]
 fn a_write_behind_an_object_is_named_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });

@@ -33,7 +33,7 @@ impl Access {
 pub(super) fn place_for(bytes: usize) -> Option<usize> {
     let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
     let size = NonZeroUsize::new(bytes)?;
-    // SAFETY: no address is asked for; what is mapped is unmapped immediately, and nobody else knows it.
+    // SAFETY: no address is asked for, and the mapping is unmapped before any other code knows it.
     unsafe {
         let place = mmap_anonymous(None, size, none, flags).ok()?;
         munmap(place, bytes).ok()?;
@@ -199,7 +199,7 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Places that are tried for what lies apart: each may have been taken before.
+/// Places to try for a region that is apart: another mapping may have each.
 const PLACES: usize = 64;
 
 /// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.

@@ -116,6 +116,6 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// Gives it back as a whole. `false` if only its contents went: its addresses stay, and this may be tried again.
     ///
     /// # Safety
-    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor, behind `true`, this.
+    /// It is at `at`, `bytes` bytes long, and no longer used; after `true`, `self` is not used either.
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool;
 }

@@ -376,7 +376,7 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
 }
 
 /// H5: a layer is closed and flushed beside a free that has a place on its stack, and one whose stack is full. Once all of
-/// them return the supplier has everything, although nobody flushes again.
+/// them return the supplier has everything, although no thread flushes again.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);

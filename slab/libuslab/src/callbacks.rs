@@ -58,7 +58,7 @@ impl Gate {
         }
         false
     }
-    /// Calls it unless the gate is closed. What it throws ends the process: no exception passes through the allocator.
+    /// Calls it unless the gate is closed. An exception ends the process: no exception passes through the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORKS.get();
         let entered = self.change(|word| {

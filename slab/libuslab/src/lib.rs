@@ -61,7 +61,7 @@ use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-/// What the library itself allocates, out of line. Inlined, [`Uslab`] would be in each of its thousand places that drop a box, and the
+/// The library's own global allocator, out of line. Inlined, [`Uslab`] would be in each of its thousand places that drop a box, and the
 /// loader would relocate the descriptors of all these restartable sequences: 44 KiB of each process, and a tenth of its start.
 struct OutOfLine;
 

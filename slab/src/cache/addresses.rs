@@ -27,7 +27,7 @@ impl Core {
     /// knows how many are left.
     ///
     /// # Safety
-    /// Nobody looks meanwhile at a page that was never handed out.
+    /// No thread reads the descriptors of a page that was never handed out, during the call.
     pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
         self.give_up_addresses(|reserved| reserved / 3);
         self.tell_pages(told);

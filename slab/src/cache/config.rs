@@ -99,7 +99,7 @@ impl Config {
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
-    /// memory stay when objects and slabs come back. It heeds limits.
+    /// memory stay backed. It heeds limits.
     fn default() -> Self {
         Self::keeping(KEEP_FREE)
     }

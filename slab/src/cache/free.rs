@@ -273,10 +273,10 @@ impl Cache {
         }
         was_out
     }
-    /// Reports writes behind an object that comes back, and between it and the one in front of it: behind that one, or in front of this one.
+    /// Reports writes behind a freed object, and between it and the object in front of it.
     #[cfg(not(loom))]
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
-        // SAFETY: its user gave it up, and it is nobody's yet.
+        // SAFETY: its user freed it, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
             // SAFETY: what is behind it was written to.

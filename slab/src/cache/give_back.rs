@@ -97,7 +97,7 @@ impl Cache {
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        // No free leaves its object in a magazine from here on: what is freed beside the flush goes to its slab.
+        // No free leaves its object in a magazine from here on: a concurrent free puts its object into its slab.
         self.config.per_cpu.close();
         self.flush_all(&self.operation(What::Reclaim));
         let ended = self.end_at_last().map_err(|live| {

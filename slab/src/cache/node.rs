@@ -144,7 +144,7 @@ struct Unused {
     discarded: u64,
     /// The least that was unused since the last reap.
     least: u64,
-    /// What the last pass over the slabs left, and a quarter: frees do not begin another one below.
+    /// Pages that the last pass left, times 5/4. Below this, frees do not start another pass.
     tried: u64,
 }
 
@@ -503,7 +503,7 @@ impl Node {
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
                 planted!("unused pages are discarded after the lock" => {
                     drop(lists);
-                    // SAFETY: there is none: others may take the objects.
+                    // SAFETY: violated on purpose: another thread may take the objects.
                     runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                     return found.into();
                 });

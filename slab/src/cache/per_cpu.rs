@@ -91,7 +91,6 @@ const MIN_DEPOT_MAGAZINES: usize = 10;
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart and hold so many bytes beside; `None` without magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
-        let bytes = stride.saturating_add(holds);
         match self {
             Self::Off => None,
             Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
@@ -99,13 +98,13 @@ impl Magazines {
                 // Objects are as large as slabs hold them, and may hold much more.
                 let (least, least_depot) =
                     if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
+                let bytes = stride.saturating_add(holds);
                 let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
                 let reach = (MAX_STACK_BYTES / bytes).min(MAX_STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
                 let depot = (MAX_DEPOT_BYTES / capacity.saturating_mul(bytes))
                     .clamp(least_depot, MAX_DEPOT_MAGAZINES) as u32;
-                let config = Config::new(capacity as u16, stock, depot);
-                Some(Config { first_fill: 1, ..config })
+                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
         }
     }
@@ -158,8 +157,7 @@ enum Front {
 }
 
 impl PerCpu {
-    /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart, behind a
-    /// quarantine or not.
+    /// The `wanted` front of the named cache, for objects `stride` bytes apart.
     pub(super) fn new(
         tables: &Tables,
         wanted: Magazines,
@@ -227,7 +225,7 @@ impl PerCpu {
         }
     }
     /// The same, if none came for an interval. How many.
-    fn decommit_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
+    fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
         let mut objects = 0;
         if let Some(quarantine) = &self.quarantine {
             let idle = quarantine.reap().map(Object).inspect(|_| objects += 1);
@@ -314,7 +312,7 @@ impl PerCpu {
     }
     /// Ends an interval of the working set. Objects given to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.decommit_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
+        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
     /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on: the cache is on the list whose caches collect what they
@@ -333,7 +331,7 @@ impl PerCpu {
     }
     /// What [`reap`](Self::reap) does, after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.decommit_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
+        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
     /// Memory is short: less is held from now on.
@@ -472,10 +470,10 @@ mod tests {
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
-    /// What a thread allocates and frees in turn goes through slabs twice, up to what a depot and a stack hold.
+    /// What a thread allocates and frees in turn does not go through slabs again, up to what a depot and a stack hold.
     #[cfg(not(any(loom, shuttle)))]
     #[test]
-    fn batches_of_4_mib_need_slabs_twice() {
+    fn batches_of_4_mib_need_slabs_once() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         uslab_magazine::on_cpu(0);
@@ -491,7 +489,6 @@ mod tests {
                 let info = cache.info();
                 (info.slabs_made, info.in_magazines + info.in_depot)
             };
-            batch();
             let (made, parked) = batch();
             assert!(parked >= objects as u64, "{parked} of {objects} objects of {size} bytes");
             assert_eq!(batch().0, made, "slabs for objects of {size} bytes");

@@ -6,7 +6,10 @@ use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted}
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::debug::flags::SlabDebug;
 use crate::debug::harden::Draws;
+#[cfg(not(loom))]
+use crate::debug::harden::Hardened;
 use crate::error::AllocError;
 #[cfg(not(any(loom, shuttle)))]
 use crate::memory::page_classes::Known;
@@ -219,14 +222,21 @@ impl Cache {
         }
     }
 
-    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns how many.
-    fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
-        // Constructed objects hold something when they are free. Readers and validation read free objects.
-        if self.has_hooks()
+    /// True if a constructor, a reader, a validation or a neighbour's canary depends on the bytes of free objects.
+    fn free_objects_hold_something(&self) -> bool {
+        #[cfg(not(loom))]
+        if self.hardened.as_ref().is_some_and(Hardened::checks_others) {
+            return true;
+        }
+        let watched = SlabDebug::RED_ZONE.union(SlabDebug::POISON);
+        self.has_hooks()
             || self.config.type_stable
             || self.config.no_access
-            || !self.config.debug.is_empty()
-        {
+            || self.config.debug.intersects(watched)
+    }
+    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns how many.
+    fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
+        if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
             return 0;
         }
         // SAFETY: free objects of other caches hold nothing.
@@ -271,7 +281,7 @@ impl Cache {
         #[cfg(not(loom))]
         if set_up && let Some(hardened) = &self.hardened {
             for index in 0..objects {
-                // SAFETY: an object of the slab, which nobody else knows.
+                // SAFETY: an object of a slab that no other thread knows.
                 unsafe { hardened.prepare(self.object(ObjectIndex { slab, index }).0) };
             }
         }

@@ -132,7 +132,7 @@ impl Mappings {
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
-    /// True until the system refuses a guard. What is mapped from then on has none, so that others' mappings are not refused, too.
+    /// True until the system refuses a guard. Later mappings have none, so that the process's other mappings are not refused.
     pub(crate) fn are_there(&self) -> bool {
         // Relaxed: a hint.
         !self.refused.load(Relaxed)
@@ -252,7 +252,7 @@ impl Hardened {
             _ => Ok(()),
         }
     }
-    /// It is of a new slab, nobody's yet; or damaged, and was reported. From now on its canary is right, whether it is in use or free.
+    /// The object is of a new slab that no other thread knows; or it is damaged, and was reported. From now on its canary is right, whether it is in use or free.
     ///
     /// # Safety
     /// It is an object of the cache, and this thread's alone; or what is behind it was written to.
@@ -330,7 +330,7 @@ impl Canary {
             self.put(object, slack);
         }
     }
-    /// Whether other threads may read words that are written meanwhile.
+    /// True if other threads may read words while they are written.
     fn is_aligned(&self) -> bool {
         self.size.is_multiple_of(CANARY)
     }

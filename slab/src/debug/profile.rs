@@ -54,7 +54,7 @@
 //! are limited (`RLIMIT_AS`) or frees are checked, frees are closed, too: some 30 ns for an allocation and its free. A free looks at a byte for
 //! the page of its object then, which says whether the page has a sample.
 //!
-//! What is [written](Profile::pprof) has addresses: names are looked up outside of the program, because debug information takes tens of
+//! A [written](Profile::pprof) profile has addresses: names are looked up outside of the program, because debug information takes tens of
 //! megabytes.
 //!
 //! A sample is some microseconds more, most of it for the call stack, which is nothing at [`DEFAULT_RATE`]. A start and an end are one

@@ -101,7 +101,7 @@ impl Tags {
     /// Gives the tags of all pages from `pages` on back.
     ///
     /// # Safety
-    /// No slab lies there, nor will before they [grow](Self::grow).
+    /// No slab is there, nor will be before the tags [grow](Self::grow).
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the tags have their region for themselves; else by contract.

@@ -124,7 +124,7 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// Bytes at the end of each piece that nobody can touch, of so many pieces.
+    /// Bytes of the guard at the end of a piece, and the most pieces that have one.
     guard: usize,
     guards: usize,
     faults: Faults,
@@ -395,7 +395,7 @@ impl Huge {
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
         let end = piece.bytes();
-        // SAFETY: nobody knows it yet.
+        // SAFETY: no other thread knows it yet.
         if mappings.are_there() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
         {
             mappings.refuse();

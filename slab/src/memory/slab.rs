@@ -392,7 +392,7 @@ impl<'a> Slab<'a> {
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn discarded(&self) -> u32 {
-        // SAFETY: by contract nobody writes the word now, and the slab was set up.
+        // SAFETY: by contract no other thread writes the word now, and the slab was set up.
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
         head.discarded.count_ones() * part(self.frame.state().order().pages())
     }
@@ -404,7 +404,7 @@ impl<'a> Slab<'a> {
         // SAFETY: passed on.
         let pages = unsafe { self.discarded() };
         if pages > 0 {
-            // SAFETY: by contract nobody else uses the word now.
+            // SAFETY: by contract no other thread uses the word now.
             self.frame.data().with_mut(|data| unsafe { (*data)[0] &= !(u64::from(u16::MAX) << 48) });
         }
         pages

@@ -102,7 +102,7 @@ impl SlabMemory {
     /// Returns the memory of pages inside a slab to the system; the block stays allocated, and the pages read as zeros.
     ///
     /// # Safety
-    /// Each object that touches the pages is free in its slab, holds nothing, and cannot be taken meanwhile.
+    /// Each object that touches the pages is free in its slab, holds nothing, and cannot be taken during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
         #[cfg(any(loom, shuttle))]
         self.owners.discard(first, pages);

@@ -167,7 +167,7 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
     limits.flatten().min()
 }
 
-/// The number in the file of this name; `max` is none.
+/// The number in the file of this name; `None` for `max`.
 pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }

@@ -519,7 +519,7 @@ fn a_start_takes_few_system_calls() {
     assert!(with - without <= 40 + 6 * deepest + 11, "{with} and {without}: {groups}");
 }
 
-/// 64 bytes took 66 of memory already. What comes on top is what each process has, used or not.
+/// 64 bytes took 66 of memory already. The rest is the fixed cost of a process.
 #[test]
 fn a_small_process_has_little_memory_besides_its_objects() {
     let dir = tempfile::tempdir().unwrap();

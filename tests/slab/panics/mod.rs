@@ -36,7 +36,7 @@ fn passes_on<R>(f: impl FnOnce() -> R) {
     core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
 }
 
-/// Runs once: what comes back from within it does nothing.
+/// Runs once: a nested call does nothing.
 #[derive(Clone, Default)]
 struct Once(Arc<AtomicBool>);
 impl Once {
@@ -51,7 +51,7 @@ impl Once {
     }
 }
 
-/// What a callback is to find: its own cache, or registration. A callback that kept its cache would keep it for ever.
+/// Holds what a callback uses: its own cache, or registration. A callback that kept its cache would keep it for ever.
 struct Found<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for Found<T> {
     fn clone(&self) -> Self {
@@ -72,7 +72,7 @@ impl<T> Found<T> {
     }
 }
 
-/// What a callback drops in the middle of its call.
+/// Holds what a callback drops during its call.
 struct Dropped<T>(Arc<Mutex<Option<T>>>);
 impl<T> Clone for Dropped<T> {
     fn clone(&self) -> Self {
@@ -186,7 +186,7 @@ const PLACES: &[(&str, usize, &[&str])] = &[
     ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
 ];
 
-/// Uses of the wrappers in a shipping source: imports, tests and what they are themselves are none.
+/// Uses of the wrappers in a shipping source, without imports, tests and the wrappers' definitions.
 fn uses(source: &str) -> usize {
     let shipping = source.split("\nmod tests {").next().unwrap_or(source);
     let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -122,7 +122,7 @@ pub(super) mod try_constructor {
         let cache = Arc::new(cache.build_in(&subsystem).unwrap());
         passes_on(|| cache.alloc().map(drop));
         ends(&subsystem, cache);
-        // What is tried behind a refusal, on each of several nodes.
+        // Nodes tried after a refusal.
         let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
         let refused = Once::default();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
@@ -225,7 +225,7 @@ pub(super) mod destructor {
         assert_eq!(outcome.lock().take(), Some(Err(Busy { live: 3, aliases: 0 })));
         ends_untyped(&subsystem, cache);
 
-        // Of a slab that goes back nothing is left in the cache.
+        // The cache keeps no object of a returned slab.
         let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
         let (found, said) = (own.clone(), outcome.clone());
         let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
@@ -453,7 +453,7 @@ pub(super) mod waker {
             false,
         );
     }
-    /// What it was given is the next one's.
+    /// The next acquirer gets its object.
     pub(crate) fn removes_itself() {
         case(|_, own| assert!(own.now()), true);
     }

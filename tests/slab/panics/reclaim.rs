@@ -189,7 +189,7 @@ pub(super) mod corruption {
         free_twice(&cache);
         assert_eq!((*calls.lock(), cache.info().corruptions), (2, 2));
         ends_untyped(&subsystem, cache);
-        // What is found while magazines are emptied.
+        // Found while magazines are flushed.
         let subsystem = self::subsystem(false, |_| explode());
         let (cache, other) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
         let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
@@ -277,7 +277,7 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Once it reached whoever gave a slab back, or pinned. In a process of its own: any thread runs such closures.
+    /// Once it reached the caller that returned a slab, or pinned. In a process of its own: any thread runs such closures.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;

@@ -110,12 +110,9 @@ impl PcpuPtr {
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
-        // SAFETY:
-        // * `words` leads to a word for every number that the kernel may give, and each word to a region that reads as
-        //   zero up to what was written to it. The class lies in every region, a null word below its stack.
-        // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored where the length
-        //   is 0, so neither in the empty region.
-        // * `area` is this thread's `struct rseq`, or scratch.
+        // SAFETY: each CPU number's word leads to a region in which the class has a stack, above a null word, and unwritten words are 0.
+        // Only sections of this CPU store there, and none to a stack of length 0 (see the module). `area` is this thread's `struct rseq`, or
+        // scratch.
         unsafe {
             section!([
                 #[cfg(uslab_control = "clobber")]

@@ -1,7 +1,7 @@
 //! Faults in the pool of the [sampled guard](super), told: a handler of `SIGSEGV` that knows whose page it was.
 //!
 //! It is installed when the first allocation is sampled, or before, by a library's constructor. Handlers which the program has by then
-//! are behind it: a fault elsewhere goes to them as it came. A program that installs one later has its own, and no fault is told.
+//! are behind it: a fault elsewhere goes to them as it came. If a program installs one later, faults of samples are not reported.
 
 use super::Pool;
 use core::fmt::{self, Write};
