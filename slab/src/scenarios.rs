@@ -214,7 +214,7 @@ uslab_magazine::sync::scenarios! {
         bug("a released slab stays charged", "S2", "by the books 1");
     }
     s6 {
-        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 16), models::discard_beside_free_and_allocation);
+        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 12), models::discard_beside_free_and_allocation);
         bug("unused pages are discarded after the lock", "S6", "Causality violation");
     }
     s3 {

@@ -482,10 +482,18 @@ impl Node {
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
         // A slab of one page has none while an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
+        let states = || core::iter::once(State::Empty).chain((0..bands).map(State::Partial));
+        let mut visits = [0; BANDS + 1];
+        {
+            let mut lists = self.lists.lock();
+            visits.iter_mut().zip(states()).for_each(|(visits, state)| *visits = lists.of(state).len());
+        }
+        if visits == [0; BANDS + 1] {
+            return 0;
+        }
         let mut pages = 0;
-        for state in core::iter::once(State::Empty).chain((0..bands).map(State::Partial)) {
-            let mut visits = self.len_of(state);
-            // Each slab of the list comes to its back, so that their order stays.
+        for (state, mut visits) in states().zip(visits) {
+            // Each slab of the list moves to its back, so that their order stays.
             while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();

@@ -24,25 +24,17 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
 
 /// S2: shrink takes a slab only while no object is out; an allocation never gets an object of a released slab.
 pub(super) fn shrink_beside_free_and_allocation() {
-    let world = World::new(2, Magazines::Off, &[None]);
-    let a = world.alloc();
-    let other = world.clone();
-    let t = thread::spawn(move || _ = other.cache().shrink());
-    world.free(a);
-    let b = world.alloc();
-    world.touch(b);
-    t.join().unwrap();
-    world.census(1);
-    world.free(b);
-    World::end(world);
+    beside_free_and_allocation(|cache| _ = cache.shrink());
 }
-
 /// S6: an object that is handed out keeps its memory; a slab whose memory was returned serves again.
 pub(super) fn discard_beside_free_and_allocation() {
+    beside_free_and_allocation(|cache| cache.cache().discard_all_unused());
+}
+fn beside_free_and_allocation(reclaim: fn(&KmemCache)) {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     let other = world.clone();
-    let t = thread::spawn(move || other.cache().cache().discard_all_unused());
+    let t = thread::spawn(move || reclaim(other.cache()));
     world.free(a);
     let b = world.alloc();
     world.touch(b);
