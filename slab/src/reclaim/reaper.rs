@@ -10,7 +10,7 @@
 //!   the process alive. In the child of a fork it is started again, when that grows or somebody waits there. Where the system gives no
 //!   thread, frees give back what is above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). It is tried again at twice the
 //!   size, and whenever somebody begins to wait; [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
-//!   `USLAB_OPTIONS=reap=500`; `libuslab.so` has it unless told otherwise.
+//!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` by the latter only.
 //! * [`Reaper`]: a thread from now until it is dropped. Told to, it also heeds signs of [pressure]: then magazines become
 //!   smaller, the [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
 //! * [`Subsystem::end_interval`](crate::Subsystem::end_interval), when you like.
