@@ -97,6 +97,10 @@ crate::sync::scenarios! {
         claimed("a drain looks at the claim and does not take it", "H1 T1", RACE);
         rseq("a table word is put back before the region is done with", "H1 T1", RACE);
     }
+    h1_the_only_thread_drains {
+        loom("H1 T1: the only thread drains, then two threads run", both(TWO, [290, 880], moves(4)), models::drain_alone);
+        bug("drain without its fence", "H1 T1", RACE);
+    }
     h1_drain_against_batches {
         loom("H1 T1: drain against batches", both(TWO, [1900, 13000], moves(7)), models::drain_batches);
         bug("a batch is taken for pushed", "M2", LOST);

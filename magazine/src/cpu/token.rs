@@ -14,8 +14,22 @@ use super::regions::{Inlined, Regions};
 use super::{Mechanism, here, step};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
-use crate::sync::{MutexGuard, planted};
+use crate::sync::{MutexGuard, planted, thread_local};
+use core::cell::Cell;
 use core::ptr::NonNull;
+
+thread_local! {
+    /// True while the calling thread is the only one of its process, as `__libc_single_threaded` is.
+    static ALONE: Cell<bool> = Cell::new(false);
+}
+
+/// Runs `f` in a process that has had one thread.
+#[allow(dead_code, reason = "models have such a process, schedules do not")]
+pub(crate) fn alone(f: impl FnOnce()) {
+    ALONE.with(|alone| alone.set(true));
+    f();
+    ALONE.with(|alone| alone.set(false));
+}
 
 pub(crate) fn aborts() -> u64 {
     0
@@ -53,7 +67,9 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
         cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
         return true;
     });
-    cpus.for_each(|cpu| drop(token(table, cpu)));
+    if !ALONE.with(Cell::get) {
+        cpus.for_each(|cpu| drop(token(table, cpu)));
+    }
     true
 }
 

@@ -7,6 +7,7 @@
 //! depot is a mutex, which the checker has for granted.
 
 use super::world::{DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table};
+use crate::cpu::rseq::alone;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
 use crate::depot::Block;
 use crate::layer::Config;
@@ -237,6 +238,16 @@ pub(super) fn drain_fast(Case { by, script }: Case) {
         keep_one(w)
     };
     run(w, (script, fast), &[on(1, drain_cpu_0)]);
+}
+
+/// H1: the only thread of a process drains both CPUs without a fence. It starts a second thread, and the next drain fences.
+pub(super) fn drain_alone(Case { by, script }: Case) {
+    let w = World::new(by, 2, 1, 0, true, 2);
+    w.stack(0, 0, 1, &[1]);
+    w.stack(1, 0, 1, &[2]);
+    alone(|| w.drain(0..2));
+    w.cpus_hold_nothing("a drain by the only thread");
+    run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
 /// H1: a miss with its batch, a stack that grows, and an overflow beside a drain.
