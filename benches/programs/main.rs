@@ -13,14 +13,16 @@ mod glibc;
 mod larson;
 mod malloc_large;
 mod mstress;
+mod objects;
 mod returns;
 mod rptest;
 mod xmalloc;
+mod zeros;
 
 use common::{Parameters, Program};
 use std::process::ExitCode;
 
-const PROGRAMS: [Program; 14] = [
+const PROGRAMS: [Program; 16] = [
     alloc_test::PROGRAM,
     cache::SCRATCH,
     cache::THRASH,
@@ -31,10 +33,12 @@ const PROGRAMS: [Program; 14] = [
     larson::SIZED,
     malloc_large::PROGRAM,
     mstress::PROGRAM,
+    objects::PROGRAM,
     returns::PROGRAM,
     rptest::PROGRAM,
     xmalloc::PROGRAM,
     xmalloc::ONE_SIZE,
+    zeros::PROGRAM,
 ];
 
 fn help() {

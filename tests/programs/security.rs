@@ -3,14 +3,14 @@
 //! A run has a seed, which its outcome follows from as far as the order of objects goes. `USLAB_PRELOAD=full` makes 20 runs of each and
 //! looks at how many of them ended; otherwise it is 3, of which each must end as one of those that may be.
 
-use crate::preload::{compiled_from, full, preloaded, say, text};
+use crate::preload::{full, preloaded, say, text};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
-use uslab_tests::workspace;
+use uslab_tests::{compiled_from, workspace};
 
 /// Columns of the table.
 const MODES: [(&str, &str); 4] = [

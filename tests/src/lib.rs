@@ -97,6 +97,52 @@ pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
 
+/// A C program of a file of the workspace, compiled into `dir`.
+///
+/// # Panics
+/// There is no C compiler, or it reports an error.
+pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
+    let (source, out) = (workspace().join(source), dir.join("program"));
+    let mut cc = Command::new("cc");
+    cc.args(flags).args(["-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
+    assert!(cc.status().expect("a C compiler").success());
+    out
+}
+
+/// A control group with a limit of memory, of the first version or of the second. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// `None` if this process may make no group.
+    pub fn new(bytes: u64) -> Option<Self> {
+        let name = format!("uslab-test-{}", std::process::id());
+        let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        kinds.into_iter().find_map(|(root, limit)| {
+            let group = Path::new(root).join(&name);
+            std::fs::create_dir(&group).ok()?;
+            let group = Self(group);
+            // An ordinary folder, and a group that does not control memory, have no such file.
+            let file = group.0.join(limit);
+            (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
+        })
+    }
+    /// Runs `program` in the group, with `library` preloaded; arguments may be added.
+    pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
+        const SCRIPT: &str =
+            "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT]).arg(program).arg(&self.0).arg(library.unwrap_or(Path::new("")));
+        command
+    }
+}
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // It is empty, or stays.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 /// How cargo builds what tests start. All of the workspace is named, and an example, so that features are those of
 /// `cargo test --workspace`: what tests have built already is not built once more.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];

@@ -1,13 +1,13 @@
 //! What C programs rely on.
 
 use super::python::python;
-use super::{compiled, compiled_from, preloaded, program, say, text};
+use super::{compiled, preloaded, program, say, text};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use uslab_tests::{libuslab, libuslab_cache, workspace};
+use uslab_tests::{compiled_from, libuslab, libuslab_cache, workspace};
 
 #[test]
 fn the_library_does_what_c_programs_rely_on() {

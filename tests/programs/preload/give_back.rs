@@ -4,10 +4,9 @@ use super::{compiled, say};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use uslab_tests::{libuslab, server};
+use uslab_tests::{ControlGroup, libuslab, server};
 
 /// As long as anything is waited for, in tenths of a second.
 const PATIENCE: u32 = 600;
@@ -106,46 +105,18 @@ fn a_program_ends_with_its_last_thread() {
     }
 }
 
-/// A control group of its own, if this process may make one: of the first version, or of the second.
-struct Group(PathBuf);
-impl Group {
-    fn new(bytes: u64) -> Option<Self> {
-        let name = format!("uslab-test-{}", std::process::id());
-        let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        kinds.into_iter().find_map(|(root, limit)| {
-            let group = Path::new(root).join(&name);
-            std::fs::create_dir(&group).ok()?;
-            let group = Self(group);
-            // An ordinary folder, and a group that does not control memory, have no such file.
-            let file = group.0.join(limit);
-            (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
-        })
-    }
-}
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 /// Once 63 MiB of 100 stayed, and the kernel ended the program.
 #[test]
 fn in_a_small_control_group_most_of_what_was_freed_goes_back() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {
-        let Some(group) = Group::new(mib << 20) else {
+        let Some(group) = ControlGroup::new(mib << 20) else {
             return say("preload: skipped the control group: this process may make none");
         };
         // Three fifths, twice.
-        let script = "echo $$ >\"$1\"/cgroup.procs && LD_PRELOAD=$2 exec \"$0\" $3";
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", script])
-            .arg(&program)
-            .arg(&group.0)
-            .arg(libuslab())
-            .arg((mib * 3 / 5).to_string());
+        let mut command = group.command(&program, Some(&libuslab()));
+        command.arg((mib * 3 / 5).to_string());
         let output = command.env_remove("USLAB_OPTIONS").output().unwrap();
         assert!(output.status.success() && output.stdout == b"all good\n", "{mib} MiB: {output:?}");
     }

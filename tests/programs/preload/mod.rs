@@ -18,7 +18,7 @@ mod top;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use uslab_tests::{libuslab, workspace};
+use uslab_tests::{compiled_from, libuslab, workspace};
 
 pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
     command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
@@ -79,12 +79,4 @@ fn command(program: &Path, args: &[&str]) -> Command {
 /// A C program of `tests/programs/preload`, compiled.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
     compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], dir)
-}
-/// Any other one, of a file of the workspace.
-pub(crate) fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
-    let (source, out) = (workspace().join(source), dir.join("program"));
-    let mut cc = Command::new("cc");
-    cc.args(flags).args(["-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
-    assert!(cc.status().expect("a C compiler").success());
-    out
 }

@@ -1,13 +1,13 @@
 //! Recordings of programs, and what `uslab replay` makes of them.
 
-use super::{compiled, compiled_from, preloaded, say, text};
+use super::{compiled, preloaded, say, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
-use uslab_tests::libuslab;
+use uslab_tests::{compiled_from, libuslab};
 
 /// Bytes of a recording's header, and of a record.
 const HEADER: usize = 64;

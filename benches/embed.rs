@@ -1,0 +1,273 @@
+//! What a program pays in memory, time of its start, and system calls for the malloc that it is run with: tables.
+//!
+//! `cargo bench -p uslab-benches --bench embed`, some 20 minutes; `-- --quick` shows that it works; `-- --table zeros` prints one table.
+
+use clap::{Parser, ValueEnum};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uslab_benches::Kind;
+use uslab_benches::preload::{Preload, peers};
+use uslab_tests::{cargo, compiled_from, libuslab};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Table {
+    /// Objects of a cache that hold a buffer each
+    Objects,
+    /// Resident memory of a service after it has dropped its data
+    Returns,
+    /// Programs behind filters of system calls
+    Filters,
+    /// A process that allocates once, and small objects
+    Small,
+    /// Zeroed blocks of which one byte is touched
+    Zeros,
+    /// Threads and blocks under `ulimit -v`; memory that is freed and mapped in a small control group
+    Limits,
+}
+
+#[derive(Parser)]
+struct Options {
+    /// Small and short: numbers mean little, but everything runs
+    #[arg(long)]
+    quick: bool,
+    /// Only these tables
+    #[arg(long)]
+    table: Vec<Table>,
+    /// Only the mallocs whose name contains this
+    malloc: Option<String>,
+    /// Cargo says this to every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// A malloc to preload, and what `USLAB_OPTIONS` is with it.
+type Malloc = (Preload, &'static str);
+
+const KEPT: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
+const THEN: [&str; 2] = ["idle", "busy"];
+const ON: [&str; 2] = ["threads", "tokio tasks"];
+
+/// What is preloaded, as the dynamic linker wants it.
+fn library(malloc: &Preload) -> &OsStr {
+    malloc.library.as_deref().map_or(OsStr::new(""), Path::as_os_str)
+}
+
+/// The number behind `name` on a line of its own in a report.
+fn number(report: &str, name: &str) -> Option<f64> {
+    report.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// What the program of that name says on standard error.
+fn report(malloc: &Malloc, quick: bool, name: &str, numbers: &[(&str, usize)]) -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
+    command.arg(name).args(quick.then_some("--quick"));
+    for (parameter, number) in numbers {
+        command.arg(format!("--{parameter}")).arg(number.to_string());
+    }
+    command.env("LD_PRELOAD", library(&malloc.0)).env("USLAB_OPTIONS", malloc.1);
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn cell(number: Option<f64>) -> String {
+    number.map_or("failed".into(), |number| format!("{number:.0}"))
+}
+
+fn objects(quick: bool) {
+    println!(
+        "\n1,000 objects of 256 KiB each, in use and freed: microseconds of the first allocation, and MiB that are resident with one object, \
+         when all are freed, and a second later.\n\n| an object is constructed | the cache knows its size | first | one | freed | idle |\n\
+         |---|---|---|---|---|---|"
+    );
+    let none = (Preload { name: "system".into(), kind: Kind::General, library: None }, "");
+    for (construct, constructed) in [(1, "when it first leaves its slab"), (2, "with its slab")] {
+        for (holds, knows) in [(1, "yes"), (2, "no")] {
+            let report = report(&none, quick, "objects", &[("construct", construct), ("holds", holds)]);
+            let cells = ["first", "one", "freed", "idle"]
+                .map(|name| cell(report.as_deref().and_then(|report| number(report, name))));
+            println!("| {constructed} | {knows} | {} |", cells.join(" | "));
+        }
+    }
+}
+
+fn returns(mallocs: &[Malloc], quick: bool) {
+    println!(
+        "\nMiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
+    );
+    for (on, of) in (1..).zip(ON) {
+        println!(
+            "\n| {of} | loaded | {} |",
+            KEPT.map(|kept| THEN.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | ")
+        );
+        println!("|---|---|{}", "---|".repeat(KEPT.len() * THEN.len()));
+        for malloc in mallocs {
+            let mut loaded = None;
+            let mut cells = String::new();
+            for keep in 1..=KEPT.len() {
+                for then in 1..=THEN.len() {
+                    let report =
+                        report(malloc, quick, "returns", &[("keep", keep), ("then", then), ("on", on)]);
+                    let mib = |when| report.as_deref().and_then(|report| number(report, when));
+                    loaded = loaded.or_else(|| mib("loaded"));
+                    cells += &format!(" {}, {} |", cell(mib("soon")), cell(mib("later")));
+                }
+            }
+            println!("| `{}` | {} |{cells}", malloc.0.name, cell(loaded));
+        }
+    }
+}
+
+/// As the test of filters prints it, which says what each filter is and which programs these are.
+fn filters() {
+    const TEST: &str = "behind_filters_of_system_calls_programs_end_for_no_call_of_the_library";
+    println!(
+        "\nPrograms that close a filter of system calls after their start: how each ends.\n\n| filter | program | with the library | without |\n\
+         |---|---|---|---|"
+    );
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--quiet",
+        "--package",
+        "uslab-tests",
+        "--test",
+        "programs",
+        "--",
+        "--nocapture",
+        TEST,
+    ]);
+    let output = command.output().expect("cargo runs");
+    let all = [output.stdout, output.stderr].concat();
+    let all = String::from_utf8_lossy(&all);
+    for line in all.lines().filter_map(|line| line.strip_prefix("preload: behind ")) {
+        let words = line.split_once(" with check=0: ").and_then(|(what, ends)| {
+            Some((what.split_once(' ')?, ends.split_once(", without the library ")?))
+        });
+        if let Some(((filter, program), (with, without))) = words {
+            println!("| {filter} | {program} | {with} | {without} |");
+        }
+    }
+    assert!(output.status.success(), "{all}");
+}
+
+/// A C program of the tests.
+fn compiled(name: &str, dir: &Path) -> PathBuf {
+    let dir = dir.join(name);
+    std::fs::create_dir(&dir).expect("a folder");
+    compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], &dir)
+}
+
+/// Standard output of a command that succeeded.
+fn said(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn small(mallocs: &[Malloc], dir: &Path) {
+    println!(
+        "\nA process that allocates 100 bytes once and ends: its system calls, and its instructions under valgrind, where there are no restartable \
+         sequences. Then objects of 64 bytes: memory over their bytes.\n\n| malloc | system calls | instructions | KiB before the first | 10,000 \
+         objects | 100,000 objects |\n|---|---|---|---|---|---|"
+    );
+    let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
+    for (malloc, options) in mallocs {
+        let counted = said(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
+        let calls = counted.and_then(|text| text.trim().parse().ok());
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program).arg("once");
+        let counted = valgrind.env("LD_PRELOAD", library(malloc)).env("USLAB_OPTIONS", options).output();
+        let text =
+            counted.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+        let instructions =
+            text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+        // Of a huge page most would be none of the objects.
+        let options = format!("{options},huge_pages=never");
+        let text = said(
+            Command::new(&program)
+                .env("LD_PRELOAD", library(malloc))
+                .env("USLAB_OPTIONS", options.trim_start_matches(',')),
+        );
+        let kib: Vec<f64> =
+            text.iter().flat_map(|text| text.split_whitespace()).filter_map(|kib| kib.parse().ok()).collect();
+        let ratios = [(1, 10_000.0), (2, 100_000.0)].map(|(at, objects)| {
+            kib.get(at).map_or("failed".into(), |with| format!("{:.2}", (with - kib[0]) / (objects / 16.0)))
+        });
+        let before = cell(kib.first().copied());
+        println!(
+            "| `{}` | {} | {} | {before} | {} |",
+            malloc.name,
+            cell(calls),
+            cell(instructions),
+            ratios.join(" | ")
+        );
+    }
+}
+
+fn zeros(mallocs: &[Malloc], quick: bool) {
+    const OF: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
+    println!("\nMiB that are resident of zeroed blocks of which one byte each is written.\n");
+    println!("| malloc | {} |", OF.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | "));
+    println!("|---|{}", "---|".repeat(OF.len()));
+    for malloc in mallocs {
+        let cells = OF.map(|(blocks, kib)| {
+            let report = report(malloc, quick, "zeros", &[("blocks", blocks), ("kib", kib)]);
+            cell(report.as_deref().and_then(|report| number(report, "resident")))
+        });
+        println!("| `{}` | {} |", malloc.0.name, cells.join(" | "));
+    }
+}
+
+fn limits(mallocs: &[Malloc], dir: &Path) {
+    const GROUPS: [u64; 4] = [32, 64, 100, 256];
+    println!(
+        "\nUnder `ulimit -v` of 900,000 KiB: threads that start, then blocks of 1 MiB. In a control group of so many MiB three fifths of them are \
+         freed, and as many mapped.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
+        GROUPS.map(|mib| format!("{mib} MiB")).join(" | "),
+        "---|".repeat(GROUPS.len())
+    );
+    let [addresses, group] = ["addresses.c", "group.c"].map(|name| compiled(name, dir));
+    for (malloc, options) in mallocs {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "ulimit -v 900000 && LD_PRELOAD=$1 exec \"$0\""])
+            .arg(&addresses)
+            .arg(library(malloc));
+        let text = said(shell.env("USLAB_OPTIONS", options)).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        let [threads, blocks] = [(); 2].map(|()| cell(numbers.next().flatten()));
+        let ends = GROUPS.map(|mib| {
+            let Some(limited) = uslab_tests::ControlGroup::new(mib << 20) else { return "no group" };
+            let mut command = limited.command(&group, malloc.library.as_deref());
+            match said(command.arg((mib * 3 / 5).to_string()).env("USLAB_OPTIONS", options)) {
+                Some(_) => "ends well",
+                None => "is killed",
+            }
+        });
+        println!("| `{}` | {threads} | {blocks} | {} |", malloc.name, ends.join(" | "));
+    }
+}
+
+fn main() {
+    let options = Options::parse();
+    let ours = |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
+    let ours = [(ours("uslab"), ""), (ours("uslab, reap=500"), "reap=500")];
+    let all = ours.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
+    let mallocs: Vec<Malloc> = all
+        .filter(|(malloc, _)| options.malloc.as_ref().is_none_or(|name| malloc.name.contains(name.as_str())))
+        .collect();
+    let dir = tempfile::tempdir().expect("a folder");
+    for table in Table::value_variants() {
+        if !options.table.is_empty() && !options.table.contains(table) {
+            continue;
+        }
+        match table {
+            Table::Objects => objects(options.quick),
+            Table::Returns => returns(&mallocs, options.quick),
+            Table::Filters => filters(),
+            Table::Small => small(&mallocs, dir.path()),
+            Table::Zeros => zeros(&mallocs, options.quick),
+            Table::Limits => limits(&mallocs, dir.path()),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A cache of objects that hold a large buffer each: what the first allocation costs, and what stays of a burst.
+
+use crate::common::{Parameter, Parameters, Program};
+use std::time::{Duration, Instant};
+use uslab::ObjectCache;
+use uslab_benches::resident::resident;
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "objects",
+    about: "objects with a buffer each come and go; standard error gets the first allocation's time and what is resident",
+    parameters: &[
+        Parameter::new("objects", 1000, 100, "objects in use at most"),
+        Parameter::new("kib", 256, 256, "KiB of each buffer"),
+        Parameter::new(
+            "construct",
+            1,
+            1,
+            "1: an object when it leaves its slab first; 2: all objects of a slab",
+        ),
+        Parameter::new("holds", 1, 1, "1: the cache knows the buffer's size; 2: it does not"),
+        Parameter::new("ms", 1000, 10, "milliseconds without a call at the end"),
+    ],
+    run,
+};
+
+fn run(parameters: &Parameters) -> u64 {
+    let (objects, bytes) = (parameters.size("objects"), parameters.size("kib") << 10);
+    let baseline = resident();
+    let shown = |when: &str| eprintln!("{when} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
+    let builder = ObjectCache::builder("buffers").ctor(move || vec![1_u8; bytes]);
+    let builder = if parameters.get("holds") == 1 { builder.holds(bytes) } else { builder };
+    let builder = if parameters.get("construct") == 1 { builder } else { builder.construct_slabs() };
+    let cache = builder.build().expect("a cache");
+    let start = Instant::now();
+    let first = cache.alloc().expect("memory");
+    eprintln!("first {} us", start.elapsed().as_micros());
+    shown("one");
+    drop(first);
+    let all: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
+    drop(all.expect("memory"));
+    shown("freed");
+    std::thread::sleep(Duration::from_millis(parameters.get("ms")));
+    shown("idle");
+    objects as u64 + 1
+}
