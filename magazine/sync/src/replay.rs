@@ -85,6 +85,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
+    /// The same for paths of this process alone.
+    fn own_file(&self) -> PathBuf {
+        self.file().with_extension(format!("{}.path", std::process::id()))
+    }
+
     /// Runs every execution. How many there were; or which one failed.
     ///
     /// # Panics
@@ -119,8 +124,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         most: u64,
     ) -> Result<(u64, Option<String>), Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
-        // Another share may run beside this one.
-        let path = self.file().with_extension(format!("{}.path", std::process::id()));
+        // Another share may run at the same time.
+        let path = self.own_file();
         let readable = |what: &str, result: std::io::Result<()>| {
             assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
         };
@@ -177,12 +182,17 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
     /// Runs up to the execution that failed, keeps its path and tells its story. Whether it failed.
     pub(crate) fn story(&self, failure: &Failure) -> bool {
+        // Another process may tell the story of the same model.
+        let own = self.own_file();
         // loom would begin with a path that it finds.
         _ = match &failure.from {
-            None => std::fs::remove_file(self.file()),
-            Some(from) => std::fs::write(self.file(), from),
+            None => std::fs::remove_file(&own),
+            Some(from) => std::fs::write(&own, from),
         };
-        self.listen(failure.n, self.file())
+        let failed = self.listen(failure.n, own.clone());
+        // If no file is there, the execution cannot be repeated alone; its story is told.
+        _ = std::fs::rename(own, self.file());
+        failed
     }
 
     /// Runs the execution alone whose path lies in `file`.
@@ -279,5 +289,31 @@ mod tests {
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
         run.repeat(run.file());
+    }
+
+    /// Its path was in a file that all processes share: what another one wrote there was the first path of the story.
+    #[test]
+    fn a_story_does_not_begin_with_the_path_of_another_process() {
+        static RAN: AtomicU64 = AtomicU64::new(0);
+        let fails = run(|()| {
+            RAN.fetch_add(1, Relaxed);
+            panic!("it fails");
+        });
+        let run = Run { model: "it fails".into(), ..fails };
+        let written = run.file();
+        let stop = Arc::new(AtomicU64::new(0));
+        let other = {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while stop.load(Relaxed) == 0 {
+                    std::fs::write(&written, "the path of another process").unwrap();
+                }
+            })
+        };
+        let failed = (0..20).all(|_| run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
+        stop.store(1, Relaxed);
+        other.join().unwrap();
+        assert!(failed);
+        assert_eq!(RAN.load(Relaxed), 20, "each story is of an execution");
     }
 }
