@@ -34,7 +34,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, Fixed, assert_unlocked, contain_panic, planted};
+use uslab_magazine::sync::{Counter, Fixed, MODEL, assert_unlocked, contain_panic, planted};
 use uslab_magazine::tracepoints::{Tracepoints, What};
 use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
@@ -525,7 +525,7 @@ impl PageAllocator {
     /// Tells the models that the pages of a block change hands; nothing in other builds.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
-        if cfg!(any(loom, shuttle)) {
+        if MODEL {
             (0..order.pages()).for_each(|page| change(self.frame(pfn.up(page))));
         }
     }
@@ -771,7 +771,6 @@ impl PageAllocator {
     ///
     /// # Safety
     /// Nobody looks at such a page meanwhile.
-    #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
         // Nobody commits frames meanwhile: that is done under this lock, too.

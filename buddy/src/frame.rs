@@ -24,14 +24,12 @@
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use core::ops::Range;
-use uslab_magazine::sync::planted;
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, Ordering::*, UnsafeCell};
+use memory::{Life, Memory};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell, planted};
 
-#[cfg(not(any(loom, shuttle)))]
-use crate::{
-    PAGE_SIZE,
-    region::{Region, Uncommitted},
-};
+// A checker has cells of its own.
+#[cfg_attr(any(loom, shuttle), path = "frame/cells.rs")]
+mod memory;
 
 /// What a frame says about its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,13 +174,11 @@ pub struct Frame {
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
-    #[cfg(any(loom, shuttle))]
-    life: life::Life,
+    life: Life,
 }
 
 // A power of two and no more than a cache line; the table relies on zero being a valid frame.
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(size_of::<Frame>() == 64);
+const _: () = assert!(MODEL || size_of::<Frame>() == 64);
 
 // SAFETY: the cells are reached through `unsafe` methods or as raw pointers only, under the rules of the module.
 unsafe impl Sync for Frame {}
@@ -200,32 +196,6 @@ impl Frame {
         core::mem::offset_of!(Self, owner),
         core::mem::offset_of!(Self, data),
     ];
-
-    #[cfg(any(loom, shuttle))]
-    fn new() -> Self {
-        Self {
-            link: UnsafeCell::new(Link::default()),
-            state: AtomicU32::new(0),
-            head: Fixed::new(0),
-            owner: AtomicPtr::new(core::ptr::null_mut()),
-            data: UnsafeCell::new([0; 5]),
-            #[cfg(any(loom, shuttle))]
-            life: life::Life::new(),
-        }
-    }
-
-    /// Becomes as it was made.
-    #[cfg(any(loom, shuttle))]
-    fn discard(&self) {
-        self.set_state(State::INSIDE);
-        self.set_head(Pfn::new(0));
-        // SAFETY: by contract of the table's `discard` nobody uses the frame; a checker finds who does.
-        unsafe {
-            self.set_link(Link::default());
-            self.set_owner(core::ptr::null_mut());
-            self.data.with_mut(|data| *data = [0; 5]);
-        }
-    }
 
     /// The frame's neighbours on the list that it is on.
     ///
@@ -318,65 +288,22 @@ impl Frame {
     /// happens-before this. Empty otherwise.
     #[inline(always)]
     pub fn touch(&self) {
-        #[cfg(any(loom, shuttle))]
         self.life.touch();
     }
     /// The page is handed out. Under a checker, fails the model if it was out already or if its free races with this.
     #[inline(always)]
     pub(crate) fn page_take(&self) {
-        #[cfg(any(loom, shuttle))]
         self.life.set(true);
     }
     /// The page comes back.
     #[inline(always)]
     pub(crate) fn page_give(&self) {
-        #[cfg(any(loom, shuttle))]
         self.life.set(false);
     }
-    /// The page's memory goes back to the system. Under a checker, fails the model if somebody has the page, or if that is
-    /// not ordered with who had it or gets it.
-    #[cfg(any(loom, shuttle))]
+    /// The page's memory is returned to the system. Under a checker, fails the model if the page is out, or if that is not ordered with its
+    /// last owner or its next one.
     pub(crate) fn page_discard(&self) {
-        // Where another thread may run: else shuttle has none between a lock and this.
-        #[cfg(shuttle)]
-        uslab_magazine::sync::thread::yield_now();
         self.life.discard();
-    }
-}
-
-#[cfg(any(loom, shuttle))]
-mod life {
-    //! The oracle of page ownership in models.
-    use uslab_magazine::sync::{Counter, UnsafeCell};
-
-    #[derive(Debug)]
-    pub(super) struct Life {
-        out: Counter,
-        /// Read by every touch, written by every give and take: loom reports those that are not ordered.
-        race: UnsafeCell<()>,
-    }
-
-    impl Life {
-        pub(super) fn new() -> Self {
-            Self { out: Counter::new(0), race: UnsafeCell::new(()) }
-        }
-        #[track_caller]
-        pub(super) fn touch(&self) {
-            self.race.with(|_| ());
-            assert_eq!(self.out.get(), 1, "a freed page was touched");
-        }
-        #[track_caller]
-        pub(super) fn set(&self, out: bool) {
-            self.race.with_mut(|_| ());
-            let text = if out { "page handed out twice" } else { "page given back twice" };
-            assert_ne!(self.out.get(), u64::from(out), "{text}");
-            self.out.set(u64::from(out));
-        }
-        #[track_caller]
-        pub(super) fn discard(&self) {
-            self.race.with_mut(|_| ());
-            assert_eq!(self.out.get(), 0, "the memory of a page in use was given back");
-        }
     }
 }
 
@@ -389,11 +316,6 @@ pub struct FrameTable {
     memory: Memory,
 }
 
-#[cfg(not(any(loom, shuttle)))]
-type Memory = Region;
-#[cfg(any(loom, shuttle))]
-type Memory = Box<[Frame]>;
-
 // SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
 unsafe impl Send for FrameTable {}
 // SAFETY: as above.
@@ -403,34 +325,17 @@ impl FrameTable {
     /// A table of `len` frames, [apart](Region::apart) from others if it is to grow; or `None` when the address space is refused.
     pub(crate) fn new(
         len: u32,
-        _apart: Option<usize>,
-        _addresses: &mut crate::region::Reservation,
+        apart: Option<usize>,
+        addresses: &mut crate::region::Reservation,
     ) -> Option<Self> {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let bytes = Self::bytes(0..len).end;
-            let access = Uncommitted::ReadsZero;
-            let memory = match _apart {
-                None => _addresses.reserve(bytes, access)?,
-                Some(apart) => Region::apart(bytes, apart, access, &_addresses.faults)?,
-            };
-            Some(Self { frames: memory.base().cast(), len: Fixed::new(len), memory })
-        }
-        #[cfg(any(loom, shuttle))]
-        {
-            let memory: Memory = (0..len).map(|_| Frame::new()).collect();
-            let frames = core::ptr::NonNull::from(&*memory).cast();
-            Some(Self { frames, len: Fixed::new(len), memory })
-        }
+        let memory = Memory::new(len, apart, addresses)?;
+        Some(Self { frames: memory.first(), len: Fixed::new(len), memory })
     }
 
     /// Bytes of addresses that it has.
     #[doc(hidden)]
     pub fn reserved(&self) -> usize {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.memory.bytes();
-        #[cfg(any(loom, shuttle))]
-        return size_of_val(&*self.memory);
+        self.memory.bytes()
     }
     /// How many frames there are, committed or not.
     #[inline(always)]
@@ -461,18 +366,8 @@ impl FrameTable {
     }
 
     /// Makes the frames of `pages` (page numbers) writable; `false` when the OS refuses.
-    pub(crate) fn commit(&self, _pages: Range<u32>) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let bytes = Self::bytes(_pages);
-            let whole = bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE);
-            self.memory.commit(whole)
-        }
-        #[cfg(any(loom, shuttle))]
-        {
-            let _ = &self.memory;
-            true
-        }
+    pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
+        self.memory.commit(pages)
     }
     /// Gives the memory of the frames of `pages` back where they fill whole OS pages. They stay writable: a
     /// mapping less to split.
@@ -480,19 +375,8 @@ impl FrameTable {
     /// # Safety
     /// All of them say [`Kind::Inside`] and nobody uses their other fields.
     pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let bytes = Self::bytes(pages);
-            let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
-            // SAFETY: the frames become zero, which says `Inside`, as they said before.
-            unsafe { self.memory.discard(whole) };
-        }
-        #[cfg(any(loom, shuttle))]
-        {
-            // All frames of a model lie in one page.
-            planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.len());
-            pages.for_each(|page| self.frame(Pfn::new(page)).discard());
-        }
+        // SAFETY: by contract.
+        unsafe { self.memory.discard(pages) };
     }
     /// From now on there are so many frames: how many there were.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
@@ -501,28 +385,16 @@ impl FrameTable {
         had
     }
     /// Has addresses for so many frames, of which there are as many as before: see [`Region::grow`].
-    pub(crate) fn grow(&self, _len: u32) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let bytes = Self::bytes(0.._len).end;
-            self.memory.grow(bytes.next_multiple_of(1 << 20)) || self.memory.grow(bytes)
-        }
-        // Models have all of them.
-        #[cfg(any(loom, shuttle))]
-        false
+    pub(crate) fn grow(&self, len: u32) -> bool {
+        self.memory.grow(len)
     }
     /// Gives the addresses behind the frames that there are back.
     ///
     /// # Safety
     /// Nothing there was ever committed; and nobody looks at a frame there meanwhile.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self) {
-        // SAFETY: passed on.
-        unsafe { self.memory.cut(Self::bytes(0..self.len()).end) };
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    fn bytes(pages: Range<u32>) -> Range<usize> {
-        pages.start as usize * size_of::<Frame>()..pages.end as usize * size_of::<Frame>()
+        // SAFETY: by contract.
+        unsafe { self.memory.cut(self.len()) };
     }
 }
 

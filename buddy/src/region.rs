@@ -268,7 +268,6 @@ impl Region {
     ///
     /// # Safety
     /// Nobody minds that the bytes become zero.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "a model's frames are no region"))]
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;

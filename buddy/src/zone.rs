@@ -70,7 +70,7 @@ use core::ptr::NonNull;
 use std::alloc::alloc_zeroed;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Fixed, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, Fixed, MODEL, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 
 /// What all zones of an allocator share.
@@ -107,9 +107,9 @@ impl ZoneShared {
     /// # Safety
     /// The pages are free, committed, and nobody can take them meanwhile.
     unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
-        #[cfg(any(loom, shuttle))]
-        for page in pages.start.get()..pages.end.get() {
-            self.frames.frame(Pfn::new(page)).page_discard();
+        if MODEL {
+            (pages.start.get()..pages.end.get())
+                .for_each(|page| self.frames.frame(Pfn::new(page)).page_discard());
         }
         // SAFETY: nobody uses them, by contract.
         unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
@@ -295,7 +295,6 @@ impl Inner {
         &self.fresh.returned
     }
     /// The lowest maximal block from which on none was ever committed.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have all their addresses"))]
     pub(crate) fn untouched(&self) -> u32 {
         self.fresh.never.start
     }

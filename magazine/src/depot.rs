@@ -32,7 +32,6 @@ unsafe impl Send for Block {}
 impl Block {
     /// # Safety
     /// `at` is aligned for a slot, may be written to, and is nobody else's from now on.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) unsafe fn at(at: NonNull<u8>) -> Self {
         let at = at.cast::<Slot>();
         // SAFETY: by contract.
@@ -58,7 +57,6 @@ impl Block {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl Slot {
     /// For debuggers: where the address of the next one lies, and the length and the rounds of its magazine.
     pub(crate) const LAYOUT: [usize; 3] = {
@@ -162,7 +160,6 @@ impl Depot {
     }
 
     /// Where the address of the newest magazine's slot lies, for debuggers.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn first(&self) -> usize {
         self.full.place().addr() + core::mem::offset_of!(Full, magazines)
     }

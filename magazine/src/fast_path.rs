@@ -6,6 +6,7 @@ use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
 use crate::round::Round;
+use crate::sync::MODEL;
 use crate::table::Table;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -40,7 +41,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
     /// For one who keeps the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
-        let sections = cfg!(not(any(loom, shuttle))) && table.cpus().mechanism() == Mechanism::Rseq;
+        let sections = !MODEL && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
             pcpu: PcpuPtr::new(table),
             table: (!sections).then(|| NonNull::from(table)),
@@ -74,7 +75,6 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         if self.is_disabled() { 0 } else { self.class.stack }
     }
     /// For debuggers: where it is written where the stack lies.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn stack_place(&self) -> usize {
         (&raw const self.class.stack).addr()
     }
@@ -153,9 +153,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 pub use statics::StaticPath;
-#[cfg(not(any(loom, shuttle)))]
 mod statics {
     use super::*;
     use crate::cpu::rseq::StaticWords;

@@ -39,7 +39,6 @@
 //! they owned: at most a magazine each.
 
 use crate::cpu::regions::Inlined;
-#[cfg(not(any(loom, shuttle)))]
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
@@ -308,7 +307,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Makes `words` copies of its table's words, so that [static paths](crate::StaticPath) of the table's layers work while the table
     /// lives. `false` if the table is not served by restartable sequences or has static words already, or if `words` are another
     /// table's or too few.
-    #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.table.take_static_words(words)
@@ -540,7 +538,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// True if the round is on top of this CPU's stack. For a free that has missed: if so, the round was freed twice, and the second
     /// free has had no effect. Always false for a layer of several nodes.
-    #[cfg(not(any(loom, shuttle)))]
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };

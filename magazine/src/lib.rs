@@ -87,6 +87,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no sections"))]
+
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
@@ -136,11 +138,9 @@ mod test_round;
 
 #[doc(hidden)]
 pub use cpu::Script;
-#[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
-#[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub use fast_path::StaticPath;
 #[doc(hidden)]

@@ -21,7 +21,6 @@ unsafe impl Send for Magazine {}
 
 impl Magazine {
     /// For debuggers: where its length and its rounds lie.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 
@@ -59,7 +58,6 @@ impl Magazine {
     /// Room for `len` rounds, which `fill` writes if it answers `true`; else the magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
-    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {
         debug_assert!(self.is_empty() && len <= u32::from(MAX_CAPACITY));
         let filled = fill(self.rounds.as_mut_ptr());

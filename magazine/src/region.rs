@@ -28,15 +28,15 @@
 //! checker the token model of it runs these bodies again. What an operation on a region must not do is listed with
 //! [`Table`](crate::Table).
 
-use crate::magazine::Magazine;
-#[cfg(any(loom, shuttle))]
-use crate::sync::Counter;
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicU32, AtomicU64, UnsafeCell, planted, tell};
-use core::ptr::NonNull;
+// A checker has a region of its own cells.
+#[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
+mod layout;
 
-/// Classes that a table has numbers for; number 0 is no class.
-pub(crate) const CLASSES: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 512 };
+use crate::magazine::Magazine;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{planted, tell};
+use core::ptr::NonNull;
+pub(crate) use layout::*;
 
 /// A head's length, in the low 16 bits,
 pub(crate) const LEN: u64 = 0xffff;
@@ -53,9 +53,6 @@ pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
 /// Bytes of addresses of a region, at most.
 pub const REGION: usize = 4 << 20;
-
-/// What of a region's memory goes back at once: a page. A checker's is as long as the room of a class.
-pub(crate) const PAGE: usize = if cfg!(any(loom, shuttle)) { 64 } else { 4096 };
 
 /// A set of a region's pages, by their numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,19 +92,6 @@ pub(crate) struct Class {
     pub(crate) stack: u32,
 }
 
-/// What a stack has beside its rounds: so many bytes each, whatever a round has.
-const WORD: usize = size_of::<u64>();
-/// Bytes of a stack in front of its head, and from there to the null word. A checker has cells for what is no round.
-pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * WORD };
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) const CAP: usize = WORD;
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) const LIMIT: usize = CAP - size_of::<u32>();
-pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { WORD };
-// Where a round has 4 bytes, heads once reached into the null word, and what was seen into the cap.
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(SEEN - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
-
 impl Class {
     /// Bytes from the start of a region to the end of the first `places` places.
     pub(crate) const fn end(self, places: u32) -> usize {
@@ -123,244 +107,6 @@ pub(crate) enum Commit {
     Aborted,
 }
 
-/// The fixed part. Zeroed memory is a valid one, of a region that was never used.
-#[cfg(not(any(loom, shuttle)))]
-#[repr(C, align(128))]
-pub(crate) struct Header {
-    /// 0, or 1 while an operation of the claimed mechanism runs.
-    pub(crate) claim: AtomicU32,
-    /// Bytes from the start of the region that may be written to. Only grows.
-    pub(crate) committed: AtomicU64,
-    backed: UnsafeCell<Pages>,
-    going: UnsafeCell<Pages>,
-}
-
-/// Behind it a word for each class of what was taken, and of what was served. (Not part of it: who checks references visits each
-/// field.)
-#[cfg(not(any(loom, shuttle)))]
-const TAKEN_WORDS: usize = size_of::<Header>();
-#[cfg(not(any(loom, shuttle)))]
-const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
-/// Where the first stack may lie.
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) const STACKS: usize = SERVED_WORDS + CLASSES as usize * size_of::<u64>();
-#[cfg(any(loom, shuttle))]
-pub(crate) const STACKS: usize = 0;
-
-/// A region, looked at.
-#[cfg(not(any(loom, shuttle)))]
-#[derive(Clone, Copy)]
-pub(crate) struct Region<'t> {
-    header: &'t Header,
-    base: NonNull<u8>,
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<'t> Region<'t> {
-    /// # Safety
-    /// `base` is the start of a region that stays for `'t`: readable as a whole, zero at first.
-    #[inline(always)]
-    pub(crate) unsafe fn at(base: NonNull<u8>) -> Self {
-        // SAFETY: by contract; zeroed memory is a valid header, and nobody makes an exclusive reference to it.
-        Self { header: unsafe { base.cast().as_ref() }, base }
-    }
-    /// What lies so many bytes from the start.
-    ///
-    /// # Safety
-    /// Within the region, aligned, and of that type on every look.
-    #[inline(always)]
-    unsafe fn part<T>(&self, at: usize) -> &'t T {
-        // SAFETY: by contract; zeroed memory is one of each type that is asked for.
-        unsafe { self.base.add(at).cast().as_ref() }
-    }
-    #[inline(always)]
-    fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        // SAFETY: each stack begins with these three words, at offsets that the table gave out, a multiple of a line.
-        unsafe { self.part(class.stack as usize) }
-    }
-    #[inline(always)]
-    fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        // SAFETY: as above.
-        unsafe { self.part(class.stack as usize - CAP) }
-    }
-    fn limit_word(&self, class: Class) -> &'t AtomicU32 {
-        // SAFETY: as above.
-        unsafe { self.part(class.stack as usize - LIMIT) }
-    }
-    fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        // SAFETY: as above.
-        unsafe { self.part(class.stack as usize - SEEN) }
-    }
-    fn served_word(&self, class: Class) -> &'t AtomicU64 {
-        debug_assert!(class.index < CLASSES);
-        // SAFETY: in front of the first stack there is such a word for each class.
-        unsafe { self.part(SERVED_WORDS + class.index as usize * size_of::<u64>()) }
-    }
-    fn taken_word(&self, class: Class) -> &'t AtomicU64 {
-        debug_assert!(class.index < CLASSES);
-        // SAFETY: as above.
-        unsafe { self.part(TAKEN_WORDS + class.index as usize * size_of::<u64>()) }
-    }
-    fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.header.backed
-    }
-    fn going_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.header.going
-    }
-    /// Place `i` of the stack, counted from 1; 0 is the null word.
-    #[inline(always)]
-    fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
-        // SAFETY: the table gave the class room for so many places at this offset of each region.
-        unsafe { self.part(class.stack as usize + NULL + i as usize * ROUND) }
-    }
-    #[inline(always)]
-    pub(crate) fn claim(&self) -> &'t AtomicU32 {
-        &self.header.claim
-    }
-    /// Bytes from its start that may be written to.
-    #[inline(always)]
-    pub(crate) fn committed(&self) -> usize {
-        // Acquire: pairs with the Release in `set_committed`.
-        self.header.committed.load(Acquire) as usize
-    }
-    /// For whoever just committed so many bytes, under the table's lock.
-    pub(crate) fn set_committed(&self, bytes: usize) {
-        // Release: pairs with the Acquire in `committed`.
-        self.header.committed.store(bytes as u64, Release);
-    }
-}
-
-/// A region of constructed cells: zeroed memory is none of a checker's atomics.
-#[cfg(any(loom, shuttle))]
-#[derive(Debug)]
-pub(crate) struct Cells {
-    /// Whose it is, for the story; the empty region's is one more than there are.
-    #[cfg_attr(shuttle, allow(dead_code))]
-    cpu: u32,
-    claim: AtomicU32,
-    committed: Counter,
-    /// Held by the thread that runs on the CPU, in the model of restartable sequences.
-    pub(crate) token: crate::sync::Mutex<()>,
-    classes: Vec<ClassCells>,
-    places: Vec<UnsafeCell<*mut u8>>,
-    backed: UnsafeCell<Pages>,
-    going: UnsafeCell<Pages>,
-}
-#[cfg(any(loom, shuttle))]
-#[derive(Debug)]
-struct ClassCells {
-    head: AtomicU64,
-    /// Written by whoever stores the head: two writers that are not ordered are a race.
-    writer: UnsafeCell<()>,
-    /// Whether anybody ever did.
-    used: Counter,
-    cap: UnsafeCell<u32>,
-    limit: AtomicU32,
-    seen: UnsafeCell<u64>,
-    taken: AtomicU64,
-    served: AtomicU64,
-}
-#[cfg(any(loom, shuttle))]
-impl Cells {
-    /// Of `cpu`, with room for so many words of stacks. Every class has `cap` places.
-    pub(crate) fn new(cpu: u32, words: usize, cap: u32) -> Self {
-        let class = |_| ClassCells {
-            head: AtomicU64::new(0),
-            writer: UnsafeCell::new(()),
-            used: Counter::new(0),
-            cap: UnsafeCell::new(cap),
-            limit: AtomicU32::new(0),
-            seen: UnsafeCell::new(0),
-            taken: AtomicU64::new(0),
-            served: AtomicU64::new(0),
-        };
-        Self {
-            cpu,
-            claim: AtomicU32::new(0),
-            committed: Counter::new(0),
-            token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
-            classes: (0..CLASSES).map(class).collect(),
-            places: (0..words).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
-            backed: UnsafeCell::default(),
-            going: UnsafeCell::default(),
-        }
-    }
-}
-#[cfg(any(loom, shuttle))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Region<'t>(pub(crate) &'t Cells);
-#[cfg(any(loom, shuttle))]
-impl<'t> Region<'t> {
-    fn class(&self, class: Class) -> &'t ClassCells {
-        &self.0.classes[class.index as usize]
-    }
-    fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.class(class).head
-    }
-    fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        &self.class(class).cap
-    }
-    fn limit_word(&self, class: Class) -> &'t AtomicU32 {
-        &self.class(class).limit
-    }
-    fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        &self.class(class).seen
-    }
-    fn taken_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.class(class).taken
-    }
-    fn served_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.class(class).served
-    }
-    fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.0.backed
-    }
-    fn going_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.0.going
-    }
-    /// What the system does with pages that are given back, on which these classes' stacks begin. Of their null words nothing
-    /// is seen.
-    pub(crate) fn zero(&self, pages: core::ops::Range<usize>, classes: impl Iterator<Item = Class>) {
-        for class in classes {
-            self.class(class).writer.with_mut(|_| ());
-            // Release: a system call, behind all that was written before; pairs with the Acquire of the head in `served`.
-            self.head_word(class).store(0, Release);
-            self.set_seen(class, 0);
-        }
-        for page in pages {
-            for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
-                // SAFETY: a checker says whether anybody else uses it.
-                place.with_mut(|p| unsafe { *p = core::ptr::null_mut() });
-            }
-        }
-    }
-    fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
-        &self.0.places[class.stack as usize / ROUND + i as usize]
-    }
-    pub(crate) fn claim(&self) -> &'t AtomicU32 {
-        &self.0.claim
-    }
-    pub(crate) fn committed(&self) -> usize {
-        self.0.committed.get() as usize
-    }
-    pub(crate) fn set_committed(&self, bytes: usize) {
-        self.0.committed.set(bytes as u64);
-    }
-
-    /// The stacks that were ever used, as a story shows them.
-    #[cfg(loom)]
-    fn watched(&self) -> crate::sync::story::Watched {
-        let stack = |(index, class): (usize, &ClassCells)| {
-            let (head, taken) = (class.head.peek(), class.taken.peek() & LEN);
-            let shown =
-                if taken > 0 { format!("{}, {taken} taken", head & LEN) } else { (head & LEN).to_string() };
-            (class.used.get() > 0).then(|| (format!("CPU {} stack {index}", self.0.cpu), shown))
-        };
-        let parts = self.0.classes.iter().enumerate().filter_map(stack).collect();
-        crate::sync::story::Watched { id: core::ptr::from_ref(self.0).addr(), parts }
-    }
-}
-
 impl Region<'_> {
     /// The head: exact inside an operation and for whoever owns the region, a snapshot for anybody else.
     #[inline(always)]
@@ -372,8 +118,7 @@ impl Region<'_> {
     #[inline(always)]
     pub(crate) fn set_head(&self, class: Class, head: u64) {
         self.writable(1);
-        #[cfg(any(loom, shuttle))]
-        self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
+        self.is_written(class);
         // Relaxed: as in `head`.
         self.head_word(class).store(head, Relaxed);
     }
@@ -401,13 +146,6 @@ impl Region<'_> {
         // SAFETY: as in `set_cap`.
         self.place(class, i).with_mut(|p| unsafe { *p = round.as_ptr() });
     }
-    /// In models: what is not committed is written by nobody, up to that end.
-    #[inline(always)]
-    fn writable(&self, _end: usize) {
-        #[cfg(any(loom, shuttle))]
-        assert!(self.committed() >= _end, "a region that is not committed was written");
-    }
-
     // ---- the sections ----
 
     /// The newest round of the class.

@@ -52,44 +52,28 @@
 
 mod drain;
 mod idle_pages;
+// A checker has cells.
+#[cfg_attr(any(loom, shuttle), path = "table/cells.rs")]
+mod layout;
 
 use crate::cpu::Cpus;
-#[cfg(not(any(loom, shuttle)))]
-use crate::cpu::Mechanism;
-#[cfg(not(any(loom, shuttle)))]
-use crate::cpu::regions::Inlined;
-use crate::cpu::regions::{Regions, SPARE};
-#[cfg(not(any(loom, shuttle)))]
-use crate::cpu::rseq::StaticWords;
-use crate::depot::{Block, Blocks};
+use crate::cpu::regions::SPARE;
+use crate::depot::Blocks;
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
-#[cfg(any(loom, shuttle))]
-use crate::region::Cells;
 #[doc(hidden)]
 pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN, STACKS};
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::AtomicPtr;
-#[cfg(any(loom, shuttle))]
-use crate::sync::AtomicUsize;
-#[cfg(any(loom, shuttle))]
-use crate::sync::Ordering::Acquire;
-use crate::sync::Ordering::{Relaxed, Release};
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::contain_panic;
+use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::{ForkLock, ForkMutex};
-use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
+use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
-#[cfg(not(any(loom, shuttle)))]
-use core::mem::MaybeUninit;
 use core::ops::Range;
-#[cfg(not(any(loom, shuttle)))]
-use core::ptr::NonNull;
 use drain::Giving;
 pub(crate) use drain::Taken;
 pub use drain::{Drains, SweepGroup, Which};
+use layout::Layout;
 use std::sync::Arc;
 
 /// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
@@ -134,7 +118,7 @@ impl Number {
     /// The pages that its room lies on; none if it has no room yet.
     fn pages(&self) -> Range<usize> {
         match self.stack.get() as usize / PAGE {
-            0 if !cfg!(any(loom, shuttle)) => 0..0,
+            0 if !MODEL => 0..0,
             first => first..first + self.room().div_ceil(PAGE),
         }
     }
@@ -154,10 +138,8 @@ struct Making {
     /// Numbers returned since idle stacks were last decommitted.
     returned: u32,
     /// Magazines of depots that nobody uses.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     blocks: Blocks,
     /// Bytes that such were made of, and bytes that are committed for them.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     cut: [usize; 2],
 }
 /// Bytes of a stack of a magazine, in lines.
@@ -170,7 +152,6 @@ const PARTS: usize = (PAGE / LINE).ilog2() as usize;
 /// The stacks of all classes on all CPUs. See the [module](self).
 pub struct Table<M> {
     cpus: Cpus,
-    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     memory: M,
     /// Bytes from one region to the next.
     region: usize,
@@ -183,14 +164,8 @@ pub struct Table<M> {
     longest_away: Counter,
     /// Which sets of words of inlined paths are closed, as 1; the lock of drains protects it.
     closed: [Counter; 2],
-    /// Copies of these sets; the lock of drains protects it.
-    #[cfg(not(any(loom, shuttle)))]
-    static_words: UnsafeCell<Option<&'static StaticWords>>,
     tracepoints: Arc<Tracepoints>,
-    #[cfg(any(loom, shuttle))]
-    words: Vec<AtomicUsize>,
-    #[cfg(any(loom, shuttle))]
-    regions: Vec<Cells>,
+    layout: Layout,
 }
 
 // SAFETY: what it points to is its memory's, whose owner may be any thread; regions are atomics, and cells whose access the
@@ -219,34 +194,6 @@ impl core::fmt::Display for TooSmall {
 }
 impl core::error::Error for TooSmall {}
 
-impl<M: Memory> Regions for Table<M> {
-    #[inline(always)]
-    fn this_cpu(&self) -> u32 {
-        self.cpus.current()
-    }
-    #[inline(always)]
-    fn region(&self, cpu: u32) -> Option<Region<'_>> {
-        self.region(cpu)
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    fn words(&self) -> Option<NonNull<u8>> {
-        (self.cpus.mechanism() == Mechanism::Rseq).then(|| self.words())
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    fn spare_words(&self) -> NonNull<u8> {
-        self.memory.base()
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    fn inlined_words(&self, set: Inlined) -> NonNull<u8> {
-        // SAFETY: as of the others, behind all of them.
-        unsafe { self.words().add((1 + set as usize) * Self::word_bytes(&self.cpus)) }
-    }
-    #[cfg(any(loom, shuttle))]
-    fn current(&self, cpu: u32) -> Option<Region<'_>> {
-        self.current(cpu)
-    }
-}
-
 impl<M: Memory> Table<M> {
     /// Bytes of addresses for the words, for each CPU a region of `region` bytes, and as much for the depots.
     #[doc(hidden)]
@@ -261,14 +208,14 @@ impl<M: Memory> Table<M> {
     /// What a region has where memory is addresses; `on_heap` where it is memory.
     #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
-        if cfg!(any(loom, shuttle)) {
+        if MODEL {
             // Cells that a checker makes anew for every execution: a line of them for each class.
             return CLASSES as usize * LINE;
         }
         if on_heap { (ON_HEAP / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
     }
     const fn stride(region: usize) -> usize {
-        let align = if cfg!(any(loom, shuttle)) { LINE } else { crate::memory::ALIGN };
+        let align = if MODEL { LINE } else { ALIGN };
         region.next_multiple_of(align)
     }
     /// Bytes of a set of words, spare ones included.
@@ -298,19 +245,10 @@ impl<M: Memory> Table<M> {
         memory: M,
         tracepoints: Arc<Tracepoints>,
     ) -> Result<Self, TooSmall> {
-        let front = Self::front(&cpus);
         let region = Self::stride(region);
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let fits = memory.base().addr().get().is_multiple_of(crate::memory::ALIGN)
-                && memory.bytes() >= Self::footprint(&cpus, region)
-                && region > STACKS
-                && region <= crate::region::REGION;
-            if !fits || !memory.commit(&Operation::new(), 0..front) {
-                return Err(TooSmall);
-            }
+        if !Self::fits(&cpus, region, &memory) {
+            return Err(TooSmall);
         }
-        let _ = front;
         let number = |_| Number {
             limit: AtomicU32::new(0),
             open: Counter::new(0),
@@ -342,34 +280,10 @@ impl<M: Memory> Table<M> {
             refused: Counter::new(0),
             longest_away: Counter::new(0),
             closed: [const { Counter::new(0) }; 2],
-            #[cfg(not(any(loom, shuttle)))]
-            static_words: UnsafeCell::new(None),
             tracepoints,
-            #[cfg(any(loom, shuttle))]
-            words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
-            #[cfg(any(loom, shuttle))]
-            regions: (0..=cpus.count())
-                .map(|cpu| {
-                    let cap = 0;
-                    planted!("the empty region has places" => let cap = u32::from(cpu == cpus.count()));
-                    Cells::new(cpu, region / ROUND, cap)
-                })
-                .collect(),
+            layout: Layout::new(&cpus, region),
         };
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let empty = table.home(cpus.count()).as_ptr();
-            let set = SPARE + cpus.slots() as usize;
-            let words = table.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
-            // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a pointer.
-            let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-            // Filled, and not word by word: most are of CPUs that there are not, and each start of a process comes here.
-            words.fill(MaybeUninit::new(empty));
-            for set in words.chunks_mut(set) {
-                let homes = (0..cpus.count()).map(|cpu| table.home(cpu).as_ptr());
-                set[SPARE..].iter_mut().zip(homes).for_each(|(word, home)| _ = word.write(home));
-            }
-        }
+        table.write_words();
         Ok(table)
     }
 
@@ -385,132 +299,26 @@ impl<M: Memory> Table<M> {
 
     // ---- words and regions ----
 
-    /// Where the word of CPU 0 lies.
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn words(&self) -> NonNull<u8> {
-        // SAFETY: behind the spare ones, in the same range.
-        unsafe { self.memory.base().add(SPARE * WORD) }
-    }
-    /// Where the region of `cpu` lies; of one more than there are, the empty one.
-    #[cfg(not(any(loom, shuttle)))]
-    #[inline]
-    fn home(&self, cpu: u32) -> NonNull<u8> {
-        // SAFETY: `new` checked that the memory holds a region for each CPU and the empty one.
-        unsafe { self.memory.base().add(Self::front(&self.cpus) + cpu as usize * self.region) }
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    fn word(&self, cpu: u32) -> &AtomicPtr<u8> {
-        debug_assert!(cpu < self.cpus.count());
-        // SAFETY: written in `new`, for each CPU below the count.
-        unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
-    }
-    /// The words of `cpu` that inlined paths read: the table's and its copy in a static. The lock of drains is held.
-    #[cfg(not(any(loom, shuttle)))]
-    fn inlined_copies(&self, set: Inlined, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
-        debug_assert!(cpu < self.cpus.count());
-        // SAFETY: as above.
-        let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
-        // SAFETY: the lock of drains is held.
-        let words = self.static_words.with(|p| unsafe { *p });
-        core::iter::once(own).chain(words.map(|words| words.word(set, SPARE + cpu as usize)))
-    }
-    /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
-        let _one_at_a_time = self.lock_drains();
-        let slots = SPARE + self.cpus.slots() as usize;
-        // SAFETY: the lock of drains is held.
-        let has = self.static_words.with(|p| unsafe { (*p).is_some() });
-        if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
-            return false;
-        }
-        for set in [Inlined::Common, Inlined::Frees] {
-            for slot in 0..slots {
-                // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
-                let own =
-                    unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
-                // Relaxed: under the lock, and there is no static path of this table yet.
-                words.word(set, slot).store(own.load(Relaxed), Relaxed);
-            }
-        }
-        // SAFETY: the lock of drains is held.
-        self.static_words.with_mut(|p| unsafe { *p = Some(words) });
-        true
-    }
-
-    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn homes(&self) -> [usize; 3] {
-        [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
-    }
     /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
-        planted!("a CPU beyond the table has a region" => return self.regions.get(cpu as usize).map(Region));
-        if cpu >= self.cpus.count() {
-            return None;
-        }
-        // SAFETY: in the table's memory, which stays while it lives, reads as zero, and is aligned.
-        #[cfg(not(any(loom, shuttle)))]
-        return Some(unsafe { Region::at(self.home(cpu)) });
-        #[cfg(any(loom, shuttle))]
-        return Some(Region(&self.regions[cpu as usize]));
+        planted!("a CPU beyond the table has a region" => return Some(self.region_at(cpu)));
+        (cpu < self.cpus.count()).then(|| self.region_at(cpu))
     }
     /// The regions of CPUs that were ever used.
     pub(crate) fn used(&self, cpus: Range<u32>) -> impl Iterator<Item = Region<'_>> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// The region that the word of `cpu` leads to: what an operation reads first.
-    #[cfg(any(loom, shuttle))]
-    pub(crate) fn current(&self, cpu: u32) -> Option<Region<'_>> {
-        let word = self.words.get(cpu as usize)?;
-        // Acquire: pairs with the Release in `put_back`. (On the machine an address dependency does it.)
-        Some(Region(&self.regions[word.load(Acquire)]))
-    }
     /// A drain's first step.
     fn take_away(&self, cpu: u32) {
-        // Relaxed: the fence shows it, and until then either region will do.
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let empty = self.home(self.cpus.count());
-            self.word(cpu).store(empty.as_ptr(), Relaxed);
-            for set in [Inlined::Common, Inlined::Frees] {
-                // Relaxed: as above.
-                self.inlined_copies(set, cpu).for_each(|word| word.store(empty.as_ptr(), Relaxed));
-            }
-        }
-        #[cfg(any(loom, shuttle))]
-        self.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
+        self.lead_away(cpu);
         tell!(self => "takes the region of CPU {cpu} away");
     }
     /// Its last.
     fn put_back(&self, cpu: u32) {
-        // Release: what a drain did to the region is seen by every operation that finds it again.
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            self.word(cpu).store(self.home(cpu).as_ptr(), Release);
-            for set in [Inlined::Common, Inlined::Frees] {
-                if self.closed[set as usize].get() == 0 {
-                    // Release: as above.
-                    self.inlined_copies(set, cpu)
-                        .for_each(|word| word.store(self.home(cpu).as_ptr(), Release));
-                }
-            }
-        }
-        #[cfg(any(loom, shuttle))]
-        self.words[cpu as usize].store(cpu as usize, Release);
+        self.lead_back(cpu);
         tell!(self => "puts the region of CPU {cpu} back");
-    }
-    /// Which CPUs' regions are there, as a story shows it.
-    #[cfg(loom)]
-    fn watched(&self) -> crate::sync::story::Watched {
-        let part = |(cpu, word): (usize, &AtomicUsize)| {
-            let there = word.peek() as usize == cpu;
-            (format!("CPU {cpu} region"), if there { "there" } else { "away" }.to_owned())
-        };
-        let parts = self.words.iter().enumerate().map(part).collect();
-        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
     // ---- classes ----
@@ -731,103 +539,12 @@ impl<M: Memory> Table<M> {
         // As much again as there is, if that can be had: a program that comes to use all its classes asks a few times.
         [end.max(2 * has), end].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(STEP).min(self.region);
-            #[cfg(not(any(loom, shuttle)))]
-            {
-                let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-                if !self.granted(op, start + has..start + goal) {
-                    return false;
-                }
+            let granted = self.grant(op, cpu, has..goal);
+            if granted {
+                region.set_committed(goal);
             }
-            region.set_committed(goal);
-            true
+            granted
         })
-    }
-
-    /// Commits memory. A panic of the memory is a refusal.
-    #[cfg(not(any(loom, shuttle)))]
-    fn granted(&self, op: &Operation, range: Range<usize>) -> bool {
-        contain_panic(|| self.memory.commit(op, range)) == Some(true)
-    }
-
-    // ---- magazines of depots ----
-
-    /// Room for a magazine of a depot; `None` if there is none left, or it cannot be committed.
-    pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
-        #[cfg(any(loom, shuttle))]
-        {
-            let _ = op;
-            Some(Block::on_heap())
-        }
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let mut making = self.making.lock();
-            if let Some(block) = making.blocks.pop() {
-                return Some(block);
-            }
-            // SAFETY: `new` checked that the memory holds as much again behind the empty region.
-            let base = unsafe { self.home(self.cpus.count()).add(self.region) };
-            let [cut, committed] = making.cut;
-            let end = cut + size_of::<crate::depot::Slot>();
-            if end > self.region {
-                return None;
-            }
-            if end > committed {
-                let goal = end.next_multiple_of(STEP).min(self.region);
-                let start = base.addr().get() - self.memory.base().addr().get();
-                if !self.granted(op, start + committed..start + goal) {
-                    return None;
-                }
-                making.cut[1] = goal;
-            }
-            making.cut[0] = end;
-            // SAFETY: committed, aligned, and cut off only once.
-            Some(unsafe { Block::at(base.add(cut)) })
-        }
-    }
-    /// Takes them back from a depot.
-    pub(crate) fn take_blocks(&self, blocks: Blocks) {
-        #[cfg(any(loom, shuttle))]
-        blocks.free();
-        #[cfg(not(any(loom, shuttle)))]
-        self.making.lock().blocks.append(blocks);
-    }
-
-    /// The same of all classes.
-    #[cfg(shuttle)]
-    #[doc(hidden)]
-    pub fn assert_all_at_rest(&self) {
-        self.all().for_each(|(class, _)| self.assert_at_rest(class));
-    }
-    /// At rest: the class as its operations expect it, and the empty region as it was made.
-    #[cfg(any(shuttle, all(test, loom)))]
-    pub(crate) fn assert_at_rest(&self, class: Class) {
-        for cpu in 0..self.cpus.count() {
-            assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");
-            let region = Region(&self.regions[cpu as usize]);
-            assert_eq!(region.claim().load(Relaxed), 0, "the region of CPU {cpu} is still claimed");
-            assert_eq!(region.taken(class), 0, "what a drain took is given away");
-        }
-        let number = &self.numbers[class.index as usize];
-        assert_eq!(
-            u64::from(number.limit.load(Relaxed)),
-            number.open.get(),
-            "no drain is at work, and the class is open"
-        );
-        assert_eq!(
-            self.regions.last().map(|empty| Region(empty).committed()),
-            Some(0),
-            "the empty region stays empty"
-        );
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<M> Drop for Table<M> {
-    fn drop(&mut self) {
-        // SAFETY: the table is dropped: this is the only reference.
-        if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
-            words.give_back();
-        }
     }
 }
 

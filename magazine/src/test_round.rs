@@ -2,7 +2,6 @@
 //! (`tests/kit/rounds.rs`), so it names what is above it.
 
 use super::Round;
-#[cfg(not(any(loom, shuttle)))]
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
@@ -19,7 +18,6 @@ impl Round for TestRound {
 }
 
 /// A table of regions of 128 KiB: room for hundreds of small stacks.
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
     let region = 128 << 10;
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");

@@ -6,12 +6,10 @@
 //! together. The top one, from which allocations are served and on which frees land, is what Bonwick and Adams call *loaded*;
 //! the one below is *previous*.
 
-#[cfg(not(any(loom, shuttle)))]
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
 use crate::memory::Memory;
 use crate::region::LEN;
-#[cfg(not(any(loom, shuttle)))]
 use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
@@ -52,14 +50,12 @@ pub struct MagazineView<T> {
 
 /// For debuggers: how far the lowest round of a stack lies behind its head, whose low 16 bits are the number of rounds; and where
 /// in a depot's slot the address of the next one lies, the length of its magazine, and the rounds.
-#[cfg(not(any(loom, shuttle)))]
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
     [NULL + ROUND, next, len, rounds]
 };
 
-#[cfg(not(any(loom, shuttle)))]
 impl<R: Round, M: Memory> Layer<R, M> {
     /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
     #[doc(hidden)]

@@ -21,6 +21,8 @@ use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
 /// Bytes of a word: no object is smaller, none is aligned less.
 pub(crate) const WORD: usize = 8;
+/// In models the bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
+pub const SPACING: usize = 2048;
 /// Bytes of a cache line, as alignment to the hardware takes it.
 pub const CACHE_LINE: usize = 64;
 /// The most objects that a slab may hold.
@@ -279,7 +281,6 @@ impl Geometry {
         self.lead as usize
     }
     /// Bytes of the red zones before and behind each object, as many as there are.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models do not look at bytes"))]
     pub(crate) const fn zones(&self) -> (usize, usize) {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }

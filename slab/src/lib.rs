@@ -61,6 +61,10 @@
 //! All else is in the modules. Most have a type or two that code names often; those may be named from the crate's root, too:
 //! `uslab::AllocError` is [`error::AllocError`].
 
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(dead_code, reason = "models have no malloc, no reports and no debugger")
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(uslab_models, not(loom)))]
@@ -78,7 +82,6 @@ pub mod objects;
 pub mod observe;
 pub mod process;
 // The global subsystem of a checker's execution is not published, but the models run this.
-#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
 pub mod reclaim;
 mod registry;

@@ -24,14 +24,12 @@ pub(crate) struct List<T> {
     /// The number of the next entry.
     next: u64,
     /// Where the entries lie, and how many they are, for debuggers.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for debuggers"))]
     place: [usize; 2],
 }
 
 impl<T> List<T> {
     /// For debuggers: where their place is; bytes of an entry, where in it the address of an `Arc`'s memory lies, which is null if
     /// the entry came off, and how far behind that the value begins.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),

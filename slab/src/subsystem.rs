@@ -10,7 +10,6 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 #[cfg(all(doc, not(loom)))]
 use crate::debug::profile::DEFAULT_RATE;
-#[cfg(not(loom))]
 use crate::debug::profile::{NotStarted, Profile};
 use crate::error::CacheError;
 pub use crate::error::StartError;
@@ -18,24 +17,19 @@ use crate::geometry::OrderRule;
 #[cfg(doc)]
 use crate::observe::Counts;
 use crate::observe::{Observed, Observer, TooManyObservers};
-#[cfg(not(loom))]
 use crate::reclaim::reaper::Reap;
-#[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::reaper::{Reaper, ReaperBuilder};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use crate::report::census::{Census, Violation};
-#[cfg(not(any(loom, shuttle)))]
 pub use crate::report::info::HeapUsage;
 pub use crate::report::info::Info;
 use crate::report::info::SlabInfo;
-#[cfg(not(any(loom, shuttle)))]
 use crate::report::leaks::Holders;
 #[cfg(not(any(loom, shuttle)))]
 use crate::size::kmalloc::Kmalloc;
 #[cfg(not(any(loom, shuttle)))]
 use crate::size::malloc::Malloc;
 use core::ops::Range;
-#[cfg(not(any(loom, shuttle)))]
 use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
@@ -158,9 +152,7 @@ impl Subsystem {
     /// went there.
     ///
     /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
-    #[cfg(not(loom))]
     pub fn end_interval(&self) -> usize {
-        #[cfg(not(shuttle))]
         self.core.read_limits();
         self.core.end_interval()
     }
@@ -219,7 +211,6 @@ impl Subsystem {
     ///
     /// # Errors
     /// One runs; there is no memory; or the kernel refuses the fence.
-    #[cfg(not(loom))]
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
@@ -227,19 +218,16 @@ impl Subsystem {
     ///
     /// # Errors
     /// As [`start_profile`](Self::start_profile).
-    #[cfg(not(loom))]
     pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
         self.core.start_profile(rate, Some(seed))
     }
     /// Ends the profile; `false` if none runs. What it had noted stays for [`profile`](Self::profile) until the next one begins.
-    #[cfg(not(loom))]
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
     /// Who allocated and who holds what, since the profile began and up to now, or up to its end.
     ///
     /// Cost: a copy of what was noted, under a lock that threads with a sample wait for.
-    #[cfg(not(loom))]
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
@@ -259,7 +247,6 @@ impl Subsystem {
     /// it is a guess.
     ///
     /// Cost: the process's memory is read. It allocates.
-    #[cfg(not(any(loom, shuttle)))]
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
@@ -321,7 +308,6 @@ impl Malloc {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl ReaperBuilder {
     /// Starts the threads. They keep the subsystem's pages and caches alive.
     ///

@@ -2,6 +2,7 @@
 //! The mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
+pub use super::no_static_words::StaticWords;
 use super::regions::{Inlined, Regions};
 use crate::magazine::Magazine;
 use crate::region::Class;
@@ -31,25 +32,6 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
-
-/// Words that no table takes: there are no restartable sequences.
-#[derive(Debug)]
-pub struct StaticWords(());
-
-impl StaticWords {
-    /// Words that no table has taken.
-    #[expect(clippy::new_without_default, reason = "for statics")]
-    pub const fn new() -> Self {
-        Self(())
-    }
-    pub(crate) fn take(&self, _: usize) -> bool {
-        false
-    }
-    pub(crate) fn give_back(&self) {}
-    pub(crate) fn word(&self, _: Inlined, _: usize) -> &crate::sync::AtomicPtr<u8> {
-        unreachable!("no table has them")
-    }
-}
 
 impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {

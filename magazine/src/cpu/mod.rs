@@ -12,11 +12,10 @@
 //! Linux says which CPU a thread runs on. Elsewhere, and in a build with `--cfg uslab_heap`, each thread takes a CPU's number
 //! for good (`threads`): the claim makes that sound, at the price of threads that share a region while another one is idle.
 
-// loom's `thread_local!` has no `const` form.
-#![allow(clippy::missing_const_for_thread_local)]
-
 pub(crate) mod claimed;
 mod mechanism;
+#[allow(dead_code, unreachable_pub, reason = "other builds have restartable sequences")]
+mod no_static_words;
 pub(crate) mod regions;
 
 #[cfg(any(loom, shuttle))]
@@ -95,7 +94,7 @@ impl core::fmt::Display for BadCpus {
 impl core::error::Error for BadCpus {}
 
 thread_local! {
-    static CURRENT: Cell<Script> = Cell::new(Script::on(0));
+    static CURRENT: Cell<Script> = const { Cell::new(Script::on(0)) };
 }
 
 /// Where a thread runs, and where it is moved to.

@@ -10,6 +10,8 @@
 //!
 //! What this leaves to tests: the assembly, the registration and the kernel.
 
+#[allow(unreachable_pub, reason = "another mechanism has its own")]
+pub use super::no_static_words::StaticWords;
 use super::regions::{Inlined, Regions};
 use super::{Mechanism, here, step};
 use crate::magazine::Magazine;
@@ -20,7 +22,7 @@ use core::ptr::NonNull;
 
 thread_local! {
     /// True while the calling thread is the only one of its process, as `__libc_single_threaded` is.
-    static ALONE: Cell<bool> = Cell::new(false);
+    static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `f` in a process that has had one thread.
@@ -115,6 +117,9 @@ impl PcpuPtr {
     }
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
+    }
+    pub(crate) fn of_static(_: &'static StaticWords, _: Inlined) -> Self {
+        Self
     }
     pub(crate) fn disabled() -> Self {
         Self

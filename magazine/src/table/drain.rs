@@ -1,16 +1,11 @@
 //! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
 
 use super::{Number, Table};
-#[cfg(not(any(loom, shuttle)))]
-use crate::cpu::regions::Inlined;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::Ordering::Release;
-use crate::sync::{FirstPanic, MutexGuard, planted};
-#[cfg(not(any(loom, shuttle)))]
+use crate::sync::{FirstPanic, MutexGuard, planted, thread_local};
 use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::ops::Range;
@@ -131,15 +126,7 @@ impl<M: Memory> Table<M> {
     /// The lock of drains is held: so no region is away.
     fn lead_inlined(&self, closed: [bool; 2]) {
         self.closed.iter().zip(closed).for_each(|(set, closed)| set.set(closed.into()));
-        // Under a checker every operation is behind a miss.
-        #[cfg(not(any(loom, shuttle)))]
-        for (set, closed) in [Inlined::Common, Inlined::Frees].into_iter().zip(closed) {
-            for cpu in 0..self.cpus.count() {
-                let to = self.home(if closed { self.cpus.count() } else { cpu });
-                // Release: as in `put_back`.
-                self.inlined_copies(set, cpu).for_each(|word| word.store(to.as_ptr(), Release));
-            }
-        }
+        self.lead_inlined_words();
     }
     /// A region is back.
     fn was_away(&self, since: &Clock) {
@@ -155,15 +142,6 @@ impl<M: Memory> Table<M> {
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
-    /// Whether a drain has taken the region of `cpu` away; for that drain.
-    pub(crate) fn is_away(&self, cpu: u32) -> bool {
-        // Relaxed: only drains write it, and their lock is held.
-        #[cfg(not(any(loom, shuttle)))]
-        return self.word(cpu).load(Relaxed) != self.home(cpu).as_ptr();
-        #[cfg(any(loom, shuttle))]
-        return self.words[cpu as usize].load(Relaxed) != cpu as usize;
-    }
-
     /// Closes the stacks of `classes` on `cpus`, as far as `which` says, and shows each to `give`, who takes its rounds
     /// away with [`Taken::pop`]. One fence for all of them. Fast paths go on meanwhile: they miss where a stack is closed.
     /// What a sweep took of these classes is given away, too.
@@ -370,29 +348,24 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// A drain of this thread that gives away what it took: users' code runs meanwhile, and may fork. Checkers know no such forks.
+/// A drain of this thread that gives away what it took: users' code runs meanwhile, and mayfork.
 pub(super) struct Giving {
-    #[cfg(not(any(loom, shuttle)))]
     table: usize,
-    #[cfg(not(any(loom, shuttle)))]
     number: u64,
     /// A bit for each class that is closed for it.
-    #[cfg(not(any(loom, shuttle)))]
     classes: [Cell<u64>; CLASSES as usize / 64],
-    #[cfg(not(any(loom, shuttle)))]
     before: *const Self,
 }
-#[cfg(not(any(loom, shuttle)))]
-std::thread_local! {
+thread_local! {
     /// The innermost one.
     static GIVING: Cell<*const Giving> = const { Cell::new(core::ptr::null()) };
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl Giving {
     fn new<M: Memory>(table: &Table<M>, number: u64, classes: impl Iterator<Item = Class>) -> Self {
         let table = core::ptr::from_ref(table).addr();
-        let new = Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.get() };
+        let new =
+            Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.with(Cell::get) };
         classes.for_each(|class| new.bits(class).update(|bits| bits | Self::bit(class)));
         new
     }
@@ -403,9 +376,9 @@ impl Giving {
         1 << (class.index % 64)
     }
     fn during<R>(&self, f: impl FnOnce() -> R) -> R {
-        GIVING.set(self);
+        GIVING.with(|giving| giving.set(self));
         let done = f();
-        GIVING.set(self.before);
+        GIVING.with(|giving| giving.set(self.before));
         done
     }
     fn is_done_with(&self, class: Class) {
@@ -415,7 +388,7 @@ impl Giving {
     pub(super) fn own<M: Memory>(table: &Table<M>, class: Class) -> impl Iterator<Item = u64> + Clone {
         let table = core::ptr::from_ref(table).addr();
         // SAFETY: null, or one whose `during` has not returned.
-        let first = unsafe { GIVING.get().as_ref() };
+        let first = unsafe { GIVING.with(Cell::get).as_ref() };
         // SAFETY: as above.
         let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
         let closed =
@@ -423,20 +396,6 @@ impl Giving {
         all.filter(closed).map(|giving| giving.number)
     }
 }
-#[cfg(any(loom, shuttle))]
-impl Giving {
-    fn new<M: Memory>(_: &Table<M>, _: u64, _: impl Iterator<Item = Class>) -> Self {
-        Self {}
-    }
-    fn during<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    fn is_done_with(&self, _: Class) {}
-    pub(super) fn own<M: Memory>(_: &Table<M>, _: Class) -> impl Iterator<Item = u64> + Clone {
-        core::iter::empty()
-    }
-}
-
 /// How long something took, where there is a clock: not in a page, nor in models.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 

@@ -1,12 +1,8 @@
 //! Pages of stacks that serve nothing go back to the system.
 
-#[cfg(any(loom, shuttle))]
-use super::Number;
 use super::Table;
 use crate::memory::Memory;
-use crate::region::{CLASSES, LEN, PAGE, Pages, Region};
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::contain_panic;
+use crate::region::{CLASSES, LEN, Pages, Region};
 use crate::sync::{planted, tell};
 use core::ops::Range;
 
@@ -75,23 +71,6 @@ impl<M: Memory> Table<M> {
     /// Gives back pages of the region of `cpu`: the bytes.
     fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
         tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
-        #[cfg(any(loom, shuttle))]
-        {
-            let begin = |at: &Number| pages.contains(&at.pages().start);
-            let classes = self.all().filter(|(_, at)| begin(at)).map(|(class, _)| class);
-            Region(&self.regions[cpu as usize]).zero(pages.clone(), classes);
-            pages.len() * PAGE
-        }
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-            // The room of a class may end behind what was granted.
-            let granted = self.region(cpu).map_or(0, |region| region.committed());
-            let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
-            let bytes = range.len();
-            // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
-            let release = || unsafe { self.memory.decommit(range) };
-            if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
-        }
+        self.decommit_pages(cpu, pages)
     }
 }

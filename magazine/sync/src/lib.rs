@@ -44,12 +44,21 @@ mod table;
 
 #[cfg(any(loom, shuttle))]
 pub use backend::lazy_static;
-#[cfg(loom)]
-pub use backend::weak_arm;
 pub use backend::{
     Arc, AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     AtomicUsize, Hint, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
+#[cfg(loom)]
+pub use backend::{thread_local_itself, weak_arm};
+
+/// True in builds for a checker.
+pub const MODEL: bool = cfg!(any(loom, shuttle));
+
+/// Atomics of `static`s that outlive a checker's executions: no checker sees them.
+pub mod unseen {
+    #[allow(clippy::disallowed_types, reason = "for statics")]
+    pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
+}
 
 pub use parker::Parker;
 pub use rank::Rank;

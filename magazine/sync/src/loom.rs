@@ -11,7 +11,22 @@ use std::sync::OnceLock;
 
 pub use loom::lazy_static;
 pub use loom::sync::Arc;
-pub use loom::thread_local;
+/// loom's macro, which has no `const` form: here that is the other one.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! thread_local_of_loom {
+    () => {};
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = const { $value:expr }; $($rest:tt)*) => {
+        $crate::thread_local_itself! { $(#[$attribute])* $visible static $name: $type = $value; }
+        $crate::thread_local_of_loom! { $($rest)* }
+    };
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = $value:expr; $($rest:tt)*) => {
+        $crate::thread_local_itself! { $(#[$attribute])* $visible static $name: $type = $value; }
+        $crate::thread_local_of_loom! { $($rest)* }
+    };
+}
+pub use loom::thread_local as thread_local_itself;
+pub use thread_local_of_loom as thread_local;
 
 /// Gives way to other threads inside a waiting loop; without it loom takes the loop for endless.
 pub fn relax() {
@@ -21,6 +36,11 @@ pub fn relax() {
 /// loom's threads, counted for the row of a model.
 pub mod thread {
     pub use loom::thread::*;
+
+    /// Parks the thread: in a model no time passes.
+    pub fn park_timeout(_: core::time::Duration) {
+        park();
+    }
 
     /// Starts a thread.
     #[track_caller]

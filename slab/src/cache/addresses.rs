@@ -16,7 +16,6 @@ impl Core {
         let pages = &self.memory.pages;
         if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) && pages.has_unused_addresses() {
             // A pool that is mapped there next would lie where sized frees look for pages.
-            #[cfg(not(any(loom, shuttle)))]
             self.guard.make_no_pool();
             pages.see_address_limit(has);
             pages.give_up_addresses(limit);

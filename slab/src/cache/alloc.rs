@@ -1,6 +1,5 @@
 //! Allocation: from the magazines, from the slabs, and what is done when there is nothing.
 
-#[cfg(not(loom))]
 use super::checked::Checked;
 use super::slabs::Refusal;
 use super::{Cache, Object};
@@ -35,7 +34,6 @@ impl Filling<'_> {
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         for object in self.out.iter_mut().filter_map(Option::take) {
-            #[cfg(not(loom))]
             if let Some(checked) = &self.cache.checked {
                 _ = self.cache.on_checked_free(checked, object);
             }
@@ -150,7 +148,6 @@ impl Cache {
         self.alloc_behind(gfp, self.geometry().object_size())
     }
     /// One in many objects has a page of its own, and is zero: see [`guard`](crate::debug::guard).
-    #[cfg(not(any(loom, shuttle)))]
     #[inline]
     fn sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
@@ -160,12 +157,9 @@ impl Cache {
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
     #[inline]
-    fn alloc_behind(&self, gfp: Gfp, _size: usize) -> Result<NonNull<u8>, AllocError> {
+    fn alloc_behind(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         // A profile has closed the fast path.
-        #[cfg(not(loom))]
         let closed = self.core.profiler.runs();
-        #[cfg(loom)]
-        let closed = false;
         if !closed
             // SAFETY: as in `alloc`.
             && let Some(object) = unsafe { self.allocs.alloc_claimed() }
@@ -173,21 +167,17 @@ impl Cache {
             return Ok(self.hand_over(object, gfp));
         }
         // Behind both: a miss stands for what they serve.
-        #[cfg(not(any(loom, shuttle)))]
-        if let Some(sample) = self.sample(_size) {
+        if let Some(sample) = self.sample(size) {
             return Ok(sample);
         }
-        #[cfg(not(loom))]
         if closed {
             let object = self.config.per_cpu.pop();
             return object.map_or_else(|| self.alloc_slow(gfp), |object| Ok(self.hand_out(object, gfp)));
         }
-        #[cfg(not(any(loom, shuttle)))]
         if self.checked.is_some() && self.is_refused() {
             self.counts.failures.add(1);
             return Err(AllocError::Injected);
         }
-        #[cfg(not(loom))]
         if let Some(Checked { fast_path, .. }) = &self.checked
             // SAFETY: as in `alloc`.
             && let Some(object) = unsafe { fast_path.alloc() }
@@ -198,7 +188,6 @@ impl Cache {
     }
 
     /// An object of which the first `size` bytes are wanted: of one that is watched the others are nobody's.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no size classes"))]
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed_of(gfp, size), Ok)
@@ -207,7 +196,6 @@ impl Cache {
     #[inline(never)]
     pub(crate) fn alloc_missed_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         let object = self.alloc_behind(gfp, size)?;
-        #[cfg(not(any(loom, shuttle)))]
         if self.checked.is_some() {
             self.narrow(object, size);
         }
@@ -220,7 +208,6 @@ impl Cache {
         self.take_slow(gfp).map(|object| self.hand_out(object, gfp))
     }
     /// The same for a caller who has counted the object for the profile.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_counted(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -396,10 +383,8 @@ impl Cache {
     }
 
     /// An object of a checked cache leaves for a caller.
-    #[cfg(not(loom))]
     #[inline(always)]
     fn on_checked_alloc(&self, checked: &Checked, object: Object) {
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(debugged) = &checked.debugged {
             self.debug_alloc(checked, debugged, object);
         }
@@ -414,7 +399,6 @@ impl Cache {
     /// For the profile, if one runs.
     #[inline(always)]
     fn note_alloc(&self, _object: Object) {
-        #[cfg(not(loom))]
         self.core.profiler.allocated(
             || self.core.cpus.current(),
             _object.0,
@@ -424,11 +408,9 @@ impl Cache {
     }
     #[inline(always)]
     fn hand_out_noted(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
-        #[cfg(not(loom))]
         if let Some(checked) = &self.checked {
             self.on_checked_alloc(checked, object);
         }
-        #[cfg(not(loom))]
         if let Some(hardened) = &self.hardened
             // SAFETY: the object is ours until it is returned.
             && let Err(kind) = unsafe { hardened.on_alloc(object.0) }

@@ -5,10 +5,8 @@
 //! at, the cache's [flags](crate::debug::flags) say, and `debugged.rs` does it.
 
 use super::object::Object;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::flags::SlabDebug;
 use crate::debug::tags::Tags;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::watch::Watch;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -23,7 +21,6 @@ pub(crate) struct Checked {
     /// The layer's, behind the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,
     /// What is done beside.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) debugged: Option<Debugged>,
 }
 
@@ -33,7 +30,6 @@ impl Checked {
         self.tags.is_out(object, self.tag)
     }
     /// For debuggers: the table of records; 0 if there are none.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn tracks_seen(&self) -> usize {
         let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
         if has_records { self.tags.tracks.place() } else { 0 }
@@ -41,14 +37,12 @@ impl Checked {
 }
 
 /// What is done about the objects of a cache beside checking frees.
-#[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 pub(super) struct Debugged {
     pub(super) flags: SlabDebug,
     pub(super) watch: Watch,
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl Debugged {
     /// What `flags` ask for; `None` if that is no more than checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {

@@ -105,7 +105,6 @@ impl Default for Config {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl Config {
     /// As the default, but for the free memory that stays.
     pub(crate) fn keeping(most: usize) -> Self {

@@ -7,28 +7,21 @@ use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
 use crate::debug::flags::DebugRules;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Mappings, Secret};
-#[cfg(not(loom))]
 use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
-#[cfg(not(loom))]
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
-#[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
-#[cfg(not(loom))]
 use crate::reclaim::reaper::Background;
 use crate::reclaim::shrinker::Shrinkers;
-#[cfg(not(any(loom, shuttle)))]
 use crate::registry::List;
 use crate::registry::Registry;
 use core::fmt;
@@ -37,9 +30,10 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
-#[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicBool, AtomicU32, Contained, Counter, Rank, assert_unlocked, contain_panic};
+use uslab_magazine::sync::{
+    AtomicBool, AtomicU32, Contained, Counter, MODEL, Rank, assert_unlocked, contain_panic,
+};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Cpus, Operation};
 
@@ -52,13 +46,11 @@ const LEAST_PAGES: usize = 1024;
 pub(crate) struct Core {
     pub(crate) memory: SlabMemory,
     pub(crate) cpus: Cpus,
-    #[cfg_attr(loom, allow(dead_code, reason = "for tags"))]
     pub(crate) backend: Backend,
     pub(crate) faults: Faults,
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) heed_limits: bool,
     pub(crate) slab_debug: DebugRules,
     /// Whether any cache has red zones.
@@ -66,19 +58,16 @@ pub(crate) struct Core {
     pub(crate) harden: Harden,
     pub(crate) mappings: Mappings,
     pub(crate) secret: Secret,
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
     /// Made by the first cache whose frees are checked; how many there were.
-    #[cfg(not(loom))]
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
     /// Caches that somebody waits for.
     pub(crate) waited_for: AtomicU32,
     /// Times that objects with a destructor came back to their slabs.
-    #[cfg(not(loom))]
     pub(crate) idle_objects: Counter,
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
@@ -89,11 +78,8 @@ pub(crate) struct Core {
     pub(crate) mergeable: Registry<Owner>,
     /// What users can drop.
     pub(crate) shrinkers: Arc<Shrinkers>,
-    #[cfg(not(loom))]
     pub(crate) background: Background,
-    #[cfg(not(loom))]
     pub(crate) profiler: Profiler,
-    #[cfg(not(any(loom, shuttle)))]
     seen: gdb::Listed,
 }
 
@@ -104,7 +90,6 @@ impl fmt::Debug for Core {
 }
 
 /// After so many caches. Those of one tag are told apart by their slabs, later.
-#[cfg(not(loom))]
 fn next_tag(caches: &mut u64) -> u8 {
     *caches += 1;
     (*caches % u64::from(u8::MAX)) as u8 + 1
@@ -117,10 +102,8 @@ impl Core {
         let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
         let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
         let mut addresses = pages.take_addresses();
-        #[cfg(not(any(loom, shuttle)))]
-        let mappings = config.harden.is_on().then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
-        #[cfg(any(loom, shuttle))]
-        let mappings = None;
+        let mappings =
+            (config.harden.is_on() && !MODEL).then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
         let mappings = Mappings::of(mappings);
         let guards = if config.harden.guard_pages { mappings.guarded_pieces() } else { 0 };
         let huge =
@@ -133,7 +116,6 @@ impl Core {
             huge,
             mappings,
             waited_for: AtomicU32::new(0),
-            #[cfg(not(loom))]
             idle_objects: Counter::new(0),
             cpus,
             backend,
@@ -141,40 +123,31 @@ impl Core {
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,
-            #[cfg(not(any(loom, shuttle)))]
             heed_limits: config.heed_limits,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
             // Only a mapping can be made inaccessible.
             harden: Harden { zero_size: config.harden.zero_size && hides, ..config.harden },
-            #[cfg(not(any(loom, shuttle)))]
             guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
             secret,
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
             deferred: Deferred::new(&cpus),
-            #[cfg(not(loom))]
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
             forks: Counter::new(0),
             corruption: Contained::new(config.corruption),
             caches: Registry::new(Rank::Caches),
             mergeable: Registry::new(Rank::Mergeable),
             shrinkers: Arc::new(Shrinkers::new()),
-            #[cfg(not(loom))]
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
-            #[cfg(not(loom))]
             profiler: Profiler::new(cpus.count() as usize),
-            #[cfg(not(any(loom, shuttle)))]
             seen: gdb::Listed::new(),
         });
-        #[cfg(not(any(loom, shuttle)))]
         core.seen.list(core.seen());
-        #[cfg(not(any(loom, shuttle)))]
         core.read_limits();
         Ok(core)
     }
     /// For debuggers.
-    #[cfg(not(any(loom, shuttle)))]
     fn seen(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
@@ -224,7 +197,6 @@ impl Core {
             self.zones.store(true, Relaxed);
         }
     }
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn has_zones(&self) -> bool {
         // Relaxed: see above.
         self.zones.load(Relaxed)
@@ -247,7 +219,6 @@ impl Core {
     }
 
     /// What one more checked cache needs; `None` if there is no memory.
-    #[cfg(not(loom))]
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut made = None;
         let none = self.tags.lock().0.is_none();
@@ -268,12 +239,10 @@ impl Core {
     }
 
     /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
-    #[cfg(not(loom))]
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
     }
     /// The same, and whether samples of a malloc may have memory of their own.
-    #[cfg(not(loom))]
     pub(crate) fn start_profile_with(
         &self,
         rate: usize,
@@ -287,19 +256,16 @@ impl Core {
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
-    #[cfg(not(loom))]
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
     /// Memory that is no object is about to be handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
-        #[cfg(not(loom))]
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
     /// Memory is given back, and nobody else can have it yet.
     #[inline(always)]
     pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
-        #[cfg(not(loom))]
         self.profiler.freed(_memory);
     }
 
@@ -312,7 +278,6 @@ impl Core {
     /// Memory may be free again some day: from a certain size on somebody should look after it.
     #[inline]
     pub(crate) fn grown(&self) {
-        #[cfg(not(loom))]
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
@@ -320,13 +285,11 @@ impl Core {
     /// Pages came back.
     #[inline]
     pub(crate) fn shed(&self) {
-        #[cfg(not(loom))]
         self.background.wake();
     }
     /// An object with a destructor was constructed: what it holds may be more than can be seen.
     #[inline]
     pub(crate) fn grown_object(&self) {
-        #[cfg(not(loom))]
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
@@ -334,7 +297,6 @@ impl Core {
     /// Objects with a destructor came back to their slabs.
     #[inline]
     pub(crate) fn shed_objects(&self) {
-        #[cfg(not(loom))]
         {
             self.idle_objects.add(1);
             self.background.wake();

@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_looked_at_once_more_and_gets_no_memory_under_the_lock() {
-        thread_local! {
+        std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
         /// An eighth of them is more than what there is room for in any case.

@@ -2,32 +2,24 @@
 
 use super::Cache;
 use super::core::Core;
-#[cfg(not(any(loom, shuttle)))]
 use super::core::NO_CACHE;
 use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
 use std::sync::Arc;
-#[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Acquire;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
 
 impl Cache {
     /// One more of `count`, objects or slabs that wait for readers, before it does. Threads that sleep until they are woken have seen none.
-    #[cfg(not(loom))]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
         planted!("what begins to wait for readers wakes no thread" => let is_first = false);
-        if is_first {
+        // Threads of loom's models do not look there.
+        if is_first && !cfg!(loom) {
             self.wake_threads();
         }
-    }
-    /// Threads of models do not look there.
-    #[cfg(loom)]
-    pub(super) fn begin_grace(&self, count: &AtomicU64) {
-        // Relaxed: a number.
-        count.fetch_add(1, Relaxed);
     }
 }
 
@@ -65,7 +57,6 @@ impl Core {
                         match &cache {
                             // SAFETY: as above.
                             Some(cache) => unsafe { cache.free_at_frame(object) },
-                            #[cfg(not(any(loom, shuttle)))]
                             None if core.free_sample(object, NO_CACHE) => {}
                             None => core.refuse(CorruptionKind::Foreign, object),
                         }

@@ -1,22 +1,17 @@
 //! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
 
 use super::alloc::DrainOnly;
-#[cfg(not(loom))]
 use super::checked::Checked;
 use super::core::Core;
-#[cfg(not(any(loom, shuttle)))]
 use super::debugged::with_bytes;
 use super::node::ObjectIndex;
 use super::owner::CacheRef;
 use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
-#[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-#[cfg(not(loom))]
-use uslab_magazine::sync::planted;
-use uslab_magazine::sync::{assert_unlocked, catch_panic};
+use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic, planted};
 use uslab_magazine::tracepoints::What;
 
 impl Cache {
@@ -86,7 +81,6 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
-        #[cfg(not(loom))]
         if self.core.profiler.runs() {
             return self.free_seen(object);
         }
@@ -103,23 +97,17 @@ impl Cache {
 
     /// Reports a second free, and returns `true`, if the object is the last one that this CPU took back: then its push has missed. Caches
     /// with a free hook find more by themselves, and models watch each object.
-    fn is_freed_again(&self, _object: NonNull<u8>) -> bool {
-        #[cfg(any(loom, shuttle))]
-        return false;
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let again =
-                !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(_object));
-            if again {
-                let index = self.place(Object(_object)).ok().map(|place| place.index);
-                self.refuse(CorruptionKind::DoubleFree, _object, index);
-            }
-            again
+    fn is_freed_again(&self, object: NonNull<u8>) -> bool {
+        let again =
+            !MODEL && !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(object));
+        if again {
+            let index = self.place(Object(object)).ok().map(|place| place.index);
+            self.refuse(CorruptionKind::DoubleFree, object, index);
         }
+        again
     }
 
     /// The same while a profile runs, which has closed the fast path.
-    #[cfg(not(loom))]
     fn free_seen(&self, object: NonNull<u8>) {
         planted!("a sample is forgotten when its object has been taken back" => {
             self.take_back_told(object);
@@ -142,7 +130,7 @@ impl Cache {
     /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
     #[inline(always)]
     fn tell_free(&self, object: NonNull<u8>) {
-        if cfg!(any(loom, shuttle)) && !self.has_free_hook {
+        if MODEL && !self.has_free_hook {
             self.core.memory.obj_in(object);
         }
     }
@@ -155,10 +143,7 @@ impl Cache {
         }
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
-            #[cfg(not(loom))]
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
-            #[cfg(loom)]
-            let fast_path = &cache.allocs;
             cache.config.per_cpu.delay(object, |object| {
                 // SAFETY: as in `free`.
                 if !unsafe { fast_path.free(Object(object)) } {
@@ -170,18 +155,14 @@ impl Cache {
 
     /// Takes it back if it is a sample of the guard, which lies in no slab.
     #[inline(always)]
-    pub(super) fn free_sample(&self, _object: NonNull<u8>) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.config.guarded && self.core.free_sample(_object, self.name());
-        #[cfg(any(loom, shuttle))]
-        false
+    pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
+        self.config.guarded && self.core.free_sample(object, self.name())
     }
 
     /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
     /// is back.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        #[cfg(not(loom))]
         planted!("a tag is cleared when its object has been taken back" => {
             take_back(self);
             return self.checked.iter().for_each(|checked| _ = self.on_checked_free(checked, object));
@@ -200,7 +181,6 @@ impl Cache {
     }
     /// Whether a free has filled the object already.
     fn is_poisoned(&self) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
             return debugged.watch.poison;
         }
@@ -249,7 +229,6 @@ impl Cache {
     /// the cache is checked; else the slabs find out.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
-        #[cfg(not(loom))]
         if let Some(checked) = &self.checked
             && self.on_checked_free(checked, object)
         {
@@ -258,7 +237,6 @@ impl Cache {
         self.report_bad_free(object)
     }
     /// An object of a checked cache comes back; `false` if it is not out, or not the cache's.
-    #[cfg(not(loom))]
     #[inline(always)]
     #[must_use]
     pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
@@ -267,14 +245,12 @@ impl Cache {
         if was_out && let Some(hardened) = &self.hardened {
             self.check_canaries(hardened, object);
         }
-        #[cfg(not(any(loom, shuttle)))]
         if was_out && let Some(debugged) = &checked.debugged {
             self.debug_free(checked, debugged, Object(object));
         }
         was_out
     }
     /// Reports writes behind a freed object, and between it and the object in front of it.
-    #[cfg(not(loom))]
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
         // SAFETY: its user freed it, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
@@ -332,15 +308,13 @@ impl Cache {
 
     /// Bytes that may be used of the object at `memory`, in use or, where frees are not checked, not.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let _place = self.place(Object(memory))?;
-        #[cfg(not(loom))]
+        let place = self.place(Object(memory))?;
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
             return Err(CorruptionKind::DoubleFree);
         }
         if self.config.no_access {
             return Ok(0);
         }
-        #[cfg(not(loom))]
         if let Some(hardened) = &self.hardened
             // SAFETY: an object of the cache; it is in use, by the caller's contract, or holds nothing of meaning.
             && let Some(size) = unsafe { hardened.size(memory) }
@@ -350,13 +324,9 @@ impl Cache {
         if self.config.harden.canaries && self.geometry().stride() > self.geometry().object_size() {
             return Ok(self.geometry().object_size());
         }
-        #[cfg(not(any(loom, shuttle)))]
-        return Ok(self.usable_bytes(_place));
-        #[cfg(any(loom, shuttle))]
-        Ok(self.geometry().stride())
+        Ok(self.usable_bytes(place))
     }
     /// Whether somebody wrote over the canary of the object at `memory`, which has a size.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
         // SAFETY: as in `size_of`.
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
@@ -366,7 +336,6 @@ impl Cache {
     ///
     /// # Safety
     /// It is an object of this cache, at least so large, and the caller's.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
         // SAFETY: passed on. What was written behind its end would be written over.
@@ -397,7 +366,6 @@ impl Cache {
         self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
     }
     /// In which object an address of a slab of the cache lies.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
@@ -421,9 +389,7 @@ impl Core {
         owner: Option<&str>,
         index: Option<usize>,
     ) {
-        #[cfg(not(any(loom, shuttle)))]
         let seen = self.cache_at(address).and_then(|of| of.look_around(address));
-        #[cfg(not(any(loom, shuttle)))]
         let report = seen.as_ref().map(with_bytes);
         self.corrupt(&Corruption {
             kind,
@@ -431,7 +397,6 @@ impl Core {
             cache,
             owner,
             index,
-            #[cfg(not(any(loom, shuttle)))]
             report: report.as_ref(),
         });
     }

@@ -139,7 +139,6 @@ impl CacheInfo {
 
 impl Cache {
     /// Objects of all slabs, and those in use. Allocates nothing.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
         let kept = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
@@ -147,7 +146,6 @@ impl Cache {
     }
 
     /// Objects that were handed out. Allocates nothing.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn allocs(&self) -> u64 {
         self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
     }

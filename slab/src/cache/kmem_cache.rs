@@ -11,7 +11,7 @@ use crate::cache::per_cpu::Magazines;
 use crate::debug::flags::SlabDebug;
 use crate::debug::harden::{CANARY, Harden, quarantine};
 use crate::error::{AllocError, Busy, CacheError};
-use crate::geometry::{Geometry, OrderRule, WORD};
+use crate::geometry::{Geometry, OrderRule, SPACING, WORD};
 use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
@@ -19,8 +19,8 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 use uslab_buddy::Gfp;
-#[cfg(not(any(loom, shuttle)))]
 use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::sync::MODEL;
 use uslab_magazine::tracepoints::What;
 
 /// A cache of objects of one size and alignment.
@@ -120,7 +120,6 @@ pub struct KmemCacheBuilder {
     zero_on_free: bool,
     harden: Option<Harden>,
     no_access: bool,
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "nothing is sampled there"))]
     unsampled: bool,
 }
 
@@ -301,19 +300,16 @@ impl KmemCacheBuilder {
         self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
     /// Its pages are told by this class: see [`page_classes`](crate::memory::page_classes).
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn page_class(mut self, class: usize) -> Self {
         self.page_class = u16::try_from(class).ok();
         self
     }
     /// Slabs may be of this order though the subsystem's rule has a smaller one.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn max_order(mut self, order: u8) -> Self {
         self.max_order = Some(order);
         self
     }
     /// Its objects are addresses that nobody can touch, of no bytes.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn no_access(mut self) -> Self {
         self.no_access = true;
         self
@@ -328,7 +324,6 @@ impl KmemCacheBuilder {
         self
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn is_type_stable(&self) -> bool {
         self.type_stable
     }
@@ -373,10 +368,7 @@ impl KmemCacheBuilder {
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
         let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
-        #[cfg(any(loom, shuttle))]
-        let align = self.align.max(crate::debug::check::SPACING);
-        #[cfg(not(any(loom, shuttle)))]
-        let align = self.align;
+        let align = if MODEL { self.align.max(SPACING) } else { self.align };
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };
         let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
@@ -425,7 +417,6 @@ impl Planned {
         let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
         // Not what is to stay constructed, or readable when it is free, nor what is counted to a limit. A malloc samples by itself.
-        #[cfg(not(any(loom, shuttle)))]
         let guarded = core.guard.is_on()
             && stride <= PAGE_SIZE
             && builder.hooks.is_none()
@@ -433,8 +424,6 @@ impl Planned {
             && builder.page_class.is_none()
             && builder.limit.is_none()
             && builder.account.is_none();
-        #[cfg(any(loom, shuttle))]
-        let guarded = false;
         let config = CacheConfig {
             per_cpu: PerCpu::new(
                 core.memory.pages.tables(),
@@ -646,11 +635,10 @@ impl KmemCache {
 
     /// Tells the models that an object is used, whose page must be out; nothing in other builds.
     #[inline(always)]
-    pub(crate) fn touch(&self, _object: NonNull<u8>) {
-        #[cfg(any(loom, shuttle))]
-        {
-            let pages = &self.cache.core().memory.pages;
-            pages.frame(pages.pfn_of(_object.as_ptr()).unwrap()).touch();
+    pub(crate) fn touch(&self, object: NonNull<u8>) {
+        let pages = &self.cache.core().memory.pages;
+        if MODEL && let Some(pfn) = pages.pfn_of(object.as_ptr()) {
+            pages.frame(pfn).touch();
         }
     }
 

@@ -30,15 +30,12 @@
 //! allocation, past no lock and no magazine.
 
 mod account;
-#[cfg(not(any(loom, shuttle)))]
 mod addresses;
 mod alloc;
 mod charges;
-#[cfg(not(loom))]
 mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod debugged;
 #[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;
@@ -63,7 +60,6 @@ pub(crate) mod wait_queue;
 pub(crate) mod waiters;
 
 pub use account::{Account, AccountInfo};
-#[cfg(not(any(loom, shuttle)))]
 pub use debugged::Validation;
 pub use held::HELD_SURPLUS;
 pub use live::{Live, Run, Runs};
@@ -73,20 +69,15 @@ pub use waiters::Acquiring;
 
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
-#[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use crate::debug::harden::{Harden, Key};
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
 use crate::memory::slab::Constructed;
 use charges::Charges;
-#[cfg(not(loom))]
 use checked::Checked;
-#[cfg(not(any(loom, shuttle)))]
 use checked::Debugged;
 use hooks::{Holds, Hooks};
 use node::{Node, NodeCount};
@@ -95,7 +86,6 @@ use per_cpu::{Magazines, PerCpu};
 use refs::CacheRefs;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-#[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::StaticWords;
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
@@ -122,7 +112,6 @@ pub(crate) struct CacheConfig {
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
     /// What its pages are told by.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) page_class: Option<u16>,
     /// The most slabs.
     pub(crate) limit: Option<u32>,
@@ -138,7 +127,6 @@ pub(crate) struct CacheConfig {
     /// Whether nobody can touch its objects, which are addresses and no more.
     pub(crate) no_access: bool,
     /// Whether one in many of its objects is a sample of the guard.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models sample nothing"))]
     pub(crate) guarded: bool,
     /// What its random order and its canaries follow from.
     pub(crate) key: Key,
@@ -146,7 +134,6 @@ pub(crate) struct CacheConfig {
     pub(crate) merges: Option<Magazines>,
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl CacheConfig {
     /// What is watched about its objects. Those that stay constructed, or that readers may see when they are free, are not poisoned.
     fn watch(&self) -> Watch {
@@ -174,9 +161,7 @@ pub(crate) struct Cache {
     this: Weak<Self>,
     /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
     allocs: FastPath<Object, StackMemory>,
-    #[cfg(not(loom))]
     checked: Option<Checked>,
-    #[cfg(not(loom))]
     hardened: Option<Hardened>,
     config: CacheConfig,
     nodes: Box<[Node]>,
@@ -185,7 +170,6 @@ pub(crate) struct Cache {
     counts: Counts,
     /// Of all caches that ever were, only this one has it. None has 0.
     number: u64,
-    #[cfg(not(any(loom, shuttle)))]
     seen: gdb::CacheSeen,
 }
 
@@ -212,7 +196,6 @@ struct Counts {
     /// Of those that went past the magazines.
     other_node_frees: Counter,
     /// Objects that wait for readers, as `grace`.
-    #[cfg_attr(all(loom, not(crossbeam_loom)), allow(dead_code, reason = "no grace periods in models"))]
     deferred: AtomicU64,
     constructed: Counter,
     destructed: Counter,
@@ -231,7 +214,6 @@ struct Counts {
 }
 
 impl CacheConfig {
-    #[cfg(not(loom))]
     fn hardened(&self) -> Option<Hardened> {
         let (size, zeroed) = (self.geometry.object_size(), self.check_frees && self.zero_on_free);
         // What is poisoned is looked at as that.
@@ -254,22 +236,14 @@ impl Cache {
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
         // What is hardened, and so each quarantine, has its frees checked.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
-        #[cfg(not(loom))]
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
-            Some(Checked {
-                tags,
-                tag,
-                fast_path,
-                #[cfg(not(any(loom, shuttle)))]
-                debugged: Debugged::new(config.debug, config.watch()),
-            })
+            Some(Checked { tags, tag, fast_path, debugged: Debugged::new(config.debug, config.watch()) })
         } else {
             None
         };
         let nodes: Box<[Node]> =
             (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key(), config.geometry)).collect();
-        #[cfg(not(any(loom, shuttle)))]
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
             let quarantine = config.per_cpu.quarantine_seen();
@@ -286,7 +260,6 @@ impl Cache {
             )
         };
         Some(Arc::new_cyclic(|this| Self {
-            #[cfg(not(any(loom, shuttle)))]
             seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
@@ -297,9 +270,7 @@ impl Cache {
                 u64::MAX / config.geometry.stride() as u64 + 1
             },
             has_free_hook,
-            #[cfg(not(loom))]
             checked,
-            #[cfg(not(loom))]
             hardened: config.hardened(),
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
@@ -332,13 +303,11 @@ impl Cache {
         &self.waiters
     }
     /// Allocations that one which misses its inlined path stands for, at most.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
     /// Its inlined paths: of allocations, of frees by address, and what serves where these are closed. Disabled where anything is done
     /// with objects on their way.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
             return [FastPath::disabled(); 3];
@@ -347,7 +316,6 @@ impl Cache {
         [self.allocs, per_cpu.fast_path_of_frees(), per_cpu.fast_path_behind()]
     }
     /// As [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words).
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.config.per_cpu.take_static_words(words)
     }
@@ -423,7 +391,6 @@ impl Cache {
         self.counts.late_corruptions.get()
     }
     /// For debuggers: where in a cache that is what they see of it.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()

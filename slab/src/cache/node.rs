@@ -34,7 +34,6 @@
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
 use crate::debug::harden::{Draws, Key};
 use crate::geometry::Geometry;
@@ -324,7 +323,6 @@ pub(crate) struct Closed;
 
 impl Node {
     /// For debuggers: where the lists of these lie.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
         use core::mem::offset_of;
         let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
@@ -600,7 +598,6 @@ impl Node {
     }
 
     /// No slab leaves the lists from now on, nor can the cache be destroyed, until the same is said with `false`.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models validate nothing"))]
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
         // In the child of a fork nobody keeps them any more.

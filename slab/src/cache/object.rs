@@ -11,7 +11,6 @@ pub(crate) struct Object(pub(super) NonNull<u8>);
 unsafe impl Send for Object {}
 
 // Models have no malloc.
-#[cfg(not(any(loom, shuttle)))]
 impl Object {
     /// # Safety
     /// What lies at `memory` is an object that is nobody's.

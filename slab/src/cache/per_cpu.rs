@@ -20,7 +20,6 @@
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
 use super::object::Object;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::gdb;
 use crate::debug::quarantine::Quarantine;
 use core::fmt;
@@ -28,7 +27,6 @@ use core::ptr::NonNull;
 use core::str::FromStr;
 use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
-#[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::StaticWords;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
@@ -177,13 +175,11 @@ impl PerCpu {
         Self { front, quarantine }
     }
     /// For debuggers: the table and the stacks of its layer.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn places(&self) -> gdb::Stacks {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
     /// The same: the quarantine.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn quarantine_seen(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
     }
@@ -195,7 +191,6 @@ impl PerCpu {
         self.layer().is_some() || self.quarantine.is_some()
     }
     /// Objects in a magazine; 1 without.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
@@ -234,7 +229,6 @@ impl PerCpu {
         objects
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
@@ -243,18 +237,15 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
     /// The same for frees by address.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(super) fn fast_path_of_frees(&self) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path_of_frees)
     }
     /// What serves where these are closed.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "as above"))]
     pub(super) fn fast_path_behind(&self) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, Layer::fast_path_behind)
     }
 
     /// What the fast path does, where it is closed for a while.
-    #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<Object> {
         self.layer()?.pop()
@@ -296,7 +287,6 @@ impl PerCpu {
     }
 
     /// As [`Layer::has_on_top`].
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn has_on_top(&self, slabs: &impl Supplier<Object>, object: Object) -> bool {
         self.layer().is_some_and(|layer| layer.has_on_top(&layer.operation(What::Free), slabs, object))
     }
@@ -406,7 +396,6 @@ mod tests {
         }
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     #[test]
     fn a_quarantine_is_emptied_when_memory_is_short_and_goes_on_behind_a_destroy_that_was_refused() {
         use crate::{Config, Gfp, Harden, KmemCache, Subsystem};
@@ -427,7 +416,6 @@ mod tests {
     }
 
     /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
-    #[cfg(not(any(loom, shuttle)))]
     #[test]
     fn what_is_kept_does_not_grow_with_the_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -452,7 +440,6 @@ mod tests {
     }
 
     /// A cache that saw ten allocations holds ten objects' worth.
-    #[cfg(not(any(loom, shuttle)))]
     #[test]
     fn a_cache_that_is_used_little_keeps_little() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -471,7 +458,6 @@ mod tests {
     }
 
     /// What a thread allocates and frees in turn does not go through slabs again, up to what a depot and a stack hold.
-    #[cfg(not(any(loom, shuttle)))]
     #[test]
     fn batches_of_4_mib_need_slabs_once() {
         use crate::{Config, Gfp, KmemCache, Subsystem};

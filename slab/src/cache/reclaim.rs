@@ -2,17 +2,13 @@
 
 use super::Cache;
 use super::core::Core;
-#[cfg(not(any(loom, shuttle)))]
 use super::owner::CacheRef;
 use super::per_cpu::OBJECTS;
-#[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::pressure::{SHARE, least_limit};
-#[cfg(not(loom))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use uslab_buddy::{Gfp, PAGE_SIZE};
-#[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
@@ -32,7 +28,6 @@ impl Core {
     }
 
     /// Keeps free memory within the limits as they are now, if it is to heed them: see [`Config::heed_limits`](crate::Config::heed_limits).
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn read_limits(&self) {
         if !self.heed_limits {
             return;
@@ -43,7 +38,6 @@ impl Core {
     }
 
     /// Gives the memory of tags back that describe no object: an eighth of the pages that went back.
-    #[cfg(not(loom))]
     pub(crate) fn discard_tags(&self) {
         #[cfg(not(shuttle))]
         {
@@ -74,7 +68,6 @@ impl Core {
     }
 
     /// Gives all empty slabs back. How many.
-    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
     }
@@ -128,7 +121,6 @@ impl Core {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl Core {
     /// Allocations that were served by the caches that sample.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
@@ -162,20 +154,8 @@ impl Core {
         }
     }
 }
-#[cfg(shuttle)]
-impl Core {
-    fn samples(&self) -> bool {
-        false
-    }
-    fn sampled_from(&self) -> u64 {
-        0
-    }
-}
-
-#[cfg(not(loom))]
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        #[cfg(not(any(loom, shuttle)))]
         self.let_one_miss();
         self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
         // What waits for readers may be what is waited for.

@@ -8,10 +8,8 @@ use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::debug::flags::SlabDebug;
 use crate::debug::harden::Draws;
-#[cfg(not(loom))]
 use crate::debug::harden::Hardened;
 use crate::error::AllocError;
-#[cfg(not(any(loom, shuttle)))]
 use crate::memory::page_classes::Known;
 use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use core::any::Any;
@@ -53,12 +51,6 @@ impl From<AllocError> for Refusal {
     }
 }
 
-// loom's has no constant ones.
-#[cfg(loom)]
-thread_local! {
-    pub(super) static DESTRUCTING: Cell<bool> = Cell::new(false);
-}
-#[cfg(not(loom))]
 thread_local! {
     /// True while the thread runs a destructor of any cache.
     pub(super) static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
@@ -224,7 +216,6 @@ impl Cache {
 
     /// True if a constructor, a reader, a validation or a neighbour's canary depends on the bytes of free objects.
     fn free_objects_hold_something(&self) -> bool {
-        #[cfg(not(loom))]
         if self.hardened.as_ref().is_some_and(Hardened::checks_others) {
             return true;
         }
@@ -270,15 +261,9 @@ impl Cache {
         }
         let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
-        #[cfg(not(any(loom, shuttle)))]
         let covered = self.has_tables(slab, order) && self.cover_slab(op, slab, order, objects);
-        #[cfg(shuttle)]
-        let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
-        #[cfg(loom)]
-        let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
         let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects, self.config.constructed) };
-        #[cfg(not(loom))]
         if set_up && let Some(hardened) = &self.hardened {
             for index in 0..objects {
                 // SAFETY: an object of a slab that no other thread knows.
@@ -329,7 +314,6 @@ impl Cache {
 
     /// A slab ends that was `covered`.
     fn uncover(&self, _covered: bool, _slab: Pfn, _order: Order) {
-        #[cfg(not(any(loom, shuttle)))]
         if _covered && self.checked.is_some() {
             self.uncover_slab(_slab, _order);
         }
@@ -560,7 +544,6 @@ impl Cache {
     }
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(known) = self.told_class(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: a slab whose objects are all the cache's.
@@ -569,14 +552,12 @@ impl Cache {
         true
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
-        #[cfg(not(any(loom, shuttle)))]
         if self.told_class(_order).is_some() {
             // SAFETY: as in `tell_class`, which was called before.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
     /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
-    #[cfg(not(any(loom, shuttle)))]
     fn told_class(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();

@@ -57,7 +57,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-#[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
     MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic, planted,
@@ -65,10 +64,8 @@ use uslab_magazine::sync::{
 use uslab_magazine::tracepoints::What;
 
 /// How long a thread sleeps before it asks the shrinkers again, if there are any, and helps the collector on.
-#[cfg(not(loom))]
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Of what shrinkers have they are asked for one part in so many.
-#[cfg(not(loom))]
 const ASKED: usize = 8;
 
 /// What wakers do, user code. One that panics has been reported where it did so, and keeps nobody from the rest.
@@ -221,7 +218,6 @@ impl Cache {
             self.touch_charge();
             self.flush_deferred();
             self.flush_all(&self.operation(What::Reclaim));
-            #[cfg(not(loom))]
             self.core.background.start_or_wake();
             self.resettle(|queue| queue.called_in = queue.called_in.max(closings));
         }
@@ -290,7 +286,6 @@ impl Cache {
         self.resettle(|queue| queue.grow = true);
     }
     /// While somebody waits: shrinkers of what is waited for drop some of what they have, once more.
-    #[cfg(not(loom))]
     pub(super) fn ask_again(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
@@ -303,13 +298,11 @@ impl Cache {
         }
     }
     /// Whether anything waits for readers. What begins to do so behind that wakes the threads that wait by then.
-    #[cfg(not(loom))]
     fn has_in_grace(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
     /// Whether there is anything that nobody tells of: what shrinkers may drop, and what waits for readers.
-    #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // A checker's clock stands still: there the reaper asks shrinkers.
@@ -332,7 +325,6 @@ impl Cache {
     }
     /// Sleeps until it is woken, or `deadline` is over: whether it was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
-        #[cfg(not(loom))]
         while self.must_look() {
             let soon = Instant::now() + ASK_AGAIN;
             if deadline.is_some_and(|deadline| deadline <= soon) {

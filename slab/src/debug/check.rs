@@ -40,8 +40,7 @@
 //! destructor of a cache or an object runs. loom's own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000
 //! LOOM_MAX_PREEMPTIONS=2`; but nobody counts its executions.
 
-/// The bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
-pub const SPACING: usize = 2048;
+pub use crate::geometry::SPACING;
 
 #[cfg(loom)]
 pub use uslab_magazine::sync::check::{Bound, caught, loom, model, models};

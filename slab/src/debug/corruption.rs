@@ -45,7 +45,6 @@
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 
 use super::lines::Lines;
-#[cfg(not(any(loom, shuttle)))]
 use super::report::ObjectReport;
 use core::fmt::{self, Write as _};
 
@@ -137,14 +136,12 @@ pub struct Corruption<'a> {
     /// Which object of its slab it is, if it is one.
     pub index: Option<usize>,
     /// What is known of the object, where its cache is [debugged](crate::debug::flags) with more than `F`.
-    #[cfg(not(any(loom, shuttle)))]
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
     /// A line; with `{:#}` the report, if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(report) = self.report
             && f.alternate()
         {
@@ -170,7 +167,6 @@ pub fn abort(corruption: &Corruption<'_>) {
     // No `eprintln!`: it panics when standard error is closed.
     let mut lines = Lines::new();
     let _ = writeln!(lines, "uslab: corruption: {corruption}");
-    #[cfg(not(any(loom, shuttle)))]
     if corruption.report.is_some() {
         let _ = write!(lines, "{corruption:#}");
     }

@@ -140,7 +140,6 @@ impl DebugRules {
         })
     }
     /// Rules that stay where they are. Allocates nothing.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for the program's heap"))]
     pub(crate) fn of_static(text: &'static str) -> Option<Self> {
         Self::is_good(text).then_some(Self(Some(Cow::Borrowed(text))))
     }

@@ -15,7 +15,8 @@ use crate::geometry::Geometry;
 use core::ptr::null_mut;
 use uslab_buddy::Frame;
 use uslab_buddy::frame::FrameList;
-use uslab_magazine::sync::{AtomicPtr, Ordering::Relaxed};
+use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
 /// Subsystems that are listed; a process that has more at a time does not show the others.
@@ -174,7 +175,7 @@ impl CacheSeen {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

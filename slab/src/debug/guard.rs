@@ -30,19 +30,17 @@
 //!   Those that another thread had in hand are taken over.
 //! * All slots are tried in turn, so a freed one rests while the others are used. When all are in use nothing is sampled.
 
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod faults;
 
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::harden::{Draws, Key};
+use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::ptr::NonNull;
 use uslab_buddy::region::{Region, Uncommitted};
 use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-#[cfg(any(loom, shuttle))]
-use uslab_magazine::sync::UnsafeCell;
-use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell, planted};
 
 /// Nobody's yet.
 const FREE: u32 = 0;
@@ -67,16 +65,14 @@ struct Trace {
 
 impl Trace {
     fn take(&self) {
-        #[cfg(not(any(loom, shuttle)))]
-        {
+        if !MODEL {
             self.thread.set(thread());
-            self.stack.set(crate::debug::stacks::CallStack::save().number().into());
+            self.stack.set(CallStack::save().number().into());
         }
     }
 }
 
 /// The number of this thread, as the system has it.
-#[cfg(not(any(loom, shuttle)))]
 fn thread() -> u64 {
     #[cfg(target_os = "linux")]
     // SAFETY: it only asks.
@@ -94,12 +90,10 @@ struct Slot {
     allocated: Trace,
     freed: Trace,
     /// A checker sees whether two have it in hand.
-    #[cfg(any(loom, shuttle))]
     hands: UnsafeCell<()>,
 }
 
-// SAFETY: the cell of models is the only thing that is not of any thread; it holds nothing, and is there to be watched.
-#[cfg(any(loom, shuttle))]
+// SAFETY: all but the cell may be used by any thread; the cell holds nothing, and is there for checkers to watch.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -110,7 +104,6 @@ impl Slot {
             size: Counter::new(0),
             allocated: Trace::default(),
             freed: Trace::default(),
-            #[cfg(any(loom, shuttle))]
             hands: UnsafeCell::new(()),
         }
     }
@@ -125,14 +118,12 @@ impl Slot {
         });
         // Acquire: pairs with the Release of `give`. Relaxed: who fails looks at nothing.
         let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
-        #[cfg(any(loom, shuttle))]
         if taken {
             self.hands.with_mut(|_| ());
         }
         taken
     }
     fn give(&self, to: u32) {
-        #[cfg(any(loom, shuttle))]
         self.hands.with_mut(|_| ());
         // Release: pairs with the Acquire of `take`.
         self.state.store(to, Release);
@@ -389,19 +380,16 @@ impl fmt::Display for Mistake {
             "{what}: {address:#x}, {distance} bytes {side} of an object of {size} bytes at {begin:#x}"
         )?;
         for (what, trace) in ["allocated", "freed"].into_iter().zip(traces) {
-            let Some((thread, _stack)) = trace else { continue };
+            let Some((thread, stack)) = trace else { continue };
             writeln!(f, "{what} by thread {thread}:")?;
-            #[cfg(not(any(loom, shuttle)))]
-            write!(f, "{}", crate::debug::stacks::CallStack::of_number(_stack as u32))?;
+            write!(f, "{}", CallStack::of_number(stack as u32))?;
         }
         Ok(())
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) use sampled::Guard;
 
-#[cfg(not(any(loom, shuttle)))]
 mod sampled {
     use super::{Backend, Key, Pool, faults};
     use crate::debug::harden::Draws;

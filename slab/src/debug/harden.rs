@@ -26,10 +26,9 @@ use core::fmt::Write;
 use core::hash::{BuildHasher, Hasher};
 use core::ptr::NonNull;
 use std::hash::{DefaultHasher, RandomState};
-#[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicBool, Counter};
+use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 
 /// What is hardened. See the [module](self).
 ///
@@ -343,8 +342,7 @@ impl Canary {
         // SAFETY: by contract; objects are aligned to words at least. A word of a checker is none of these.
         unsafe {
             let at = object.add(self.size).cast::<u64>();
-            #[cfg(not(any(loom, shuttle)))]
-            if self.is_aligned() {
+            if self.is_aligned() && !MODEL {
                 // Relaxed: readers take any word that is right.
                 return at.cast::<AtomicU64>().as_ref().store(word, Relaxed);
             }
@@ -359,16 +357,12 @@ impl Canary {
         // SAFETY: by contract.
         let found = unsafe {
             let at = object.add(self.size).cast::<u64>();
-            #[cfg(not(any(loom, shuttle)))]
             // Relaxed: as in `put`.
-            let found = if self.is_aligned() {
+            if self.is_aligned() && !MODEL {
                 at.cast::<AtomicU64>().as_ref().load(Relaxed)
             } else {
                 at.read_unaligned()
-            };
-            #[cfg(any(loom, shuttle))]
-            let found = at.read_unaligned();
-            found
+            }
         };
         let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
         (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)

@@ -24,25 +24,15 @@ pub mod check;
 pub mod corruption;
 pub mod faults;
 pub mod flags;
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod gdb;
-#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have slots of samples, and no pages"))]
 pub(crate) mod guard;
-#[cfg_attr(loom, allow(dead_code, reason = "models do not look at bytes"))]
 pub mod harden;
 pub(crate) mod lines;
-#[cfg(not(loom))]
 pub mod profile;
 pub(crate) mod quarantine;
-#[cfg(not(any(loom, shuttle)))]
 pub mod report;
-#[cfg(not(any(loom, shuttle)))]
 pub mod stacks;
-#[cfg(not(loom))]
 pub(crate) mod tags;
-#[cfg(not(any(loom, shuttle)))]
 pub mod traces;
-#[cfg(not(any(loom, shuttle)))]
 pub mod tracks;
-#[cfg(not(any(loom, shuttle)))]
 pub mod watch;

@@ -67,18 +67,15 @@
 //! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
 //! nothing is live.
 
-#[cfg(not(shuttle))]
 mod mappings;
 mod noted;
 mod own;
-#[cfg(all(feature = "profile", not(shuttle)))]
+#[cfg(feature = "profile")]
 mod pprof;
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-#[cfg(not(shuttle))]
 use crate::debug::corruption::CorruptionKind;
-#[cfg(not(shuttle))]
 use crate::debug::stacks::CallStack;
 use core::fmt;
 use core::ptr::NonNull;
@@ -87,13 +84,11 @@ use libm::{expm1, log};
 use noted::{Live, Noted, Site};
 use own::LIVE;
 pub(crate) use own::{Own, PLACE};
-#[cfg(not(shuttle))]
 use std::io::{self, Write};
 use std::time::SystemTime;
-#[cfg(not(shuttle))]
-use uslab_magazine::sync::AtomicU8;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, Rank, planted};
+use uslab_magazine::sync::unseen::AtomicU8;
+use uslab_magazine::sync::{AtomicU32, Counter, MODEL, Ordering::Relaxed, Rank, planted};
 
 #[cfg(not(feature = "stacks"))]
 fn log(of: f64) -> f64 {
@@ -117,22 +112,6 @@ pub(crate) const OWN_MEMORY: usize = 64 << 10;
 const NAME: usize = 39;
 /// Objects are counted in parts of one.
 const PARTS: f64 = 65_536.0;
-
-/// A model has one stack.
-#[cfg(shuttle)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[doc(hidden)]
-pub struct CallStack;
-
-#[cfg(shuttle)]
-impl CallStack {
-    fn number(self) -> u32 {
-        0
-    }
-    fn of_number(_: u32) -> Self {
-        Self
-    }
-}
 
 /// Why a profile did not start.
 ///
@@ -306,7 +285,6 @@ impl Profile {
     /// assert!(file.starts_with(b"inode;") && file.ends_with(b" 600\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg(not(shuttle))]
     pub fn folded(&self, bytes: impl Fn(&Sample) -> u64, mut into: impl Write) -> io::Result<()> {
         let mappings = mappings::mappings();
         for sample in self.samples.iter().filter(|sample| bytes(sample) > 0) {
@@ -324,35 +302,27 @@ impl Profile {
 }
 
 /// How many samples a page has, for each page of 256 MiB: pages that lie so far apart share a number. 255 stays. All subsystems' together.
-#[cfg(not(shuttle))]
 static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
-#[cfg(not(shuttle))]
 fn mark_of(address: usize) -> &'static AtomicU8 {
     &MARKED[address / uslab_buddy::PAGE_SIZE % MARKED.len()]
 }
 /// Whether there may be a sample.
 #[inline(always)]
-fn is_marked(_address: usize) -> bool {
+fn is_marked(address: usize) -> bool {
     // Relaxed: the mark was made before the object was handed out, and so before whoever frees it has got it.
-    #[cfg(not(shuttle))]
-    return mark_of(_address).load(Relaxed) > 0;
-    #[cfg(shuttle)]
-    return true;
+    MODEL || mark_of(address).load(Relaxed) > 0
 }
 /// There is one sample more, or one less.
-fn mark(_address: usize, _more: bool) {
-    #[cfg(not(shuttle))]
+fn mark(address: usize, more: bool) {
+    let mark = mark_of(address);
+    // Relaxed: as above; a number by itself.
+    let mut now = mark.load(Relaxed);
+    while now != u8::MAX
+        && let Err(other) =
+            mark.compare_exchange_weak(now, if more { now + 1 } else { now - 1 }, Relaxed, Relaxed)
     {
-        let mark = mark_of(_address);
-        // Relaxed: as above; a number by itself.
-        let mut now = mark.load(Relaxed);
-        while now != u8::MAX
-            && let Err(other) =
-                mark.compare_exchange_weak(now, if _more { now + 1 } else { now - 1 }, Relaxed, Relaxed)
-        {
-            now = other;
-        }
+        now = other;
     }
 }
 
@@ -501,10 +471,9 @@ impl Profiler {
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
         // Relaxed: see `start`.
-        self.run.load(Relaxed) > 0
+        !cfg!(loom) && self.run.load(Relaxed) > 0
     }
     /// Whether one runs that needs to see allocations of a malloc only.
-    #[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
     #[inline(always)]
     pub(crate) fn counts_only(&self) -> bool {
         self.own.get() > 0
@@ -514,7 +483,6 @@ impl Profiler {
         &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
     /// An object of a malloc is about to be allocated, by a thread on `cpu`: memory of its own if it is a sample.
-    #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     pub(crate) fn count<'a>(
         &self,
@@ -530,7 +498,6 @@ impl Profiler {
         }
         self.own_sample(run, countdown, bytes, cache())
     }
-    #[cfg(not(any(loom, shuttle)))]
     #[cold]
     #[inline(never)]
     fn own_sample(&self, run: u32, countdown: &Countdown, bytes: usize, cache: &str) -> Option<NonNull<u8>> {
@@ -549,7 +516,6 @@ impl Profiler {
         memory
     }
     /// Whether it lies in memory of samples' own.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no malloc in models"))]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.is_own(memory.addr().get())
     }
@@ -558,13 +524,11 @@ impl Profiler {
         base > 0 && address.wrapping_sub(base) < LIVE * PLACE
     }
     /// Bytes of such a sample; what is wrong with an address that is none.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let noted = self.noted.lock();
         noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
     /// Takes one back.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
@@ -583,9 +547,9 @@ impl Profiler {
         bytes: usize,
         cache: &str,
     ) {
-        // Relaxed: as above.
-        let run = self.run.load(Relaxed);
-        if run > 0 {
+        if self.runs() {
+            // Relaxed: as above.
+            let run = self.run.load(Relaxed);
             let countdown = self.countdown(cpu());
             if countdown.spend(bytes as u64, || Some(())).is_none() {
                 self.sample(run, countdown, memory, bytes, cache);
@@ -595,10 +559,7 @@ impl Profiler {
     #[cold]
     #[inline(never)]
     fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
-        #[cfg(not(shuttle))]
         let stack = CallStack::save();
-        #[cfg(shuttle)]
-        let stack = CallStack;
         let mut noted = self.noted.lock();
         // Relaxed: under the lock it does not change.
         let is_of_it = self.run.load(Relaxed) == run;

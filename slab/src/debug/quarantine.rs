@@ -47,7 +47,6 @@ impl Quarantine {
         }
     }
     /// For debuggers: the places, and how many there are.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn seen(&self) -> [usize; 2] {
         [self.places.as_ptr().addr(), self.places.len()]
     }

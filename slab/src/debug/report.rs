@@ -151,7 +151,7 @@ fn dump(f: &mut fmt::Formatter<'_>, what: &str, at: usize, bytes: &[u8]) -> fmt:
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::debug::corruption::CorruptionKind;

@@ -17,7 +17,7 @@ use std::hash::DefaultHasher;
 use uslab_buddy::region::Region;
 use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, thread_local};
+use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
 /// The most frames of a stack; those farthest out are left off.
 const MOST: usize = 40;
@@ -58,7 +58,7 @@ pub(super) static DEPOT: Depot = Depot {
     used: AtomicU32::new(HEAD),
 };
 
-thread_local! {
+std::thread_local! {
     /// Whether the thread takes a stack, or looks for names: what it allocates meanwhile has no stack, and what it shows no names.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
@@ -410,7 +410,7 @@ impl fmt::Display for CallStack {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -9,18 +9,17 @@
 //!
 //! A free takes the tag by one exchange: of two threads that free one object at the same moment, one finds it.
 
-#[cfg(shuttle)]
-use crate::debug::check::SPACING;
+#[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
+mod bytes;
+
 use crate::debug::faults::{BITMAP, Faults};
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::tracks::Tracks;
+use bytes::Bytes;
 use core::ptr::NonNull;
-#[cfg(not(any(loom, shuttle)))]
 use uslab_buddy::PageAllocator;
 use uslab_buddy::region::{Backend, Reservation, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
-#[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
@@ -31,16 +30,12 @@ const GRAIN: usize = crate::geometry::WORD;
 #[derive(Debug)]
 pub(crate) struct Tags {
     memory: Reserved,
-    /// A checker's atomics are no bytes of zero: one for each place where an object may begin.
-    #[cfg(shuttle)]
-    cells: Box<[AtomicU8]>,
+    bytes: Bytes,
     /// Where the range begins.
     range: usize,
     /// Decommitted blocks when unused tags were given back last.
-    #[cfg(not(any(loom, shuttle)))]
     seen: Counter,
     /// For caches that remember more of an object.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) tracks: Tracks,
 }
 
@@ -57,17 +52,13 @@ impl Tags {
         let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
         Some(Self {
             memory: Reserved::growing(bytes, apart, &mut Reservation::none(backend, faults), BITMAP)?,
-            #[cfg(shuttle)]
-            cells: (0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect(),
+            bytes: Bytes::new(bytes),
             range: range.addr().get(),
-            #[cfg(not(any(loom, shuttle)))]
             seen: Counter::new(0),
-            #[cfg(not(any(loom, shuttle)))]
             tracks: Tracks::new(pages, backend, faults)?,
         })
     }
     /// Has addresses for the tags of the first `pages` pages.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
     }
@@ -81,7 +72,6 @@ impl Tags {
     /// Gives the memory of tags back whose pages have none either. Returns the bytes.
     ///
     /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each that is so now.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
         let decommits = of.decommits();
         if decommits == self.seen.get() {
@@ -102,7 +92,6 @@ impl Tags {
     ///
     /// # Safety
     /// No slab is there, nor will be before the tags [grow](Self::grow).
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the tags have their region for themselves; else by contract.
         unsafe {
@@ -118,11 +107,8 @@ impl Tags {
         if !offset.is_multiple_of(GRAIN) || offset / GRAIN >= self.memory.committed() {
             return None;
         }
-        #[cfg(shuttle)]
-        return offset.is_multiple_of(SPACING).then(|| &self.cells[offset / SPACING]);
-        // SAFETY: so many bytes are committed; an atomic byte is a byte, and all who touch it come here.
-        #[cfg(not(shuttle))]
-        Some(unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() })
+        // SAFETY: so many bytes are committed.
+        unsafe { self.bytes.at(&self.memory, offset) }
     }
 
     /// `object` of a cache with this tag leaves for a caller.
@@ -132,11 +118,8 @@ impl Tags {
     #[inline(always)]
     pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
-        #[cfg(shuttle)]
-        let byte = &self.cells[offset / SPACING];
-        // SAFETY: an object of a slab that is covered; else as in `at`.
-        #[cfg(not(shuttle))]
-        let byte = unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() };
+        // SAFETY: an object of a slab that is covered.
+        let Some(byte) = (unsafe { self.bytes.at(&self.memory, offset) }) else { return };
         // Relaxed: who frees the object has got it from here, and who gets it next after its free.
         byte.store(tag, Relaxed);
     }

@@ -126,7 +126,7 @@ impl serde::Serialize for CallStack {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

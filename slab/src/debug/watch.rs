@@ -248,7 +248,7 @@ unsafe fn inspect(
     true
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

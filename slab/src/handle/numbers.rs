@@ -21,16 +21,9 @@ use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
 
 /// Entries of the first segment; each further one has twice as many.
-#[cfg(not(loom))]
-const FIRST: u64 = 64;
-/// So many segments are enough for 32 bits of number.
-#[cfg(not(loom))]
-const SEGMENTS: usize = 27;
-/// In models two segments are in use soon, and each more is more to explore.
-#[cfg(loom)]
-const FIRST: u64 = 1;
-#[cfg(loom)]
-const SEGMENTS: usize = 3;
+const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Enough for 32 bits of number. In models two are in use soon, and each more is more to explore.
+const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
 /// The object is in use.
 const IN_USE: u64 = 1 << 31;

@@ -326,13 +326,11 @@ impl Huge {
     }
 
     /// Bytes of all mappings, those kept included.
-    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn mapped_bytes(&self) -> usize {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
     /// Pieces that came back so far, and mappings that went back to the system: as long as this stays, a reap finds nothing new.
-    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
@@ -375,7 +373,6 @@ impl Huge {
     }
 
     /// From now on, frees see how many addresses are left.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn heed_limit(&self) {
         // Relaxed: a hint.
         self.limited.store(true, Relaxed);

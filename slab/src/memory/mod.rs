@@ -10,9 +10,7 @@
 
 pub(crate) mod slab_memory;
 // No subsystem has a malloc under a checker.
-#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod huge;
 pub(crate) mod large_blocks;
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod page_classes;
 pub(crate) mod slab;

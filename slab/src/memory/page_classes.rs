@@ -6,7 +6,6 @@
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
-#[cfg(not(any(loom, shuttle)))]
 use uslab_buddy::PageAllocator;
 use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
@@ -70,7 +69,6 @@ impl PageClasses {
     ///
     /// # Safety
     /// Nobody asks for the class of such a page, now or later.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the classes have their region for themselves; else by contract.
         unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };

@@ -32,7 +32,6 @@
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
 use crate::geometry::Geometry;
-#[cfg(not(any(loom, shuttle)))]
 use uslab_buddy::PageAllocator;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Reservation, Reserved};
@@ -190,7 +189,6 @@ impl Side {
         Some(Self { memory: Reserved::growing(bytes, apart, addresses, BITMAP)? })
     }
     /// Has addresses for the bitmaps of the first `pages` pages.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * SIDE_BYTES)
     }
@@ -202,7 +200,6 @@ impl Side {
     ///
     /// # Safety
     /// No slab begins there, nor will before it [grows](Self::grow).
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the table has its region for itself; else by contract.
         unsafe { of.cut_table(&self.memory, pages * SIDE_BYTES) };

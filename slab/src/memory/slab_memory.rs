@@ -4,10 +4,13 @@
 //! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
 //! of the object fail the model. In shipping builds the hooks are empty.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg_attr(any(loom, shuttle), path = "slab_memory/watched.rs")]
+mod owners;
+
 use crate::memory::page_classes::PageClasses;
 use crate::memory::slab::{SIDE_BYTES, Side, Slab};
 use core::ptr::NonNull;
+use owners::Owners;
 use uslab_buddy::Reservation;
 use uslab_buddy::frame::FrameTable;
 use uslab_buddy::{AllocError, Gfp, Order, PageAllocator, Pfn};
@@ -20,10 +23,8 @@ use uslab_magazine::tracepoints::Step;
 pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
     side: Side,
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) classes: PageClasses,
-    #[cfg(any(loom, shuttle))]
-    owners: oracle::Owners,
+    owners: Owners,
 }
 
 impl SlabMemory {
@@ -37,10 +38,8 @@ impl SlabMemory {
             pages,
             side: Side::new(most, apart, addresses)?,
             // As a whole: a free asks for the class of any page.
-            #[cfg(not(any(loom, shuttle)))]
             classes: PageClasses::new(most, addresses)?,
-            #[cfg(any(loom, shuttle))]
-            owners: oracle::Owners::new(most as u32),
+            owners: Owners::new(most as u32),
         })
     }
 
@@ -49,7 +48,6 @@ impl SlabMemory {
     ///
     /// # Safety
     /// Their frames were [given up](PageAllocator::give_up_frames), and nobody else does this meanwhile.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
         // SAFETY: no slab can begin behind these pages.
         unsafe {
@@ -58,7 +56,6 @@ impl SlabMemory {
         }
     }
     /// Has addresses for what describes the first `pages` pages.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn grow_beside(&self, pages: usize) -> bool {
         self.side.grow(&self.pages, pages)
     }
@@ -68,7 +65,6 @@ impl SlabMemory {
         self.pages.frames()
     }
     /// For debuggers: where the side table lies.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn side(&self) -> *const u8 {
         self.side.bits(Pfn::new(0)).cast()
     }
@@ -104,7 +100,6 @@ impl SlabMemory {
     /// # Safety
     /// Each object that touches the pages is free in its slab, holds nothing, and cannot be taken during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
-        #[cfg(any(loom, shuttle))]
         self.owners.discard(first, pages);
         // SAFETY: passed on.
         unsafe { self.pages.discard(first, pages) };
@@ -123,67 +118,12 @@ impl SlabMemory {
 
     /// An object leaves for a caller.
     #[inline(always)]
-    pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
-        #[cfg(any(loom, shuttle))]
-        self.owners.of(self, _object).set(true, _object);
+    pub(crate) fn obj_out(&self, object: NonNull<u8>) {
+        self.owners.hand_out(self, object);
     }
     /// An object comes back from its caller.
     #[inline(always)]
-    pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
-        #[cfg(any(loom, shuttle))]
-        self.owners.of(self, _object).set(false, _object);
-    }
-}
-
-#[cfg(any(loom, shuttle))]
-mod oracle {
-    use super::{NonNull, Pfn, SlabMemory};
-    use crate::debug::check::SPACING;
-    use uslab_buddy::PAGE_SIZE;
-    #[cfg(loom)]
-    use uslab_magazine::sync::story::name;
-    use uslab_magazine::sync::{Counter, UnsafeCell, tell};
-
-    #[derive(Debug, Default)]
-    pub(super) struct Owner {
-        out: Counter,
-        race: UnsafeCell<()>,
-    }
-
-    // SAFETY: the cell holds nothing; loom watches who writes it when, which is what it is for.
-    unsafe impl Sync for Owner {}
-
-    impl Owner {
-        #[track_caller]
-        pub(super) fn set(&self, out: bool, _object: NonNull<u8>) {
-            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
-            // First what is wrong in any order, then what is wrong for want of one.
-            let text = if out { "object handed out twice" } else { "object freed twice" };
-            assert!(self.out.get() != u64::from(out), "{text}");
-            self.race.with_mut(|_| ());
-            self.out.set(u64::from(out));
-        }
-    }
-
-    #[derive(Debug)]
-    pub(super) struct Owners(Box<[Owner]>);
-
-    impl Owners {
-        pub(super) fn new(pages: u32) -> Self {
-            Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
-        }
-        /// The memory of these pages is lost: no object there is out, nor handed out at the same time.
-        pub(super) fn discard(&self, first: Pfn, pages: u32) {
-            tell!("discards {pages} pages from {first} on");
-            let each = PAGE_SIZE / SPACING;
-            for owner in &self.0[first.get() as usize * each..][..pages as usize * each] {
-                owner.race.with_mut(|_| ());
-                assert!(owner.out.get() == 0, "memory of an object in use discarded");
-            }
-        }
-        pub(super) fn of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
-            let base = memory.pages.address(Pfn::new(0)).addr().get();
-            &self.0[(object.addr().get() - base) / SPACING]
-        }
+    pub(crate) fn obj_in(&self, object: NonNull<u8>) {
+        self.owners.take_back(self, object);
     }
 }

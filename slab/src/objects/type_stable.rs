@@ -56,7 +56,6 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    #[cfg(not(any(loom, shuttle)))]
     pub fn build_type_stable(self) -> Result<TypeStableCache<T>, CacheError>
     where
         T: Sync,

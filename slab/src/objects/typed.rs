@@ -612,7 +612,6 @@ impl<'c, T> CacheBox<'c, T> {
 
     /// Gives the object back when all readers of now have gone: see [`KmemCache::free_deferred`]. Its
     /// [reset](ObjectCacheBuilder::reset) runs then, too.
-    #[cfg(not(loom))]
     pub fn free_deferred(self) {
         let cache = self.cache();
         cache.core().defer(self.into_raw().cast());

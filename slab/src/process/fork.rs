@@ -70,10 +70,8 @@ impl Fork for Core {
             Rank::Mergeable => visit(self.mergeable.list()),
             Rank::Shrinkers => visit(self.shrinkers.list()),
             Rank::Caches => visit(self.caches.list()),
-            #[cfg(not(loom))]
             Rank::Profile => visit(self.profiler.lock()),
             Rank::Huge => visit(self.huge.pieces()),
-            #[cfg(not(loom))]
             Rank::Tags => visit(&self.tags),
             #[cfg(any(not(loom), crossbeam_loom))]
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
@@ -100,12 +98,10 @@ impl Fork for Core {
             self.memory.pages.forget_other_threads();
         }
         self.forks.add(1);
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(pool) = self.guard.pool() {
             // SAFETY: passed on.
             unsafe { pool.forget_other_threads() };
         }
-        #[cfg(not(loom))]
         self.background.in_child();
     }
 }

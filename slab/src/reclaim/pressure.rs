@@ -183,7 +183,7 @@ fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
     from_utf8(&text[..read]).ok()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -188,7 +188,7 @@ impl Drop for Reaper {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::{Config, Gfp, KmemCache, Subsystem};

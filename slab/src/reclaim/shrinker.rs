@@ -122,12 +122,6 @@ pub(crate) struct Entry {
 /// Shares of what there is that are asked for, one after the other, as long as the allocation fails.
 const SHARES: [usize; 3] = [8, 2, 1];
 
-// loom's has no constant ones.
-#[cfg(loom)]
-thread_local! {
-    static SHRINKING: Cell<bool> = Cell::new(false);
-}
-#[cfg(not(loom))]
 thread_local! {
     /// The thread is in a shrinker: what it allocates there must do without.
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
@@ -154,7 +148,6 @@ impl Shrinkers {
     }
 
     /// Whether there are any of caches' limits.
-    #[cfg(not(loom))]
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }

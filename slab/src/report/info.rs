@@ -35,7 +35,6 @@ use crate::cache::core::Core;
 pub use crate::cache::info::CacheInfo;
 use crate::memory::huge::HugeInfo;
 use crate::memory::large_blocks::LargeInfo;
-#[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::reaper::ReaperInfo;
 use core::fmt;
 use core::str::FromStr;
@@ -57,7 +56,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// let usage = Uslab.usage();
 /// assert!(buffer.len() <= usage.used && usage.used <= usage.committed);
 /// ```
-#[cfg(not(any(loom, shuttle)))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapUsage {
@@ -105,7 +103,6 @@ pub struct Info {
     /// The pages.
     pub pages: BuddyInfo,
     /// The thread that gives idle memory back by itself.
-    #[cfg(not(any(loom, shuttle)))]
     pub reaper: ReaperInfo,
 }
 
@@ -144,12 +141,10 @@ impl Core {
             huge: self.huge.info(),
             drains: self.memory.pages.tables().drains().collect(),
             pages: self.memory.pages.info(),
-            #[cfg(not(any(loom, shuttle)))]
             reaper: self.background.info(),
         }
     }
     /// The sums of [`info`](Self::info) that C programs ask for.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {

@@ -10,7 +10,6 @@
 
 pub(crate) mod census;
 pub mod info;
-#[cfg(not(any(loom, shuttle)))]
 pub mod leaks;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;

@@ -3,20 +3,16 @@
 //! What no block holds, above 4 MiB, is a mapping of its own: see [`huge`](crate::huge). Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
 //! block is marked as such in its frame and counted.
 
-#[cfg(not(any(loom, shuttle)))]
 use crate::cache::Object;
 use crate::cache::core::Core;
-#[cfg(not(any(loom, shuttle)))]
 use crate::cache::core::NO_CACHE;
 use crate::debug::corruption::CorruptionKind;
-#[cfg(not(any(loom, shuttle)))]
 use crate::debug::guard::faults::Stderr;
 use crate::error::AllocError;
 use crate::memory::huge::{ADDRESSES, is_huge};
 pub use crate::memory::large_blocks::LargeInfo;
 use crate::memory::large_blocks::large;
 use core::alloc::Layout;
-#[cfg(not(any(loom, shuttle)))]
 use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
@@ -74,7 +70,6 @@ impl Core {
     }
 
     /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
@@ -90,7 +85,6 @@ impl Core {
             None => {}
         }
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
-        #[cfg(not(any(loom, shuttle)))]
         let memory = memory.or_else(|| {
             // Or it is addresses that are missing, of which pages have more than they use.
             let wanted = layout.size().saturating_add(layout.align());
@@ -103,7 +97,6 @@ impl Core {
     }
 
     /// Memory for a layout of at most the largest block: a mapping with a guard while there are some for guards, or a block.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -131,7 +124,6 @@ impl Core {
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| {
-            #[cfg(not(any(loom, shuttle)))]
             self.huge.heed_limit();
             if self.release_huge() > 0 { attempt() } else { None }
         });
@@ -153,7 +145,6 @@ impl Core {
     ///
     /// # Safety
     /// What lies at `memory` is the caller's.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
         // SAFETY: it is an object of this cache, whose size is known.
@@ -187,11 +178,9 @@ impl Core {
     /// Takes back what lies in no page of this subsystem.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
-        #[cfg(not(any(loom, shuttle)))]
         if self.free_sample(memory, NO_CACHE) {
             return;
         }
-        #[cfg(not(any(loom, shuttle)))]
         if self.profiler.holds(memory) {
             return self.profiler.free(memory).unwrap_or_else(|kind| self.refuse(kind, memory));
         }
@@ -206,7 +195,6 @@ impl Core {
     }
 
     /// Takes memory back if it is a sample of the guard, of the cache of that name.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
         let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
@@ -218,11 +206,9 @@ impl Core {
 
     #[cold]
     pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        #[cfg(not(any(loom, shuttle)))]
         if let Some(pool) = self.guard.pool_of(memory) {
             return pool.size_of(memory.addr().get());
         }
-        #[cfg(not(any(loom, shuttle)))]
         if self.profiler.holds(memory) {
             return self.profiler.size_of(memory);
         }
@@ -230,7 +216,6 @@ impl Core {
     }
 
     /// Makes memory that is no object's one for `to`, if it is a block that fits_in_place or a piece that the system resizes.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn resized(&self, at: NonNull<u8>, old: Layout, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(to)) {
@@ -303,7 +288,6 @@ impl Core {
     /// Whether the memory is an object that is watched, and has `size` bytes now; see
     /// `Cache::resize_watched`.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
         }

@@ -8,7 +8,6 @@
 //! | [`huge`] | what no block of pages holds: mappings of their own |
 
 // No subsystem has one under a checker.
-#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod kmalloc;
 pub(crate) mod large;
 #[cfg(not(any(loom, shuttle)))]

@@ -1,12 +1,13 @@
 //! The table on simulated CPUs.
 
 use super::*;
-use crate::cpu::{claimed, rseq};
+use crate::cpu::{Mechanism, claimed, rseq};
 use crate::magazine::Magazine;
 use crate::memory::Heap;
 use crate::region::{CAP, Commit, OP, Pages};
 use crate::shadow::table;
-use crate::sync::{Arc, AtomicBool};
+use crate::sync::{Arc, AtomicBool, AtomicPtr};
+use core::ptr::NonNull;
 use core::time::Duration;
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -61,8 +61,9 @@ pub(crate) mod handler {
     use core::fmt::Write;
     use core::mem::{MaybeUninit, transmute};
     use libc::{SA_ONSTACK, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGSEGV, sigaction, siginfo_t};
+    use uslab_magazine::sync::Kept;
     use uslab_magazine::sync::Ordering::Relaxed;
-    use uslab_magazine::sync::{AtomicBool, Kept};
+    use uslab_magazine::sync::unseen::AtomicBool;
 
     /// What was there before.
     static BEFORE: Kept<sigaction> = Kept::new();

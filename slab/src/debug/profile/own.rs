@@ -25,7 +25,6 @@ pub(crate) struct Own {
 
 const FREE: u32 = 1 << 31;
 
-#[cfg_attr(shuttle, allow(dead_code, reason = "models have no malloc"))]
 impl Own {
     /// `None` where addresses are refused, limited, or memory.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {

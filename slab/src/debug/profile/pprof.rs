@@ -130,7 +130,7 @@ impl Profile {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::{Config, Gfp, KmemCache, Subsystem};

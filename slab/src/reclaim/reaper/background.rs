@@ -23,11 +23,10 @@
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-#[cfg(not(shuttle))]
-use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::thread::{Thread, current, park_timeout};
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, contain_panic, planted};
+use uslab_magazine::sync::unseen::AtomicU64;
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic, planted};
 
 /// Bytes of pages that a subsystem has committed, and of mappings above 4 MiB, before it starts a thread: what is less is not worth one.
 pub const START_BYTES: usize = 8 << 20;
@@ -181,8 +180,8 @@ impl Background {
     }
 
     fn is(&self, thread: ReaperThread) -> bool {
-        // Relaxed: see `run` for why the thread does not miss what a free brought.
-        self.state.load(Relaxed) == thread as u32
+        // Relaxed: see `run` for why the thread does not miss what a free brought. loom's models have no reaper.
+        !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
     /// Pages came back, or somebody waits: there may be something to do.
@@ -296,11 +295,9 @@ fn wait(interval: Duration) {
 
 /// How many threads the library has for itself in this process, by its number, which is in front: the child of a fork has none. A
 /// process ends with the last of its own threads, and these are none.
-#[cfg(not(shuttle))]
 static OWN: AtomicU64 = AtomicU64::new(0);
 
 /// Changes how many there are.
-#[cfg(not(shuttle))]
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and where it is looked at: a number.
@@ -322,7 +319,6 @@ pub struct OwnThread(());
 impl OwnThread {
     /// From now on.
     pub fn begin() -> Self {
-        #[cfg(not(shuttle))]
         change_own(|own| own + 1);
         Self(())
     }
@@ -330,7 +326,6 @@ impl OwnThread {
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        #[cfg(not(shuttle))]
         change_own(|own| own.saturating_sub(1));
     }
 }
@@ -338,7 +333,10 @@ impl Drop for OwnThread {
 /// Whether the main thread has ended and none is left but the library's own.
 #[doc(hidden)]
 pub fn are_alone() -> bool {
-    #[cfg(all(target_os = "linux", not(shuttle)))]
+    if MODEL {
+        return false;
+    }
+    #[cfg(target_os = "linux")]
     {
         use std::io::Read;
         let (mut text, own) = ([0; 512], OWN.load(Relaxed));
@@ -351,11 +349,11 @@ pub fn are_alone() -> bool {
         // One that begins or ends meanwhile is among the threads or is not: the next look tells.
         is_over && OWN.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
-    #[cfg(not(all(target_os = "linux", not(shuttle))))]
+    #[cfg(not(target_os = "linux"))]
     false
 }
 
-#[cfg(all(unix, not(shuttle)))]
+#[cfg(all(unix, not(any(loom, shuttle))))]
 mod thread {
     use super::{Reap, Weak};
     use core::ffi::c_void;
@@ -407,7 +405,7 @@ mod thread {
     const _: () = may_be_sent::<Weak<dyn Reap>>();
 }
 
-#[cfg(shuttle)]
+#[cfg(any(loom, shuttle))]
 mod thread {
     use super::{Reap, Weak};
 

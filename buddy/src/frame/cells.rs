@@ -1,0 +1,95 @@
+//! Frames as a checker sees them: constructed, in a box; and the oracle of page ownership.
+
+use super::{Frame, Link, OwnerData, State};
+use crate::pfn::Pfn;
+use crate::region::Reservation;
+use core::ops::Range;
+use core::ptr::{NonNull, null_mut};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, UnsafeCell, planted};
+
+/// All frames of a model are writable from the start, and lie in one page.
+#[derive(Debug)]
+pub(super) struct Memory(Box<[Frame]>);
+
+impl Memory {
+    pub(super) fn new(len: u32, _: Option<usize>, _: &mut Reservation) -> Option<Self> {
+        Some(Self((0..len).map(|_| Frame::new()).collect()))
+    }
+    pub(super) fn first(&self) -> NonNull<Frame> {
+        NonNull::from(&*self.0).cast()
+    }
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+    pub(super) fn commit(&self, _: Range<u32>) -> bool {
+        true
+    }
+    /// # Safety
+    /// As [`FrameTable::discard`](super::FrameTable::discard).
+    pub(super) unsafe fn discard(&self, pages: Range<u32>) {
+        planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.0.len() as u32);
+        pages.for_each(|page| self.0[page as usize].discard());
+    }
+    pub(super) fn grow(&self, _len: u32) -> bool {
+        false
+    }
+    /// # Safety
+    /// As [`FrameTable::cut`](super::FrameTable::cut).
+    pub(super) unsafe fn cut(&self, _len: u32) {}
+}
+
+impl Frame {
+    fn new() -> Self {
+        Self {
+            link: UnsafeCell::new(Link::default()),
+            state: AtomicU32::new(0),
+            head: Fixed::new(0),
+            owner: AtomicPtr::new(null_mut()),
+            data: UnsafeCell::new(OwnerData::default()),
+            life: Life { out: Counter::new(0), race: UnsafeCell::new(()) },
+        }
+    }
+
+    /// Becomes as it was made.
+    fn discard(&self) {
+        self.set_state(State::INSIDE);
+        self.set_head(Pfn::new(0));
+        // SAFETY: by contract of the table's `discard` nobody uses the frame; a checker finds who does.
+        unsafe {
+            self.set_link(Link::default());
+            self.set_owner(core::ptr::null_mut());
+            self.data.with_mut(|data| *data = [0; 5]);
+        }
+    }
+}
+
+/// Whether the page is out.
+#[derive(Debug)]
+pub(super) struct Life {
+    out: Counter,
+    /// Read by every touch, written by every give and take: loom reports those that are not ordered.
+    race: UnsafeCell<()>,
+}
+
+impl Life {
+    #[track_caller]
+    pub(super) fn touch(&self) {
+        self.race.with(|_| ());
+        assert_eq!(self.out.get(), 1, "a freed page was touched");
+    }
+    #[track_caller]
+    pub(super) fn set(&self, out: bool) {
+        self.race.with_mut(|_| ());
+        let text = if out { "page handed out twice" } else { "page given back twice" };
+        assert_ne!(self.out.get(), u64::from(out), "{text}");
+        self.out.set(u64::from(out));
+    }
+    #[track_caller]
+    pub(super) fn discard(&self) {
+        // Where another thread may run: else shuttle has none between a lock and this.
+        #[cfg(shuttle)]
+        uslab_magazine::sync::thread::yield_now();
+        self.race.with_mut(|_| ());
+        assert_eq!(self.out.get(), 0, "the memory of a page in use was given back");
+    }
+}

@@ -1,0 +1,65 @@
+//! The memory of a table of frames.
+
+use super::Frame;
+use crate::PAGE_SIZE;
+use crate::region::{Region, Reservation, Uncommitted};
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// Frames that are zero until they are committed.
+#[derive(Debug)]
+pub(super) struct Memory(Region);
+
+fn bytes(pages: Range<u32>) -> Range<usize> {
+    pages.start as usize * size_of::<Frame>()..pages.end as usize * size_of::<Frame>()
+}
+
+impl Memory {
+    pub(super) fn new(len: u32, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
+        let (bytes, access) = (bytes(0..len).end, Uncommitted::ReadsZero);
+        Some(Self(match apart {
+            None => addresses.reserve(bytes, access)?,
+            Some(apart) => Region::apart(bytes, apart, access, &addresses.faults)?,
+        }))
+    }
+    pub(super) fn first(&self) -> NonNull<Frame> {
+        self.0.base().cast()
+    }
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+    pub(super) fn commit(&self, pages: Range<u32>) -> bool {
+        let bytes = bytes(pages);
+        self.0.commit(bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE))
+    }
+    /// # Safety
+    /// As [`FrameTable::discard`](super::FrameTable::discard).
+    pub(super) unsafe fn discard(&self, pages: Range<u32>) {
+        let bytes = bytes(pages);
+        let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
+        // SAFETY: the frames become zero, which says `Inside`, as they said before.
+        unsafe { self.0.discard(whole) };
+    }
+    pub(super) fn grow(&self, len: u32) -> bool {
+        let bytes = bytes(0..len).end;
+        self.0.grow(bytes.next_multiple_of(1 << 20)) || self.0.grow(bytes)
+    }
+    /// # Safety
+    /// As [`FrameTable::cut`](super::FrameTable::cut).
+    pub(super) unsafe fn cut(&self, len: u32) {
+        // SAFETY: by contract.
+        unsafe { self.0.cut(bytes(0..len).end) };
+    }
+}
+
+/// What only checkers watch: that a page has one owner.
+#[derive(Debug)]
+pub(super) struct Life;
+
+impl Life {
+    #[inline(always)]
+    pub(super) fn touch(&self) {}
+    #[inline(always)]
+    pub(super) fn set(&self, _out: bool) {}
+    pub(super) fn discard(&self) {}
+}

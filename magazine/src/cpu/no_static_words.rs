@@ -1,0 +1,22 @@
+//! Words of a table in a static of the program, in builds without restartable sequences.
+
+use super::regions::Inlined;
+
+/// Words that no table takes: there are no restartable sequences.
+#[derive(Debug)]
+pub struct StaticWords(());
+
+impl StaticWords {
+    /// Words that no table has taken.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self(())
+    }
+    pub(crate) fn take(&self, _: usize) -> bool {
+        false
+    }
+    pub(crate) fn give_back(&self) {}
+    pub(crate) fn word(&self, _: Inlined, _: usize) -> &crate::sync::AtomicPtr<u8> {
+        unreachable!("no table has them")
+    }
+}

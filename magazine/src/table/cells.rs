@@ -1,0 +1,129 @@
+//! Words and regions of a table as a checker sees them: cells and atomics of its own, in no memory. Inlined paths have no words: under a
+//! checker every operation is behind a miss.
+
+use super::{Number, Table};
+use crate::cpu::Cpus;
+use crate::cpu::regions::Regions;
+use crate::cpu::rseq::StaticWords;
+use crate::depot::{Block, Blocks};
+use crate::memory::Memory;
+use crate::region::{Cells, Class, PAGE, ROUND, Region};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicUsize, planted};
+use crate::tracepoints::Operation;
+use core::ops::Range;
+
+/// A word and a region for each CPU, and the empty region.
+#[derive(Debug)]
+pub(super) struct Layout {
+    words: Vec<AtomicUsize>,
+    regions: Vec<Cells>,
+}
+
+impl Layout {
+    pub(super) fn new(cpus: &Cpus, region: usize) -> Self {
+        let cells = |cpu| {
+            let cap = 0;
+            planted!("the empty region has places" => let cap = u32::from(cpu == cpus.count()));
+            Cells::new(cpu, region / ROUND, cap)
+        };
+        Self {
+            words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
+            regions: (0..=cpus.count()).map(cells).collect(),
+        }
+    }
+}
+
+impl<M: Memory> Regions for Table<M> {
+    fn this_cpu(&self) -> u32 {
+        self.cpus.current()
+    }
+    fn region(&self, cpu: u32) -> Option<Region<'_>> {
+        self.region(cpu)
+    }
+    fn current(&self, cpu: u32) -> Option<Region<'_>> {
+        let word = self.layout.words.get(cpu as usize)?;
+        // Acquire: pairs with the Release in `lead_back`. (On the machine an address dependency does it.)
+        Some(Region(&self.layout.regions[word.load(Acquire)]))
+    }
+}
+
+impl<M: Memory> Table<M> {
+    pub(super) fn fits(_: &Cpus, _region: usize, _: &M) -> bool {
+        true
+    }
+    pub(super) fn write_words(&self) {}
+    pub(super) fn region_at(&self, cpu: u32) -> Region<'_> {
+        Region(&self.layout.regions[cpu as usize])
+    }
+    pub(crate) fn take_static_words(&self, _: &'static StaticWords) -> bool {
+        false
+    }
+    pub(crate) fn homes(&self) -> [usize; 3] {
+        [0; 3]
+    }
+
+    pub(super) fn lead_away(&self, cpu: u32) {
+        // Relaxed: the fence shows it, and until then either region will do.
+        self.layout.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
+    }
+    pub(super) fn lead_back(&self, cpu: u32) {
+        // Release: pairs with the Acquire in `current`.
+        self.layout.words[cpu as usize].store(cpu as usize, Release);
+    }
+    pub(crate) fn is_away(&self, cpu: u32) -> bool {
+        // Relaxed: only drains write it, and their lock is held.
+        self.layout.words[cpu as usize].load(Relaxed) != cpu as usize
+    }
+    pub(super) fn lead_inlined_words(&self) {}
+
+    pub(super) fn grant(&self, _: &Operation, _cpu: u32, _part: Range<usize>) -> bool {
+        true
+    }
+    pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
+        let begin = |at: &Number| pages.contains(&at.pages().start);
+        let classes = self.all().filter(|(_, at)| begin(at)).map(|(class, _)| class);
+        self.region_at(cpu).zero(pages.clone(), classes);
+        pages.len() * PAGE
+    }
+    pub(crate) fn block(&self, _: &Operation) -> Option<Block> {
+        Some(Block::on_heap())
+    }
+    pub(crate) fn take_blocks(&self, blocks: Blocks) {
+        blocks.free();
+    }
+
+    /// Which CPUs' regions are there, as a story shows it.
+    #[cfg(loom)]
+    pub(super) fn watched(&self) -> crate::sync::story::Watched {
+        let part = |(cpu, word): (usize, &AtomicUsize)| {
+            let there = word.peek() as usize == cpu;
+            (format!("CPU {cpu} region"), if there { "there" } else { "away" }.to_owned())
+        };
+        let parts = self.layout.words.iter().enumerate().map(part).collect();
+        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
+    }
+
+    /// All classes are as their operations expect them.
+    #[doc(hidden)]
+    pub fn assert_all_at_rest(&self) {
+        self.all().for_each(|(class, _)| self.assert_at_rest(class));
+    }
+    /// At rest: the class as its operations expect it, and the empty region as it was made.
+    pub(crate) fn assert_at_rest(&self, class: Class) {
+        for cpu in 0..self.cpus.count() {
+            assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");
+            let region = self.region_at(cpu);
+            assert_eq!(region.claim().load(Relaxed), 0, "the region of CPU {cpu} is still claimed");
+            assert_eq!(region.taken(class), 0, "what a drain took is given away");
+        }
+        let number = &self.numbers[class.index as usize];
+        assert_eq!(
+            u64::from(number.limit.load(Relaxed)),
+            number.open.get(),
+            "no drain is at work, and the class is open"
+        );
+        let empty = self.region_at(self.cpus.count());
+        assert_eq!(empty.committed(), 0, "the empty region stays empty");
+    }
+}

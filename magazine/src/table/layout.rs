@@ -1,0 +1,226 @@
+//! Where words, regions and the magazines of depots are in a table's memory.
+
+use super::{STEP, Table, WORD};
+use crate::cpu::regions::{Inlined, Regions, SPARE};
+use crate::cpu::rseq::StaticWords;
+use crate::cpu::{Cpus, Mechanism};
+use crate::depot::{Block, Blocks, Slot};
+use crate::memory::{ALIGN, Memory};
+use crate::region::{PAGE, REGION, Region, STACKS};
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicPtr, UnsafeCell, contain_panic};
+use crate::tracepoints::Operation;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// What a table has besides its memory.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Copies of the sets of words that inlined paths read; the lock of drains protects it.
+    static_words: UnsafeCell<Option<&'static StaticWords>>,
+}
+
+impl Layout {
+    pub(super) fn new(_: &Cpus, _region: usize) -> Self {
+        Self { static_words: UnsafeCell::new(None) }
+    }
+}
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: the table is dropped: this is the only reference.
+        if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
+            words.give_back();
+        }
+    }
+}
+
+impl<M: Memory> Regions for Table<M> {
+    #[inline(always)]
+    fn this_cpu(&self) -> u32 {
+        self.cpus.current()
+    }
+    #[inline(always)]
+    fn region(&self, cpu: u32) -> Option<Region<'_>> {
+        self.region(cpu)
+    }
+    fn words(&self) -> Option<NonNull<u8>> {
+        (self.cpus.mechanism() == Mechanism::Rseq).then(|| self.words())
+    }
+    fn spare_words(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+    fn inlined_words(&self, set: Inlined) -> NonNull<u8> {
+        // SAFETY: as of the others, behind all of them.
+        unsafe { self.words().add((1 + set as usize) * Self::word_bytes(&self.cpus)) }
+    }
+}
+
+impl<M: Memory> Table<M> {
+    /// True if the memory holds the table; then its words are committed.
+    pub(super) fn fits(cpus: &Cpus, region: usize, memory: &M) -> bool {
+        memory.base().addr().get().is_multiple_of(ALIGN)
+            && memory.bytes() >= Self::footprint(cpus, region)
+            && (STACKS + 1..=REGION).contains(&region)
+            && memory.commit(&Operation::new(), 0..Self::front(cpus))
+    }
+    /// Points each word to its region.
+    pub(super) fn write_words(&self) {
+        let empty = self.home(self.cpus.count()).as_ptr();
+        let set = SPARE + self.cpus.slots() as usize;
+        let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
+        // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a pointer.
+        let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
+        // Filled, and not word by word: most are of CPUs that there are not, and each start of a process comes here.
+        words.fill(MaybeUninit::new(empty));
+        for set in words.chunks_mut(set) {
+            let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
+            set[SPARE..].iter_mut().zip(homes).for_each(|(word, home)| _ = word.write(home));
+        }
+    }
+
+    /// Where the word of CPU 0 lies.
+    pub(crate) fn words(&self) -> NonNull<u8> {
+        // SAFETY: behind the spare ones, in the same range.
+        unsafe { self.memory.base().add(SPARE * WORD) }
+    }
+    /// Where the region of `cpu` lies; of one more than there are, the empty one.
+    #[inline]
+    pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
+        // SAFETY: `new` checked that the memory holds a region for each CPU and the empty one.
+        unsafe { self.memory.base().add(Self::front(&self.cpus) + cpu as usize * self.region) }
+    }
+    /// The region of a CPU that the table has.
+    #[inline]
+    pub(super) fn region_at(&self, cpu: u32) -> Region<'_> {
+        // SAFETY: in the table's memory, which stays while it lives, reads as zero, and is aligned.
+        unsafe { Region::at(self.home(cpu)) }
+    }
+    fn word(&self, cpu: u32) -> &AtomicPtr<u8> {
+        debug_assert!(cpu < self.cpus.count());
+        // SAFETY: written in `new`, for each CPU below the count.
+        unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
+    }
+    /// The words of `cpu` that inlined paths read: the table's and its copy in a static. The lock of drains is held.
+    fn inlined_copies(&self, set: Inlined, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
+        debug_assert!(cpu < self.cpus.count());
+        // SAFETY: written in `new`, for each CPU below the count.
+        let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
+        // SAFETY: the lock of drains is held.
+        let words = self.layout.static_words.with(|p| unsafe { *p });
+        core::iter::once(own).chain(words.map(|words| words.word(set, SPARE + cpu as usize)))
+    }
+    /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
+    pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
+        let _one_at_a_time = self.lock_drains();
+        let slots = SPARE + self.cpus.slots() as usize;
+        // SAFETY: the lock of drains is held.
+        let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
+        if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
+            return false;
+        }
+        for set in [Inlined::Common, Inlined::Frees] {
+            for slot in 0..slots {
+                // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
+                let own =
+                    unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
+                // Relaxed: under the lock, and there is no static path of this table yet.
+                words.word(set, slot).store(own.load(Relaxed), Relaxed);
+            }
+        }
+        // SAFETY: the lock of drains is held.
+        self.layout.static_words.with_mut(|p| unsafe { *p = Some(words) });
+        true
+    }
+    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    pub(crate) fn homes(&self) -> [usize; 3] {
+        [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
+    }
+
+    /// Points all words of `cpu` to the empty region.
+    pub(super) fn lead_away(&self, cpu: u32) {
+        let empty = self.home(self.cpus.count());
+        // Relaxed: the fence shows it, and until then either region will do.
+        self.word(cpu).store(empty.as_ptr(), Relaxed);
+        for set in [Inlined::Common, Inlined::Frees] {
+            // Relaxed: as above.
+            self.inlined_copies(set, cpu).for_each(|word| word.store(empty.as_ptr(), Relaxed));
+        }
+    }
+    /// Points the words of `cpu` to its region, but those that are closed.
+    pub(super) fn lead_back(&self, cpu: u32) {
+        // Release: what a drain did to the region is seen by every operation that finds it again.
+        self.word(cpu).store(self.home(cpu).as_ptr(), Release);
+        for set in [Inlined::Common, Inlined::Frees] {
+            if self.closed[set as usize].get() == 0 {
+                // Release: as above.
+                self.inlined_copies(set, cpu).for_each(|word| word.store(self.home(cpu).as_ptr(), Release));
+            }
+        }
+    }
+    /// True if a drain has taken the region of `cpu` away; for that drain.
+    pub(crate) fn is_away(&self, cpu: u32) -> bool {
+        // Relaxed: only drains write it, and their lock is held.
+        self.word(cpu).load(Relaxed) != self.home(cpu).as_ptr()
+    }
+    /// Points the words that inlined paths read to the empty region in the sets that are closed, to the CPU's in the others.
+    pub(super) fn lead_inlined_words(&self) {
+        for set in [Inlined::Common, Inlined::Frees] {
+            let closed = self.closed[set as usize].get() > 0;
+            for cpu in 0..self.cpus.count() {
+                let to = self.home(if closed { self.cpus.count() } else { cpu });
+                // Release: as in `lead_back`.
+                self.inlined_copies(set, cpu).for_each(|word| word.store(to.as_ptr(), Release));
+            }
+        }
+    }
+
+    /// Commits a part of the region of `cpu`. A panic of the memory is a refusal.
+    pub(super) fn grant(&self, op: &Operation, cpu: u32, part: Range<usize>) -> bool {
+        self.commit_behind(op, self.home(cpu), part)
+    }
+    fn commit_behind(&self, op: &Operation, place: NonNull<u8>, part: Range<usize>) -> bool {
+        let start = place.addr().get() - self.memory.base().addr().get();
+        contain_panic(|| self.memory.commit(op, start + part.start..start + part.end)) == Some(true)
+    }
+    /// Decommits pages of the region of `cpu`: the bytes.
+    pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
+        let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
+        // The room of a class may end behind what was granted.
+        let granted = self.region(cpu).map_or(0, |region| region.committed());
+        let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
+        let bytes = range.len();
+        // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
+        let release = || unsafe { self.memory.decommit(range) };
+        if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
+    }
+
+    /// Room for a magazine of a depot; `None` if there is none left, or it cannot be committed.
+    pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
+        let mut making = self.making.lock();
+        if let Some(block) = making.blocks.pop() {
+            return Some(block);
+        }
+        // SAFETY: `new` checked that the memory holds as much again behind the empty region.
+        let base = unsafe { self.home(self.cpus.count()).add(self.region) };
+        let [cut, committed] = making.cut;
+        let end = cut + size_of::<Slot>();
+        if end > self.region {
+            return None;
+        }
+        if end > committed {
+            let goal = end.next_multiple_of(STEP).min(self.region);
+            if !self.commit_behind(op, base, committed..goal) {
+                return None;
+            }
+            making.cut[1] = goal;
+        }
+        making.cut[0] = end;
+        // SAFETY: committed, aligned, and cut off only once.
+        Some(unsafe { Block::at(base.add(cut)) })
+    }
+    /// Takes them back from a depot.
+    pub(crate) fn take_blocks(&self, blocks: Blocks) {
+        self.making.lock().blocks.append(blocks);
+    }
+}

@@ -1,0 +1,60 @@
+//! The oracle of object ownership: a cell for each object, which a checker watches.
+
+use super::SlabMemory;
+use crate::geometry::SPACING;
+use core::ptr::NonNull;
+use uslab_buddy::{PAGE_SIZE, Pfn};
+#[cfg(loom)]
+use uslab_magazine::sync::story::name;
+use uslab_magazine::sync::{Counter, UnsafeCell, tell};
+
+#[derive(Debug, Default)]
+struct Owner {
+    out: Counter,
+    race: UnsafeCell<()>,
+}
+
+// SAFETY: the cell holds nothing; loom watches who writes it when, which is what it is for.
+unsafe impl Sync for Owner {}
+
+impl Owner {
+    #[track_caller]
+    fn set(&self, out: bool, _object: NonNull<u8>) {
+        tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
+        // First what is wrong in any order, then what is wrong for want of one.
+        let text = if out { "object handed out twice" } else { "object freed twice" };
+        assert!(self.out.get() != u64::from(out), "{text}");
+        self.race.with_mut(|_| ());
+        self.out.set(u64::from(out));
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Owners(Box<[Owner]>);
+
+impl Owners {
+    pub(super) fn new(pages: u32) -> Self {
+        Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
+    }
+    #[track_caller]
+    pub(super) fn hand_out(&self, memory: &SlabMemory, object: NonNull<u8>) {
+        self.of(memory, object).set(true, object);
+    }
+    #[track_caller]
+    pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
+        self.of(memory, object).set(false, object);
+    }
+    /// The memory of these pages is lost: no object there is out, nor handed out at the same time.
+    pub(super) fn discard(&self, first: Pfn, pages: u32) {
+        tell!("discards {pages} pages from {first} on");
+        let each = PAGE_SIZE / SPACING;
+        for owner in &self.0[first.get() as usize * each..][..pages as usize * each] {
+            owner.race.with_mut(|_| ());
+            assert!(owner.out.get() == 0, "memory of an object in use discarded");
+        }
+    }
+    fn of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
+        let base = memory.pages.address(Pfn::new(0)).addr().get();
+        &self.0[(object.addr().get() - base) / SPACING]
+    }
+}
