@@ -1,6 +1,6 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
-use crate::cpu::regions::Inlined;
+use crate::cpu::regions::Words;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
@@ -39,20 +39,15 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
-    /// For one who keeps the table alive.
-    pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
+    /// For an owner who keeps the table alive.
+    pub(crate) fn new(table: &Table<M>, class: Class, words: Words) -> Self {
         let sections = !MODEL && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
-            pcpu: PcpuPtr::new(table),
+            pcpu: PcpuPtr::new(table, words),
             table: (!sections).then(|| NonNull::from(table)),
             class,
             rounds: PhantomData,
         }
-    }
-
-    /// The same for an owner who inlines it: it can be [closed](Table::close_inlined), and leaves the paths behind a miss as they are.
-    pub(crate) fn inlined(self, table: &Table<M>, set: Inlined) -> Self {
-        Self { pcpu: PcpuPtr::inlined(table, set), ..self }
     }
 
     /// Whether it always misses.
@@ -189,15 +184,15 @@ mod statics {
         /// As [`FastPath::alloc_fast`].
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
-            let pcpu = PcpuPtr::of_static(self.words, Inlined::Common);
+            let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
             // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
-        /// As [`FastPath::free_fast`], [of frees](crate::Layer::fast_path_of_frees).
+        /// As [`FastPath::free_fast`], by the words of [inlined frees](Words::InlinedFrees).
         #[inline(always)]
         #[must_use = "a round that was not taken is still the caller's"]
         pub fn free(self, round: R) -> bool {
-            PcpuPtr::of_static(self.words, Inlined::Frees).push(self.class(), round.into_raw())
+            PcpuPtr::of_static(self.words, Words::InlinedFrees).push(self.class(), round.into_raw())
         }
     }
 }
@@ -361,7 +356,8 @@ mod tests {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
             let layers = layers(&table);
             let order: [usize; 4] = [0, 1, 1, 2];
-            let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
+            let fast_paths =
+                FastPathTable::of(layers.each_ref().map(|layer| layer.fast_path(Words::Inlined)));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
             fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
             // SAFETY: made just above.
@@ -401,7 +397,7 @@ mod tests {
     fn a_front_says_for_debuggers_where_it_has_the_place_of_its_stack() {
         let table = table(Cpus::os());
         for layer in layers(&table) {
-            let front = layer.fast_path();
+            let front = layer.fast_path(Words::Inlined);
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
             let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
             assert!(within + size_of::<u32>() <= size_of_val(&front));
@@ -416,7 +412,7 @@ mod tests {
     fn a_front_knows_the_cpu_where_sections_serve() {
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         let table = table(Cpus::os());
-        let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path());
+        let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path(Words::Inlined));
         let allowed = sched_getaffinity(this).unwrap();
         for cpu in (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap()).take(4) {
             let mut only = CpuSet::new();
@@ -454,15 +450,19 @@ mod tests {
                 "they are taken"
             );
             // SAFETY: the layers are of the table that took the words, and live.
-            let [path, other_path] =
-                [layer, beside].map(|layer| unsafe { StaticPath::new(&WORDS, layer.fast_path().stack()) });
+            let [path, other_path] = [layer, beside]
+                .map(|layer| unsafe { StaticPath::new(&WORDS, layer.fast_path(Words::Inlined).stack()) });
             assert_eq!((path.alloc(), path.free(TestRound(1))), (None, false), "the stack is not open yet");
             (1..=3).for_each(|round| layer.free(&supplier, TestRound(round)));
             let got: Vec<usize> = core::iter::from_fn(|| path.alloc()).map(|round| round.0).collect();
             assert_eq!((got, other_path.alloc()), (vec![3, 2, 1], None));
             assert!(path.free(TestRound(2)) && path.free(TestRound(3)));
             // SAFETY: as above.
-            assert_eq!(unsafe { layer.fast_path().alloc() }, Some(TestRound(3)), "of one stack");
+            assert_eq!(
+                unsafe { layer.fast_path(Words::Inlined).alloc() },
+                Some(TestRound(3)),
+                "of one stack"
+            );
             assert!(table.close_inlined(false));
             assert_eq!((path.alloc(), path.free(TestRound(4))), (None, true), "frees are open");
             assert!(table.close_inlined(true));
@@ -488,9 +488,9 @@ mod tests {
             let ([a, ..], [b, ..]) = (&layers(&one), &layers(&other));
             [a, b].iter().for_each(|layer| layer.free(&supplier, TestRound(1)));
             for mixed in [
-                [a.fast_path(), b.fast_path()],
-                [a.fast_path(), FastPath::disabled()],
-                [FastPath::disabled(), b.fast_path()],
+                [a.fast_path(Words::Inlined), b.fast_path(Words::Inlined)],
+                [a.fast_path(Words::Inlined), FastPath::disabled()],
+                [FastPath::disabled(), b.fast_path(Words::Inlined)],
             ] {
                 let fast_paths = FastPathTable::of(mixed);
                 assert!(fast_paths.is_disabled());

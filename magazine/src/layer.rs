@@ -38,7 +38,7 @@
 //! commits by one store: so a head and its stack agree. What the other threads held in hand is lost to the child, as all that
 //! they owned: at most a magazine each.
 
-use crate::cpu::regions::Inlined;
+use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
@@ -259,7 +259,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
             };
             table.set_magazine(class, capacity);
             let depot = Depot::new(config.depot_limit);
-            nodes.push(NodeClass { net: Counter::new(0), depot, fast_path: FastPath::new(table, class) });
+            nodes.push(NodeClass {
+                net: Counter::new(0),
+                depot,
+                fast_path: FastPath::new(table, class, Words::Always),
+            });
         }
         layer.nodes = nodes.into();
         Some(layer)
@@ -280,27 +284,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
-    /// Its inlined path by itself. It always misses on a machine with several nodes, where each operation asks for a node.
+    /// The fast path by itself, through these words of each CPU. It always misses on a machine with several nodes, where each operation
+    /// asks for a node.
     #[doc(hidden)]
-    pub fn fast_path(&self) -> FastPath<R, M> {
+    pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
         match &*self.nodes {
-            [node] => node.fast_path.inlined(&self.table, Inlined::Common),
-            _ => FastPath::disabled(),
-        }
-    }
-    /// The same for frees by address, which can be left open where all else is [closed](Table::close_inlined).
-    #[doc(hidden)]
-    pub fn fast_path_of_frees(&self) -> FastPath<R, M> {
-        match &*self.nodes {
-            [node] => node.fast_path.inlined(&self.table, Inlined::Frees),
-            _ => FastPath::disabled(),
-        }
-    }
-    /// And for who comes there when the inlined paths are closed: it is never closed.
-    #[doc(hidden)]
-    pub fn fast_path_behind(&self) -> FastPath<R, M> {
-        match &*self.nodes {
-            [node] => node.fast_path,
+            [node] => FastPath::new(&self.table, node.fast_path.class(), words),
             _ => FastPath::disabled(),
         }
     }

@@ -139,6 +139,8 @@ mod test_round;
 #[doc(hidden)]
 pub use cpu::Script;
 #[doc(hidden)]
+pub use cpu::regions::Words;
+#[doc(hidden)]
 pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
 #[doc(hidden)]

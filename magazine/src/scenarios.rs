@@ -101,6 +101,10 @@ crate::sync::scenarios! {
         loom("H1 T1: the only thread drains, then two threads run", both(TWO, [290, 880], moves(4)), models::drain_alone);
         bug("drain without its fence", "H1 T1", RACE);
     }
+    h1_drain_against_inlined_frees {
+        loom("H1 T1: drain against an inlined free", both(TWO, [180, 1050], moves(3)), models::drain_inlined);
+        rseq("a drain forgets the words of inlined frees", "H1 T1", RACE);
+    }
     h1_drain_against_batches {
         loom("H1 T1: drain against batches", both(TWO, [1900, 13000], moves(7)), models::drain_batches);
         bug("a batch is taken for pushed", "M2", LOST);

@@ -57,7 +57,7 @@ mod idle_pages;
 mod layout;
 
 use crate::cpu::Cpus;
-use crate::cpu::regions::SPARE;
+use crate::cpu::regions::{SPARE, Words};
 use crate::depot::Blocks;
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
@@ -162,8 +162,8 @@ pub struct Table<M> {
     refused: Counter,
     /// In nanoseconds.
     longest_away: Counter,
-    /// Which sets of words of inlined paths are closed, as 1; the lock of drains protects it.
-    closed: [Counter; 2],
+    /// Which [`Words`] are closed, as 1; the lock of drains protects it.
+    closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
 }
@@ -279,7 +279,7 @@ impl<M: Memory> Table<M> {
             done: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
-            closed: [const { Counter::new(0) }; 2],
+            closed: [const { Counter::new(0) }; 3],
             tracepoints,
             layout: Layout::new(&cpus, region),
         };
@@ -310,14 +310,20 @@ impl<M: Memory> Table<M> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// A drain's first step.
+    /// A drain's first step: all words of `cpu` lead to the empty region.
     fn take_away(&self, cpu: u32) {
-        self.lead_away(cpu);
+        for words in Words::ALL {
+            planted!("a drain forgets the words of inlined frees" => if words == Words::InlinedFrees {
+                continue;
+            });
+            self.lead_away(words, cpu);
+        }
         tell!(self => "takes the region of CPU {cpu} away");
     }
-    /// Its last.
+    /// A drain's last step: those that are not closed lead to the region again.
     fn put_back(&self, cpu: u32) {
-        self.lead_back(cpu);
+        let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
+        open.for_each(|words| self.lead_back(words, cpu));
         tell!(self => "puts the region of CPU {cpu} back");
     }
 

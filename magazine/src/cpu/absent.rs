@@ -3,7 +3,7 @@
 
 use super::Mechanism;
 pub use super::no_static_words::StaticWords;
-use super::regions::{Inlined, Regions};
+use super::regions::{Regions, Words};
 use crate::magazine::Magazine;
 use crate::region::Class;
 use core::ptr::NonNull;
@@ -34,16 +34,13 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 pub(crate) struct PcpuPtr;
 
 impl PcpuPtr {
-    pub(crate) fn new(_: &impl Regions) -> Self {
-        Self
-    }
-    pub(crate) fn inlined(_: &impl Regions, _: Inlined) -> Self {
+    pub(crate) fn new(_: &impl Regions, _: Words) -> Self {
         Self
     }
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
     }
-    pub(crate) fn of_static(_: &'static StaticWords, _: Inlined) -> Self {
+    pub(crate) fn of_static(_: &'static StaticWords, _: Words) -> Self {
         Self
     }
     pub(crate) fn disabled() -> Self {

@@ -1,6 +1,6 @@
 //! Words of a table in a static of the program, in builds without restartable sequences.
 
-use super::regions::Inlined;
+use super::regions::Words;
 
 /// Words that no table takes: there are no restartable sequences.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl StaticWords {
         false
     }
     pub(crate) fn give_back(&self) {}
-    pub(crate) fn word(&self, _: Inlined, _: usize) -> &crate::sync::AtomicPtr<u8> {
+    pub(crate) fn word(&self, _: Words, _: usize) -> &crate::sync::AtomicPtr<u8> {
         unreachable!("no table has them")
     }
 }

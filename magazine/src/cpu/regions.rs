@@ -6,13 +6,21 @@ use core::ptr::NonNull;
 /// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
 pub(crate) const SPARE: usize = 2;
 
-/// Words that inlined paths read, apart from those that others do. Each set can be closed by itself.
+/// Which of a CPU's words a path reads. A drain points all of them to the empty region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inlined {
-    /// Of whoever says nothing else.
-    Common,
-    /// Of frees that find their class by the address.
-    Frees,
+#[doc(hidden)]
+pub enum Words {
+    /// Of paths behind a miss. It is never closed.
+    Always,
+    /// Of paths that are inlined into a caller, which can be [closed](crate::Table::close_inlined).
+    Inlined,
+    /// Of inlined frees that find their class by the address. They can be closed, too, apart from the others.
+    InlinedFrees,
+}
+
+impl Words {
+    pub(crate) const ALL: [Self; 3] = [Self::Always, Self::Inlined, Self::InlinedFrees];
+    pub(crate) const INLINED: [Self; 2] = [Self::Inlined, Self::InlinedFrees];
 }
 
 /// The regions of all CPUs.
@@ -22,20 +30,16 @@ pub(crate) trait Regions {
     fn this_cpu(&self) -> u32;
     /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
     fn region(&self, cpu: u32) -> Option<Region<'_>>;
-    /// Where the word of CPU 0 lies, if restartable sequences serve these regions.
-    fn words(&self) -> Option<NonNull<u8>> {
+    /// The address of CPU 0's word, if restartable sequences serve these regions.
+    fn words(&self, _: Words) -> Option<NonNull<u8>> {
         None
     }
-    /// The same of words that inlined paths read.
-    fn inlined_words(&self, _: Inlined) -> NonNull<u8> {
-        NonNull::dangling()
-    }
-    /// Where the words lie of threads that no sequence serves.
+    /// The address of the words of threads that no sequence serves.
     fn spare_words(&self) -> NonNull<u8> {
         NonNull::dangling()
     }
-    /// The region that the word of `cpu` leads to, for checkers.
-    fn current(&self, _cpu: u32) -> Option<Region<'_>> {
+    /// The region that a word of `cpu` leads to, for checkers.
+    fn current(&self, _: Words, _cpu: u32) -> Option<Region<'_>> {
         None
     }
 }

@@ -77,7 +77,7 @@
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
-use super::regions::{Inlined, Regions};
+use super::regions::{Regions, Words};
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::region::{CAP, Class, Header, NULL};
@@ -325,18 +325,11 @@ unsafe impl Send for PcpuPtr {}
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// For `table`: to its words if sections serve it, else to its empty region.
-    pub(crate) fn new(table: &impl Regions) -> Self {
-        match table.words() {
+    /// To these words of `table` if sections serve it, else to its empty region.
+    pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
+        match table.words(words) {
             Some(words) => Self { words, area: area() },
             None => Self { words: table.spare_words(), area: scratch() },
-        }
-    }
-    /// The same for paths that are inlined, which can be closed by themselves.
-    pub(crate) fn inlined(table: &impl Regions, set: Inlined) -> Self {
-        match table.words() {
-            Some(_) => Self { words: table.inlined_words(set), area: area() },
-            None => Self::new(table),
         }
     }
     /// The CPU that this thread runs on, as sections find it.

@@ -237,8 +237,12 @@ impl<'s> Copied<'s> {
             _ => address,
         };
         // The kernel says which CPU this is; so the words are moved, and not that number.
-        let zero =
-            world.table.words().addr().get().wrapping_add_signed(8 * (word - i64::from(cpu_id())) as isize);
+        let zero = world
+            .table
+            .words_of(Words::Always)
+            .addr()
+            .get()
+            .wrapping_add_signed(8 * (word - i64::from(cpu_id())) as isize);
         let mut operands = vec![
             (area, world.pcpu.area as u64),
             (words, zero as u64),

@@ -124,9 +124,10 @@ impl World {
         let table = Table::new(cpus, Self::REGION, Heap::new(bytes).unwrap()).unwrap();
         let classes: Vec<Class> = core::iter::from_fn(|| table.class(REACH)).collect();
         let classes = [classes[0], classes[classes.len() - 1]];
-        let pcpu = PcpuPtr::new(&table);
+        let pcpu = PcpuPtr::new(&table, Words::Always);
         // SAFETY: there is a word for each CPU, and no drain is at work.
-        let home = |cpu| unsafe { table.words().cast::<NonNull<u8>>().add(cpu as usize).read() };
+        let home =
+            |cpu| unsafe { table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).read() };
         let homes = (0..table.cpus().count()).map(home).collect();
         Self { table, classes, pcpu, bytes, homes }
     }
@@ -140,7 +141,7 @@ impl World {
     /// Where the word of `cpu` leads from now on.
     fn lead(&self, cpu: u32, to: NonNull<u8>) {
         // SAFETY: there is a word for each CPU; this thread alone uses the world.
-        unsafe { self.table.words().cast::<NonNull<u8>>().add(cpu as usize).write(to) };
+        unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
     /// As a drain does that is at work.
     fn take_away(&self, cpu: u32) {
@@ -183,7 +184,7 @@ impl World {
     fn wrote_nothing_else(&self) {
         let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
-        let (first, words) = (self.base(0), self.table.words());
+        let (first, words) = (self.base(0), self.table.words_of(Words::Always));
         let fast_path = first.addr().get() - words.addr().get();
         // SAFETY: the regions of all CPUs and the empty one lie there, and this thread alone uses the world.
         let regions = unsafe {
@@ -622,9 +623,11 @@ fn the_mechanism_follows_the_environment() {
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
     // That is their table's empty region; and where there is no table, one of no class.
-    let spare = simulated.fast_path().pcpu();
+    let spare = simulated.fast_path(Words::Inlined).pcpu();
     assert_eq!(spare.words, simulated.table.spare_words());
-    for (pcpu, class) in [(spare, simulated.fast_path().class()), (PcpuPtr::disabled(), NO_CLASS)] {
+    for (pcpu, class) in
+        [(spare, simulated.fast_path(Words::Inlined).class()), (PcpuPtr::disabled(), NO_CLASS)]
+    {
         assert_eq!(pcpu.pop(class), None);
         assert!(!pcpu.push(class, round(1)) && !pcpu.push_batch(class, &[round(1)]));
         assert!(!Magazine::new().fill_with(1, |into| pcpu.pop_batch(class, 1, into)));

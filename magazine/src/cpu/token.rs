@@ -12,7 +12,7 @@
 
 #[allow(unreachable_pub, reason = "another mechanism has its own")]
 pub use super::no_static_words::StaticWords;
-use super::regions::{Inlined, Regions};
+use super::regions::{Regions, Words};
 use super::{Mechanism, here, step};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
@@ -77,26 +77,26 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 
 /// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
 /// CPU that has no region.
-fn section<R>(table: &impl Regions, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
+fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     planted!("a region read before the section" => {
-        let stale = table.current(here())?;
+        let stale = table.current(words, here())?;
         let _running = token(table, step().0)?;
         return Some(body(stale, Commit::Done));
     });
     planted!("a CPU's number read before the section" => {
         let before = here();
         let _running = token(table, step().0)?;
-        return Some(body(table.current(before)?, Commit::Done));
+        return Some(body(table.current(words, before)?, Commit::Done));
     });
     let (cpu, aborted_on) = step();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
-        && let Some(region) = table.current(old)
+        && let Some(region) = table.current(words, old)
     {
         body(region, Commit::Aborted);
     }
     let running = token(table, cpu)?;
-    let region = table.current(cpu)?;
+    let region = table.current(words, cpu)?;
     planted!("section not armed" => drop(running));
     Some(body(region, Commit::Done))
 }
@@ -109,16 +109,13 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 pub(crate) struct PcpuPtr;
 
 impl PcpuPtr {
-    pub(crate) fn new(_: &impl Regions) -> Self {
-        Self
-    }
-    pub(crate) fn inlined(_: &impl Regions, _: Inlined) -> Self {
+    pub(crate) fn new(_: &impl Regions, _: Words) -> Self {
         Self
     }
     pub(crate) fn cpu(&self) -> u32 {
         u32::MAX
     }
-    pub(crate) fn of_static(_: &'static StaticWords, _: Inlined) -> Self {
+    pub(crate) fn of_static(_: &'static StaticWords, _: Words) -> Self {
         Self
     }
     pub(crate) fn disabled() -> Self {
@@ -133,13 +130,18 @@ impl PcpuPtr {
 }
 
 pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
-    section(table, |region, commit| region.pop(class, commit)).flatten()
+    section(table, Words::Always, |region, commit| region.pop(class, commit)).flatten()
 }
 pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
-    section(table, |region, commit| region.push(class, round, commit)) == Some(true)
+    section(table, Words::Always, |region, commit| region.push(class, round, commit)) == Some(true)
+}
+/// A push of an inlined path.
+#[allow(dead_code, reason = "for models")]
+pub(crate) fn push_inlined(table: &impl Regions, words: Words, class: Class, round: NonNull<u8>) -> bool {
+    section(table, words, |region, commit| region.push(class, round, commit)) == Some(true)
 }
 pub(crate) fn push_batch(table: &impl Regions, _: PcpuPtr, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    section(table, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
+    section(table, Words::Always, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
 }
 pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
     let pop = |region: Region<'_>, commit: Commit| {
@@ -147,12 +149,12 @@ pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, 
         region.pop_batch(class, n, &mut batch, commit).then_some(batch)
     };
     planted!("a length read before the section" => {
-        let stale = section(table, |region, _| region.head(class));
-        let popped = section(table, |region, commit| {
+        let stale = section(table, Words::Always, |region, _| region.head(class));
+        let popped = section(table, Words::Always, |region, commit| {
             stale.into_iter().for_each(|head| region.set_head(class, head));
             pop(region, commit)
         });
         return popped.flatten().inspect(|batch| into.copy_from(batch)).is_some();
     });
-    section(table, pop).flatten().inspect(|batch| into.copy_from(batch)).is_some()
+    section(table, Words::Always, pop).flatten().inspect(|batch| into.copy_from(batch)).is_some()
 }

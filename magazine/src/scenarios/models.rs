@@ -6,7 +6,9 @@
 //! Memory orderings are not planted: `cargo check-orderings` weakens each and wants a model that fails. The lock of a
 //! depot is a mutex, which the checker has for granted.
 
-use super::world::{DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table};
+use super::world::{
+    DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
+};
 use crate::cpu::rseq::alone;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
 use crate::depot::Block;
@@ -248,6 +250,19 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     alone(|| w.drain(0..2));
     w.cpus_hold_nothing("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
+}
+
+/// H1: an inlined free beside a drain, which has to point the words of inlined paths away, too.
+pub(super) fn drain_inlined(Case { by, script }: Case) {
+    let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().by(by), 1);
+    let w = World::on(&table, Config::new(1, 0, 4), false, 2);
+    w.stack(0, 0, 2, &[1]);
+    w.out(2);
+    let free = |w: &World| {
+        w.free_inlined(2);
+        vec![]
+    };
+    run(w, (script, free), &[on(1, drain_cpu_0)]);
 }
 
 /// H1: a miss with its batch, a stack that grows, and an overflow beside a drain.

@@ -70,10 +70,16 @@ unsafe impl Sync for World {}
 fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
+/// Bytes of a class of up to seven places.
+const ROOM: usize = 64;
 /// A table with room for so many classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
-    const ROOM: usize = 64;
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
+}
+/// The same, whose inlined paths have words.
+#[cfg(loom)]
+pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
+    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
 }
 
 impl World {
@@ -102,6 +108,19 @@ impl World {
         self.own(round, false);
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
+    }
+    /// Frees as an inlined path does, and behind its miss.
+    #[cfg(loom)]
+    pub(super) fn free_inlined(&self, round: usize) {
+        use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
+        self.own(round, false);
+        self.frees.add(1);
+        let (layer, class) = (&self.layer, self.class(0));
+        let inlined = layer.mechanism() == Mechanism::Rseq;
+        let raw = TestRound(round).into_raw();
+        if !(inlined && push_inlined(&*layer.table, Words::InlinedFrees, class, raw)) {
+            layer.free(&self.supplier, TestRound(round));
+        }
     }
     pub(super) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.layer.drain(&self.supplier, cpus);

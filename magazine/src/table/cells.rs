@@ -1,9 +1,9 @@
-//! Words and regions of a table as a checker sees them: cells and atomics of its own, in no memory. Inlined paths have no words: under a
-//! checker every operation is behind a miss.
+//! Words and regions of a table as a checker sees them: cells and atomics of its own, in no memory. Inlined paths have words in the
+//! models that ask for them; in all others each operation is behind a miss, so that there is less to explore.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;
-use crate::cpu::regions::Regions;
+use crate::cpu::regions::{Regions, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::depot::{Block, Blocks};
 use crate::memory::Memory;
@@ -16,7 +16,8 @@ use core::ops::Range;
 /// A word and a region for each CPU, and the empty region.
 #[derive(Debug)]
 pub(super) struct Layout {
-    words: Vec<AtomicUsize>,
+    /// A word for each CPU, or none.
+    words: [Vec<AtomicUsize>; 3],
     regions: Vec<Cells>,
 }
 
@@ -28,7 +29,7 @@ impl Layout {
             Cells::new(cpu, region / ROUND, cap)
         };
         Self {
-            words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
+            words: [(0..cpus.count() as usize).map(AtomicUsize::new).collect(), vec![], vec![]],
             regions: (0..=cpus.count()).map(cells).collect(),
         }
     }
@@ -41,8 +42,8 @@ impl<M: Memory> Regions for Table<M> {
     fn region(&self, cpu: u32) -> Option<Region<'_>> {
         self.region(cpu)
     }
-    fn current(&self, cpu: u32) -> Option<Region<'_>> {
-        let word = self.layout.words.get(cpu as usize)?;
+    fn current(&self, words: Words, cpu: u32) -> Option<Region<'_>> {
+        let word = self.layout.words[words as usize].get(cpu as usize)?;
         // Acquire: pairs with the Release in `lead_back`. (On the machine an address dependency does it.)
         Some(Region(&self.layout.regions[word.load(Acquire)]))
     }
@@ -63,19 +64,30 @@ impl<M: Memory> Table<M> {
         [0; 3]
     }
 
-    pub(super) fn lead_away(&self, cpu: u32) {
-        // Relaxed: the fence shows it, and until then either region will do.
-        self.layout.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
+    /// Inlined paths have words from now on.
+    #[allow(dead_code, reason = "for models")]
+    pub(crate) fn with_inlined_words(mut self) -> Self {
+        for words in Words::INLINED {
+            self.layout.words[words as usize] =
+                (0..self.cpus.count() as usize).map(AtomicUsize::new).collect();
+        }
+        self
     }
-    pub(super) fn lead_back(&self, cpu: u32) {
+    fn word(&self, words: Words, cpu: u32) -> Option<&AtomicUsize> {
+        self.layout.words[words as usize].get(cpu as usize)
+    }
+    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
+        // Relaxed: the fence shows it, and until then either region will do.
+        self.word(words, cpu).into_iter().for_each(|word| word.store(self.cpus.count() as usize, Relaxed));
+    }
+    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
         // Release: pairs with the Acquire in `current`.
-        self.layout.words[cpu as usize].store(cpu as usize, Release);
+        self.word(words, cpu).into_iter().for_each(|word| word.store(cpu as usize, Release));
     }
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write it, and their lock is held.
-        self.layout.words[cpu as usize].load(Relaxed) != cpu as usize
+        self.word(Words::Always, cpu).is_some_and(|word| word.load(Relaxed) != cpu as usize)
     }
-    pub(super) fn lead_inlined_words(&self) {}
 
     pub(super) fn grant(&self, _: &Operation, _cpu: u32, _part: Range<usize>) -> bool {
         true
@@ -100,7 +112,7 @@ impl<M: Memory> Table<M> {
             let there = word.peek() as usize == cpu;
             (format!("CPU {cpu} region"), if there { "there" } else { "away" }.to_owned())
         };
-        let parts = self.layout.words.iter().enumerate().map(part).collect();
+        let parts = self.layout.words[0].iter().enumerate().map(part).collect();
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 

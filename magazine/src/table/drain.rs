@@ -1,6 +1,7 @@
 //! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
 
 use super::{Number, Table};
+use crate::cpu::regions::Words;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
@@ -101,7 +102,7 @@ impl<M: Memory> Table<M> {
         fenced
     }
     /// Inlined paths miss from now on, whatever their stacks hold, until [`open_inlined`](Self::open_inlined): each operation takes
-    /// the path behind a miss, which uses the same stacks. [Frees by address](crate::Layer::fast_path_of_frees) stay
+    /// the path behind a miss, which uses the same stacks. [Inlined frees](Words::InlinedFrees) stay
     /// open unless `with_frees`. When this returns no inlined operation that began before still runs.
     /// `false` if the kernel refused the fence: then some that began before may run, and the caller opens them again.
     ///
@@ -125,8 +126,11 @@ impl<M: Memory> Table<M> {
     }
     /// The lock of drains is held: so no region is away.
     fn lead_inlined(&self, closed: [bool; 2]) {
-        self.closed.iter().zip(closed).for_each(|(set, closed)| set.set(closed.into()));
-        self.lead_inlined_words();
+        for (words, closed) in Words::INLINED.into_iter().zip(closed) {
+            self.closed[words as usize].set(closed.into());
+            let lead = if closed { Self::lead_away } else { Self::lead_back };
+            (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
+        }
     }
     /// A region is back.
     fn was_away(&self, since: &Clock) {
@@ -353,7 +357,7 @@ pub(super) struct Giving {
     table: usize,
     number: u64,
     /// A bit for each class that is closed for it.
-    classes: [Cell<u64>; CLASSES as usize / 64],
+    classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
     before: *const Self,
 }
 thread_local! {

@@ -1,7 +1,7 @@
 //! Where words, regions and the magazines of depots are in a table's memory.
 
 use super::{STEP, Table, WORD};
-use crate::cpu::regions::{Inlined, Regions, SPARE};
+use crate::cpu::regions::{Regions, SPARE, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism};
 use crate::depot::{Block, Blocks, Slot};
@@ -44,15 +44,11 @@ impl<M: Memory> Regions for Table<M> {
     fn region(&self, cpu: u32) -> Option<Region<'_>> {
         self.region(cpu)
     }
-    fn words(&self) -> Option<NonNull<u8>> {
-        (self.cpus.mechanism() == Mechanism::Rseq).then(|| self.words())
+    fn words(&self, words: Words) -> Option<NonNull<u8>> {
+        (self.cpus.mechanism() == Mechanism::Rseq).then(|| self.words_of(words))
     }
     fn spare_words(&self) -> NonNull<u8> {
         self.memory.base()
-    }
-    fn inlined_words(&self, set: Inlined) -> NonNull<u8> {
-        // SAFETY: as of the others, behind all of them.
-        unsafe { self.words().add((1 + set as usize) * Self::word_bytes(&self.cpus)) }
     }
 }
 
@@ -79,10 +75,10 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Where the word of CPU 0 lies.
-    pub(crate) fn words(&self) -> NonNull<u8> {
-        // SAFETY: behind the spare ones, in the same range.
-        unsafe { self.memory.base().add(SPARE * WORD) }
+    /// The address of CPU 0's word.
+    pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
+        // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare ones in front.
+        unsafe { self.memory.base().add(words as usize * Self::word_bytes(&self.cpus) + SPARE * WORD) }
     }
     /// Where the region of `cpu` lies; of one more than there are, the empty one.
     #[inline]
@@ -96,19 +92,17 @@ impl<M: Memory> Table<M> {
         // SAFETY: in the table's memory, which stays while it lives, reads as zero, and is aligned.
         unsafe { Region::at(self.home(cpu)) }
     }
-    fn word(&self, cpu: u32) -> &AtomicPtr<u8> {
+    fn word(&self, words: Words, cpu: u32) -> &AtomicPtr<u8> {
         debug_assert!(cpu < self.cpus.count());
         // SAFETY: written in `new`, for each CPU below the count.
-        unsafe { self.words().cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
+        unsafe { self.words_of(words).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// The words of `cpu` that inlined paths read: the table's and its copy in a static. The lock of drains is held.
-    fn inlined_copies(&self, set: Inlined, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
-        debug_assert!(cpu < self.cpus.count());
-        // SAFETY: written in `new`, for each CPU below the count.
-        let own = unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() };
+    /// The word of `cpu` in the table's memory, and its copy in a static. The lock of drains is held.
+    fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         // SAFETY: the lock of drains is held.
-        let words = self.layout.static_words.with(|p| unsafe { *p });
-        core::iter::once(own).chain(words.map(|words| words.word(set, SPARE + cpu as usize)))
+        let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
+        let copy = statics.map(|statics| statics.word(words, SPARE + cpu as usize));
+        core::iter::once(self.word(words, cpu)).chain(copy)
     }
     /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
@@ -119,11 +113,10 @@ impl<M: Memory> Table<M> {
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
             return false;
         }
-        for set in [Inlined::Common, Inlined::Frees] {
+        for set in Words::INLINED {
             for slot in 0..slots {
                 // SAFETY: the set begins with the spare ones, and `new` wrote all of it.
-                let own =
-                    unsafe { self.inlined_words(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
+                let own = unsafe { self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
                 // Relaxed: under the lock, and there is no static path of this table yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
@@ -137,42 +130,22 @@ impl<M: Memory> Table<M> {
         [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
     }
 
-    /// Points all words of `cpu` to the empty region.
-    pub(super) fn lead_away(&self, cpu: u32) {
-        let empty = self.home(self.cpus.count());
+    /// Points a word of `cpu` to the empty region.
+    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
+        let empty = self.home(self.cpus.count()).as_ptr();
         // Relaxed: the fence shows it, and until then either region will do.
-        self.word(cpu).store(empty.as_ptr(), Relaxed);
-        for set in [Inlined::Common, Inlined::Frees] {
-            // Relaxed: as above.
-            self.inlined_copies(set, cpu).for_each(|word| word.store(empty.as_ptr(), Relaxed));
-        }
+        self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
-    /// Points the words of `cpu` to its region, but those that are closed.
-    pub(super) fn lead_back(&self, cpu: u32) {
-        // Release: what a drain did to the region is seen by every operation that finds it again.
-        self.word(cpu).store(self.home(cpu).as_ptr(), Release);
-        for set in [Inlined::Common, Inlined::Frees] {
-            if self.closed[set as usize].get() == 0 {
-                // Release: as above.
-                self.inlined_copies(set, cpu).for_each(|word| word.store(self.home(cpu).as_ptr(), Release));
-            }
-        }
+    /// Points a word of `cpu` to its region.
+    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
+        let home = self.home(cpu).as_ptr();
+        // Release: an operation that finds the region again sees what a drain did to it.
+        self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// True if a drain has taken the region of `cpu` away; for that drain.
+    /// Returns `true` if a drain has taken the region of `cpu` away; for that drain.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write it, and their lock is held.
-        self.word(cpu).load(Relaxed) != self.home(cpu).as_ptr()
-    }
-    /// Points the words that inlined paths read to the empty region in the sets that are closed, to the CPU's in the others.
-    pub(super) fn lead_inlined_words(&self) {
-        for set in [Inlined::Common, Inlined::Frees] {
-            let closed = self.closed[set as usize].get() > 0;
-            for cpu in 0..self.cpus.count() {
-                let to = self.home(if closed { self.cpus.count() } else { cpu });
-                // Release: as in `lead_back`.
-                self.inlined_copies(set, cpu).for_each(|word| word.store(to.as_ptr(), Release));
-            }
-        }
+        self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
     }
 
     /// Commits a part of the region of `cpu`. A panic of the memory is a refusal.

@@ -86,10 +86,10 @@ use per_cpu::{Magazines, PerCpu};
 use refs::CacheRefs;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-use uslab_magazine::StaticWords;
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{FastPath, Operation, PathCounts};
+use uslab_magazine::{StaticWords, Words};
 use wait_queue::Waiters;
 
 // What a free reads of its cache is one line.
@@ -232,7 +232,7 @@ impl Cache {
     ///
     /// `None` if there is no address space for what checked frees need.
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
-        let fast_path = config.per_cpu.fast_path();
+        let fast_path = config.per_cpu.fast_path(Words::Inlined);
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
         // What is hardened, and so each quarantine, has its frees checked.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
@@ -313,7 +313,7 @@ impl Cache {
             return [FastPath::disabled(); 3];
         }
         let per_cpu = &self.config.per_cpu;
-        [self.allocs, per_cpu.fast_path_of_frees(), per_cpu.fast_path_behind()]
+        [self.allocs, per_cpu.fast_path(Words::InlinedFrees), per_cpu.fast_path(Words::Always)]
     }
     /// As [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {

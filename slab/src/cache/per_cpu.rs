@@ -27,11 +27,11 @@ use core::ptr::NonNull;
 use core::str::FromStr;
 use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
-use uslab_magazine::StaticWords;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
+use uslab_magazine::{StaticWords, Words};
 
 /// The caches of a subsystem, behind the zones of its pages, whose tables they share.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
@@ -233,16 +233,8 @@ impl PerCpu {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
     /// The inlined path; it always misses where there is none.
-    pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {
-        self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
-    }
-    /// The same for frees by address.
-    pub(super) fn fast_path_of_frees(&self) -> FastPath<Object, StackMemory> {
-        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_of_frees)
-    }
-    /// What serves where these are closed.
-    pub(super) fn fast_path_behind(&self) -> FastPath<Object, StackMemory> {
-        self.layer().map_or_else(FastPath::disabled, Layer::fast_path_behind)
+    pub(super) fn fast_path(&self, words: Words) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
 
     /// What the fast path does, where it is closed for a while.

@@ -5,7 +5,7 @@
 //! that table reads them.
 
 use super::super::MAX_CPUS;
-use super::super::regions::{Inlined, SPARE};
+use super::super::regions::{SPARE, Words};
 use super::{PcpuPtr, area};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicIsize, AtomicPtr};
@@ -21,6 +21,7 @@ pub struct StaticWords {
     /// Where sections are announced.
     area: AtomicIsize,
     taken: AtomicBool,
+    /// Of [`Words::INLINED`].
     sets: [[AtomicPtr<u8>; SLOTS]; 2],
 }
 
@@ -50,16 +51,19 @@ impl StaticWords {
         self.taken.store(false, Release);
     }
     /// The word of a slot: of CPU 0 behind the spare ones.
-    pub(crate) fn word(&self, set: Inlined, slot: usize) -> &AtomicPtr<u8> {
-        &self.sets[set as usize][slot]
+    pub(crate) fn word(&self, set: Words, slot: usize) -> &AtomicPtr<u8> {
+        &self.sets[set as usize - 1][slot]
     }
 }
 
 impl PcpuPtr {
     /// For the holder of a static path of the table that took `words`.
     #[inline(always)]
-    pub(crate) fn of_static(words: &'static StaticWords, set: Inlined) -> Self {
+    pub(crate) fn of_static(words: &'static StaticWords, set: Words) -> Self {
         // Relaxed: stored before the first such path was made.
-        Self { words: NonNull::from(&words.sets[set as usize][SPARE]).cast(), area: words.area.load(Relaxed) }
+        Self {
+            words: NonNull::from(&words.sets[set as usize - 1][SPARE]).cast(),
+            area: words.area.load(Relaxed),
+        }
     }
 }

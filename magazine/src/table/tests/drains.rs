@@ -510,7 +510,11 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                 let (table, stop) = (&table, &stop);
                 scope.spawn(move || {
                     let class = classes[t % 2];
-                    let fast_paths = crate::FastPath::<crate::test_round::TestRound, Heap>::new(table, class);
+                    let fast_paths = crate::FastPath::<crate::test_round::TestRound, Heap>::new(
+                        table,
+                        class,
+                        Words::Always,
+                    );
                     let mut held: Vec<_> =
                         (0..32).map(|i| crate::test_round::TestRound(t * 100 + i + 1)).collect();
                     let mut turn = 0_u32;

@@ -68,7 +68,11 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
     use crate::{Config, Layer, Mechanism};
     let (table, supplier) = (table(Cpus::os()), TestSupplier::new(100, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 2)).unwrap();
-    let (allocs, frees, behind) = (layer.fast_path(), layer.fast_path_of_frees(), layer.fast_path_behind());
+    let (allocs, frees, behind) = (
+        layer.fast_path(Words::Inlined),
+        layer.fast_path(Words::InlinedFrees),
+        layer.fast_path(Words::Always),
+    );
     let used = || {
         let held: Vec<TestRound> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.into_iter().for_each(|round| layer.free(&supplier, round));
@@ -107,7 +111,7 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     use crate::{Config, Layer, Mechanism};
     let (table, supplier) = (table(Cpus::os()), TestSupplier::new(100, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 2)).unwrap();
-    let inlined = layer.fast_path();
+    let inlined = layer.fast_path(Words::Inlined);
     // SAFETY: the layer lives.
     let hits = || unsafe { inlined.alloc_fast() }.inspect(|round| layer.free(&supplier, *round)).is_some();
     let used = || {
