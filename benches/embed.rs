@@ -20,7 +20,7 @@ enum Table {
     Filters,
     /// A process that allocates once, and small objects
     Small,
-    /// Zeroed blocks of which one byte is touched
+    /// Zeroed blocks of which eight bytes are touched
     Zeros,
     /// Threads and blocks under `ulimit -v`; memory that is freed and mapped in a small control group
     Limits,
@@ -206,7 +206,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
 
 fn zeros(mallocs: &[Malloc], quick: bool) {
     const OF: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
-    println!("\nMiB that are resident of zeroed blocks of which one byte each is written.\n");
+    println!("\nMiB that are resident of zeroed blocks of which eight bytes each are written.\n");
     println!("| malloc | {} |", OF.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | "));
     println!("|---|{}", "---|".repeat(OF.len()));
     for malloc in mallocs {

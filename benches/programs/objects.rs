@@ -37,7 +37,11 @@ fn run(parameters: &Parameters) -> u64 {
     shown("one");
     drop(first);
     let all: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
-    drop(all.expect("memory"));
+    let mut all = all.expect("memory");
+    (1..).zip(&mut all).for_each(|(number, object)| object[..8].copy_from_slice(&u64::to_ne_bytes(number)));
+    let whole = (1_u64..).zip(&all).all(|(number, object)| object[..8] == number.to_ne_bytes());
+    assert!(whole, "corrupted: two objects have one buffer");
+    drop(all);
     shown("freed");
     std::thread::sleep(Duration::from_millis(parameters.get("ms")));
     shown("idle");

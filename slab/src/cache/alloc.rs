@@ -1,4 +1,18 @@
-//! Allocation: from the magazines, from the slabs, and what is done when there is nothing.
+//! Allocation: a ladder. Each level is tried once, when the one above it has nothing.
+//!
+//! ```text
+//!  alloc          the CPU's stack, by the inlined path                            no lock
+//!  alloc_missed   where the inlined path is closed: claimed slot, a profile,      no lock
+//!                 checked objects; one allocation in many is a guarded sample
+//!  take_slow      the depot, then a magazine of objects from partial slabs,       a lock each: depot, node, zone
+//!                 then from a new slab
+//!  alloc_elsewhere, reclaim
+//!                 other nodes; other CPUs' stacks and depots; other caches;       fences, all of these locks in turn
+//!                 shrinkers
+//!  finish         what is done with every object: tags, red zones, canaries, zeroing
+//! ```
+//!
+//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a user.
 
 use super::checked::Checked;
 use super::slabs::Refusal;
@@ -127,25 +141,58 @@ impl Cache {
         SlabSupplier { cache: self, gfp, is_waiter: false, refusal: Cell::new(None) }
     }
 
-    /// One object, from the nearest place that has one.
+    /// One object, from the highest level that has one.
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp), Ok)
+        let all = || self.geometry().object_size();
+        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, all()), Ok)
     }
-    /// The fast path alone: where it misses, there may be memory all the same.
+    /// The same, of which the caller will use the first `size` bytes: where objects are watched, the others are a red zone.
+    #[inline(always)]
+    pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
+        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
+    }
+    /// The inlined path alone: where it misses, there may be memory all the same.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the layer lives in `parts`.
         let object = unsafe { self.allocs.alloc_fast() }?;
-        // The fast path is enabled, so nothing is checked.
+        // The inlined path is open, so no object is checked.
         Some(self.hand_over(object, gfp))
     }
 
-    /// The fast path's restartable sequence missed, or it is disabled because objects are checked.
+    /// The levels behind the inlined path, which has missed or is closed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.alloc_behind(gfp, self.geometry().object_size())
+    pub(crate) fn alloc_missed(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
+        // It has closed the inlined path.
+        let profiled = self.core.profiler.runs();
+        if !profiled
+            // SAFETY: the layer lives in `parts`.
+            && let Some(object) = unsafe { self.allocs.alloc_claimed() }
+        {
+            return Ok(self.hand_over(object, gfp));
+        }
+        // A miss counts for all allocations that a magazine serves.
+        if let Some(sample) = self.sample(size) {
+            return Ok(sample);
+        }
+        if self.checked.is_some() && self.is_refused() {
+            self.counts.failures.add(1);
+            return Err(AllocError::Injected);
+        }
+        let object = match &self.checked {
+            // SAFETY: the layer lives in `parts`.
+            Some(checked) if !profiled => unsafe { checked.fast_path.alloc() },
+            _ if profiled => self.config.per_cpu.pop(),
+            _ => None,
+        };
+        let object = object.map_or_else(|| self.take_slow(gfp), Ok)?;
+        let memory = self.hand_out(object, gfp);
+        if size < self.geometry().object_size() {
+            self.narrow(memory, size);
+        }
+        Ok(memory)
     }
     /// One in many objects has a page of its own, and is zero: see [`guard`](crate::debug::guard).
     #[inline]
@@ -156,64 +203,15 @@ impl Cache {
         let due = self.config.guarded && guard.is_due(one());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
-    #[inline]
-    fn alloc_behind(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // A profile has closed the fast path.
-        let closed = self.core.profiler.runs();
-        if !closed
-            // SAFETY: as in `alloc`.
-            && let Some(object) = unsafe { self.allocs.alloc_claimed() }
-        {
-            return Ok(self.hand_over(object, gfp));
-        }
-        // Behind both: a miss stands for what they serve.
-        if let Some(sample) = self.sample(size) {
-            return Ok(sample);
-        }
-        if closed {
-            let object = self.config.per_cpu.pop();
-            return object.map_or_else(|| self.alloc_slow(gfp), |object| Ok(self.hand_out(object, gfp)));
-        }
-        if self.checked.is_some() && self.is_refused() {
-            self.counts.failures.add(1);
-            return Err(AllocError::Injected);
-        }
-        if let Some(Checked { fast_path, .. }) = &self.checked
-            // SAFETY: as in `alloc`.
-            && let Some(object) = unsafe { fast_path.alloc() }
-        {
-            return Ok(self.hand_out(object, gfp));
-        }
-        self.alloc_slow(gfp)
-    }
-
-    /// An object of which the first `size` bytes are wanted: of one that is watched the others are nobody's.
-    #[inline(always)]
-    pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
-        self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed_of(gfp, size), Ok)
-    }
+    /// From the depot on, for a caller who has told the profile of the object.
     #[cold]
     #[inline(never)]
-    pub(crate) fn alloc_missed_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let object = self.alloc_behind(gfp, size)?;
-        if self.checked.is_some() {
-            self.narrow(object, size);
-        }
-        Ok(object)
+    pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.take_slow(gfp).map(|object| self.finish(object, gfp))
     }
-
+    /// An object of the depot or of a slab; the rest of its magazine goes on the CPU's stack.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.take_slow(gfp).map(|object| self.hand_out(object, gfp))
-    }
-    /// The same for a caller who has counted the object for the profile.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn alloc_counted(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.take_slow(gfp).map(|object| self.hand_out_noted(object, gfp))
-    }
-    #[inline]
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
         let object =
@@ -391,23 +389,21 @@ impl Cache {
         // SAFETY: `grow` covers each slab before anybody knows it.
         unsafe { checked.tags.set(object.0, checked.tag) };
     }
+    /// An object leaves for a user: for the profile, and through the checks.
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
-        self.note_alloc(object);
-        self.hand_out_noted(object, gfp)
+        self.profile(object);
+        self.finish(object, gfp)
     }
-    /// For the profile, if one runs.
+    /// Tells the profile of an object, if one runs.
     #[inline(always)]
-    fn note_alloc(&self, _object: Object) {
-        self.core.profiler.allocated(
-            || self.core.cpus.current(),
-            _object.0,
-            self.geometry().object_size(),
-            self.name(),
-        );
+    fn profile(&self, object: Object) {
+        let cpu = || self.core.cpus.current();
+        self.core.profiler.allocated(cpu, object.0, self.geometry().object_size(), self.name());
     }
+    /// What is done with an object before its user has it.
     #[inline(always)]
-    fn hand_out_noted(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
+    fn finish(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         if let Some(checked) = &self.checked {
             self.on_checked_alloc(checked, object);
         }
@@ -419,6 +415,7 @@ impl Cache {
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
+    /// The last of it, and all of it where objects are neither checked nor hardened: zeroing.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.memory.obj_out(object);
@@ -451,7 +448,7 @@ impl Cache {
         while reserving.objects.len() < end
             && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
         {
-            self.note_alloc(object);
+            self.profile(object);
             reserving.objects.push(object.0);
         }
         let (node, source) = (self.this_node(), self.source(gfp));
@@ -459,12 +456,12 @@ impl Cache {
             let (op, max) = (&self.operation(What::Alloc), (end - reserving.objects.len()).min(BULK));
             let before = reserving.objects.len();
             let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
-            reserving.objects[before..].iter().for_each(|object| self.note_alloc(Object(*object)));
+            reserving.objects[before..].iter().for_each(|object| self.profile(Object(*object)));
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);
             if taken == 0 {
                 let object = self.alloc_elsewhere(op, &source, node)?;
-                self.note_alloc(object);
+                self.profile(object);
                 reserving.objects.push(object.0);
             }
         }
@@ -474,7 +471,7 @@ impl Cache {
     /// Hands out one of them.
     #[inline(always)]
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
-        self.hand_out_noted(Object(object), gfp)
+        self.finish(Object(object), gfp)
     }
     /// Takes an object back for somebody who keeps it.
     #[inline(always)]
@@ -494,7 +491,7 @@ impl Cache {
     /// Takes one back that was kept: nobody had it.
     pub(crate) fn unreserve(&self, object: NonNull<u8>) {
         self.core.note_free(object);
-        self.take_back_told(object);
+        self.push(object);
     }
 }
 

@@ -1,4 +1,15 @@
-//! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
+//! Frees: the ladder of [allocation](super::alloc), upwards.
+//!
+//! ```text
+//!  free           the CPU's stack, by the inlined path                            no lock
+//!  free_missed    where the inlined path is closed: claimed slot, a profile;      no lock
+//!                 an object that is on the stack already: a double free
+//!  free_with_hook guarded samples; tags, red zones, canaries, zeroing, reset;     no lock
+//!                 the quarantine; then the stack
+//!  push_missed    the stack grows, or gives a magazine to the depot,              a lock: depot
+//!                 which gives it to the slabs where it is full                    a lock: node
+//!  free_direct    a cache without magazines: to its slab                          a lock: node
+//! ```
 
 use super::alloc::DrainOnly;
 use super::checked::Checked;
@@ -33,7 +44,7 @@ impl Cache {
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
-        self.tell_free(object);
+        self.watch_free(object);
         // SAFETY: the layer lives in `parts`.
         unsafe { self.frees.free_fast(Object(object)) }
     }
@@ -47,7 +58,7 @@ impl Cache {
         // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with it the layer. Behind
         // that store nothing of the cache is touched, hence the copy.
         unsafe {
-            cache.as_ref().tell_free(object);
+            cache.as_ref().watch_free(object);
             let frees = cache.as_ref().frees;
             if !frees.free_fast(Object(object)) {
                 Self::free_with_ref(cache, object);
@@ -60,7 +71,10 @@ impl Cache {
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use.
-        let frees = unsafe { cache.as_ref() }.seen_free(object).frees;
+        let frees = unsafe {
+            cache.as_ref().core.note_free(object);
+            cache.as_ref().frees
+        };
         // SAFETY: as in `free_without_handle`; a drain waits for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
@@ -73,26 +87,29 @@ impl Cache {
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
-        let take_back = |object| CacheRef::new(cache.clone()).take_back_missed(object);
-        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(object) }
+        let push = |object| CacheRef::new(cache.clone()).push_missed(object);
+        if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
     }
 
     /// The fast path's restartable sequence missed, or it is disabled because something is done with objects that come back.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
-        if self.core.profiler.runs() {
-            return self.free_seen(object);
-        }
+        // It has closed the inlined path.
+        let profiled = self.core.profiler.runs();
+        if profiled {
+            planted!("a sample is forgotten when its object has been taken back" => {
+                self.push(object);
+                return self.core.note_free(object);
+            });
+            // Before any other thread can have the object.
+            self.core.note_free(object);
         // SAFETY: as in `free`.
-        if unsafe { self.frees.free_claimed(Object(object)) } {
+        } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
             return;
         }
-        if self.is_freed_again(object) {
-            return;
-        }
-        let take_back = |object| self.take_back_missed(object);
-        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(object) }
+        let push = |object| if profiled { self.push(object) } else { self.push_missed(object) };
+        if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
     }
 
     /// Reports a second free, and returns `true`, if the object is the last one that this CPU took back: then its push has missed. Caches
@@ -107,36 +124,16 @@ impl Cache {
         again
     }
 
-    /// The same while a profile runs, which has closed the fast path.
-    fn free_seen(&self, object: NonNull<u8>) {
-        planted!("a sample is forgotten when its object has been taken back" => {
-            self.take_back_told(object);
-            self.seen_free(object);
-            return;
-        });
-        self.seen_free(object);
-        match self.has_free_hook {
-            true => self.free_with_hook(object, |object| self.take_back_told(object)),
-            false => self.take_back_told(object),
-        }
-    }
-    /// Nobody else can have the object yet.
+    /// For models, which watch who has an object. Where a hook runs first, [`free_with_hook`](Self::free_with_hook) does this behind it.
     #[inline(always)]
-    fn seen_free(&self, object: NonNull<u8>) -> &Self {
-        self.core.note_free(object);
-        self
-    }
-
-    /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
-    #[inline(always)]
-    fn tell_free(&self, object: NonNull<u8>) {
+    fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
             self.core.memory.obj_in(object);
         }
     }
 
-    /// Does what is to be done with the object, and then what a free does otherwise, be it with objects that were freed before:
-    /// `missed` is for where there is no place on a stack.
+    /// Runs the free hooks, passes the object through the quarantine, and pushes what the quarantine releases. `missed` handles objects
+    /// that do not fit on the CPU's stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         if self.free_sample(object) {
             return;
@@ -196,21 +193,23 @@ impl Cache {
         }
     }
 
-    /// As [`take_back`](Self::take_back), of an object that the fast path had no place for.
+    /// The levels behind the CPU's stack, which is full.
     #[inline(never)]
-    fn take_back_missed(&self, object: NonNull<u8>) {
+    fn push_missed(&self, object: NonNull<u8>) {
         self.config
             .per_cpu
             .free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
+    /// Takes back an object that no user has had: no hook runs.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.note_free(object);
         self.core.memory.obj_in(object);
-        self.take_back_told(object);
+        self.push(object);
     }
+    /// Puts an object on the CPU's stack, or in the levels behind it.
     #[inline(never)]
-    pub(super) fn take_back_told(&self, object: NonNull<u8>) {
+    pub(super) fn push(&self, object: NonNull<u8>) {
         self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 

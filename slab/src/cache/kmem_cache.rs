@@ -542,7 +542,7 @@ impl KmemCache {
     /// What follows a miss.
     #[doc(hidden)]
     pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.cache.alloc_missed(gfp)
+        self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
     }
 
     /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and

@@ -214,7 +214,7 @@ impl Malloc {
                 if let Some(memory) = self.sample(class, layout) {
                     return Ok(memory);
                 }
-                let memory = self.caches[class].cache().alloc_missed_of(gfp, layout.size())?;
+                let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
                 if self.tail > 0 {
                     // SAFETY: the object is the caller's from now on, and larger.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
@@ -243,7 +243,7 @@ impl Malloc {
                 Some(object) => object.memory(),
                 None => match self.sample(class, layout) {
                     Some(memory) => memory,
-                    None => return cache.alloc_counted(gfp),
+                    None => return cache.alloc_profiled(gfp),
                 },
             },
         };
