@@ -1,9 +1,9 @@
-//! Regions as the mechanisms see them. A table has them, and uses the mechanisms: so they do not know tables.
+//! The mechanisms' view of a table: the interface that keeps them independent of it.
 
 use crate::region::Region;
 use core::ptr::NonNull;
 
-/// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
+/// Number of words in front of CPU 0's: for the "CPUs" -2 and -1 that threads without a registration read.
 pub(crate) const SPARE: usize = 2;
 
 /// Which of a CPU's words a path reads. A drain points all of them to the empty region.
@@ -28,7 +28,7 @@ impl Words {
 pub(crate) trait Regions {
     /// The number of the CPU that this thread runs on: a hint.
     fn this_cpu(&self) -> u32;
-    /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
+    /// The region of `cpu`, regardless of its word; `None` if that CPU has none.
     fn region(&self, cpu: u32) -> Option<Region<'_>>;
     /// The address of CPU 0's word, if restartable sequences serve these regions.
     fn words(&self, _: Words) -> Option<NonNull<u8>> {
