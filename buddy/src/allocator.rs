@@ -749,7 +749,7 @@ impl PageAllocator {
             if keep >= region.bytes() {
                 return;
             }
-            // First: whatever is mapped there next is none of this allocator's pages.
+            // First, because the system may map other memory there next.
             let had = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: nothing there was ever committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {

@@ -274,7 +274,6 @@ impl Region {
     ///
     /// # Safety
     /// No thread relies on the contents of the bytes.
-    /// Nobody minds that the bytes become zero.
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;

@@ -74,7 +74,7 @@ pub struct Tables {
     tracepoints: Arc<Tracepoints>,
     /// Has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// 1 if the inlined paths are closed, and those of frees by address; protected by the list's lock.
+    /// 1 if the inlined paths are closed, and 1 if the paths of frees by address are; protected by the list's lock.
     closed: [Counter; 2],
 }
 
@@ -192,7 +192,7 @@ impl Tables {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Makes all inlined paths miss from now on; those of frees by address only `with_frees`: see
+    /// Makes all inlined paths miss from now on; the paths of frees by address only `with_frees`: see
     /// [`Table::close_inlined`]. Returns `false` if that fails; the paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // Held throughout, so that a table made concurrently is closed, too.
@@ -346,7 +346,7 @@ mod tests {
         faults.arm(vec![]);
         let layers = until_another(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
-        // All commits except that of the part behind the empty region.
+        // All commits, except for the part behind the empty region.
         let at_once = u64::from(!commits_are_counted());
         assert_eq!(commits_of_another, asked - at_once);
     }

@@ -993,7 +993,7 @@ impl Zone {
     // --- Charges ---------------------------------------------------------------------------------------------
 
     /// Withdraws free pages, down to the minimum watermark. `others` charges the following zones: it receives
-    /// the number of pages that this zone has room for, charges what it can, and returns how many are left.
+    /// the number of pages that this zone has room for, charges as many as it can, and returns how many are left.
     /// This zone charges as many of these as it can, and returns the rest. If `others` returns `None`, the
     /// charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {

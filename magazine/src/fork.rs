@@ -5,7 +5,7 @@
 //! the fork, in the [lock order](crate::sync::Rank), and released on both sides after it. A thread may also
 //! have *claimed* the region of its CPU, and no lock waits for that claim; the child drops such claims.
 //!
-//! These three steps are the ones of `pthread_atfork`, which jemalloc calls `prefork`, `postfork_parent` and
+//! These three steps are `pthread_atfork`'s, which jemalloc calls `prefork`, `postfork_parent` and
 //! `postfork_child`.
 
 use crate::sync::Rank;

@@ -31,7 +31,7 @@
 //! test compares the two); under a checker the token model of `cpu::rseq` runs these bodies, too.
 //! [`Table`](crate::Table) lists what an operation on a region must not do.
 
-// A checker has regions of its own cells.
+// Checkers have their own cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
 mod layout;
 

@@ -4,7 +4,7 @@
 //! R3 the contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1
 //! nodes, F1 fork, D1-D5 the depot. Each ends with the census of `world`.
 //!
-//! All scenarios except those of the depot run twice: with the claimed slot and with the token model of
+//! All scenarios except the depot's run twice: with the claimed slot and with the token model of
 //! restartable sequences, with the same bodies and the same layer above. loom's scenarios are small and
 //! exhaustive, and each script of migrations and aborts is a separate model. shuttle's are larger, sampled,
 //! and sequentially consistent: loom checks the orderings.

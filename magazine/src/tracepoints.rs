@@ -2,7 +2,7 @@
 //!
 //! Fast paths have none: an operation that no observer sees was served by its CPU's own stack. A slow
 //! operation tests once for [observers](Tracepoints::observe). If there are any, it notes each [`Step`] in
-//! its stack frame, under whatever locks, and passes the steps to the observers at its end, when it holds no
+//! its stack frame, whatever locks it holds, and passes the steps to the observers at its end, when it holds no
 //! lock. So an observer may allocate, free, wait, drop caches and panic. CPUs share no buffer, nothing must
 //! be drained, and an operation in a signal handler has separate notes.
 //!
@@ -316,7 +316,7 @@ macro_rules! tell {
 
 type Watch = dyn Fn(&Observed<'_>) + Send + Sync;
 
-/// Counts of what a subsystem's observers did not see.
+/// Counts of operations and steps that a subsystem's observers did not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -340,7 +340,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Counts of what was not shown, for all observers together.
+    /// Counts of operations and steps not shown, for all observers together.
     pub fn counts(&self) -> Counts {
         let Tracepoints { observers, lost, .. } = &*self.tracepoints;
         Counts { suppressed: observers.suppressed(), lost: lost.get(), panics: observers.panics() }
@@ -421,7 +421,7 @@ mod tests {
     /// Name, steps, number of lost steps, and whether more follows.
     type Seen = (String, Vec<Step>, u32, bool);
 
-    /// An observer that sends on what it sees.
+    /// An observer that sends each operation to a channel.
     fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<Seen>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {

@@ -280,7 +280,6 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// Returns `true` if the process has never had another thread, as reported by glibc 2.32 and later. Then only
 /// the caller's own sections have run, and they have ended: a signal handler aborts the section that it
 /// interrupts. `false` if the libc does not report it.
-/// and that has ended: a signal's handler aborts the one that it interrupts. False if the libc does not tell.
 fn is_single_threaded() -> bool {
     // SAFETY: null, or the libc's `char`, which only a thread that starts another one writes; while it is not
     // 0, that is this thread.

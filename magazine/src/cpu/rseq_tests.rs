@@ -235,7 +235,7 @@ fn operation(dice: &mut Dice) -> Operation {
     }
 }
 
-/// Stacks of any fill, with any number of places. The committed part of the region is what they need, or all
+/// Stacks of any fill, with any number of places. The committed part of the region is the part that they need, or all
 /// of it, or exactly the end of a wider stack.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {

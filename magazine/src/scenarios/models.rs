@@ -845,7 +845,7 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     // A path from another file than a failing model's is refused.
     let missing = command.replace(".replay'", ".missing'");
     assert!(said(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
-    // The rounds and everything else are where they were.
+    // The repeated execution has the same steps and rounds.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");
     assert_eq!((again_steps, again_message), (steps.clone(), message));

@@ -3,7 +3,6 @@
 //! A world ends with a census: every round is in exactly one place, and in the right one; the counts are
 //! exact; the table is quiescent. An ownership cell per round turns a double allocation into an assertion;
 //! loom also finds a free that does not happen before the next allocation of the round.
-//! next allocation of the round.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot};

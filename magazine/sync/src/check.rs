@@ -1,4 +1,4 @@
-//! Runs models under loom, and tests that loom still explores what it must.
+//! Runs models under loom, and tests that loom still explores all outcomes.
 //!
 //! A model that passes proves nothing if it explored too little. So [`model`] counts and prints its
 //! executions; it fails below a floor, and fails when a run was cut short instead of ending by exhaustion.

@@ -292,7 +292,7 @@ mod tests {
             all.each(|f| f(with));
         }
     }
-    /// An observer that sends on what it is called with.
+    /// An observer that sends its argument to a channel.
     fn written(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
         (guard(all, move |with| seen.send(with).unwrap()), read)

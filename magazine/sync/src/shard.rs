@@ -60,7 +60,7 @@ impl Shard {
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// The given shard, or else that of the engine: see [`of_engine`](Self::of_engine). `None` is all of the
+    /// The given shard, or else the engine's shard: see [`of_engine`](Self::of_engine). `None` is all of the
     /// work.
     ///
     /// # Errors

@@ -17,9 +17,8 @@
 //!
 //! **Late requests.** An execution deep in a part may request a choice at a place above the part that is no
 //! part yet. The shard that notices it runs the new part as well, which has no number. Several shards may
-//! notice the same one; each reports its name, so the join counts it once. So every requested choice is
-//! explored, the whole model would run all of them, and the counts add up to those of the whole.
-//! whole would not run, and the counts add up to the whole's.
+//! notice the same one; each reports its name, so the join counts it once. So no requested choice is left
+//! out, no shard runs one that the whole model would not run, and the counts add up to the whole model's.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -299,7 +298,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     self.model
                 );
                 let Some(next) = next else { break };
-                // loom went on with a late request, above the part.
+                // loom continued with a late request, above the part.
                 let path = self.parsed(&next);
                 let entries = entries(&path);
                 let at = (0..part.len()).find(|at| chosen(&entries[*at]) != part[*at]);
@@ -324,8 +323,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MOST_BETWEEN);
                 }
-                // The part ended, or loom went on with a late request. Run it again with nothing to request
-                // above it: then it ends by itself.
+                // The part ended, or loom continued with a late request. Run it again with nothing to request
+                // above it, so that loom stops at its end.
                 next => {
                     let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;
