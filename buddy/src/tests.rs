@@ -1474,7 +1474,7 @@ fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
     audited(&pages);
 }
 
-/// Nor does it count as memory that could be returned.
+/// The small block does not count as memory that could be returned.
 #[test]
 fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };

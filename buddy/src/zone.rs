@@ -1018,7 +1018,7 @@ impl Zone {
         back
     }
     /// Decommits backed pages that exceed the free pages: together with its charges the zone then takes no
-    /// more than its size. Without charges there are none.
+    /// more than its size. Without charges no backed page exceeds them.
     pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;

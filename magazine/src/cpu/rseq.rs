@@ -342,14 +342,14 @@ unsafe impl Send for PcpuPtr {}
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// To these words of `table` if sections serve it, else to its empty region.
+    /// Creates a pointer to these words of `table` if sections serve the table, else to its empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
             Some(words) => Self { words, area: area() },
             None => Self { words: table.spare_words(), area: scratch() },
         }
     }
-    /// The CPU that this thread runs on, as sections find it.
+    /// The CPU that this thread runs on, as sections read it.
     #[inline(always)]
     pub(crate) fn cpu(&self) -> u32 {
         cpu_id_at(self.area)

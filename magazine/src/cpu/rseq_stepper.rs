@@ -238,7 +238,7 @@ impl<'s> Copied<'s> {
             Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
             _ => address,
         };
-        // The kernel says which CPU this is; so the words are moved, and not that number.
+        // The kernel supplies the CPU's number, so the words are shifted instead.
         let zero = world
             .table
             .words_of(Words::Always)

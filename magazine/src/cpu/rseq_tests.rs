@@ -126,7 +126,7 @@ impl World {
         let classes: Vec<Class> = core::iter::from_fn(|| table.class(REACH)).collect();
         let classes = [classes[0], classes[classes.len() - 1]];
         let pcpu = PcpuPtr::new(&table, Words::Always);
-        // SAFETY: there is a word for each CPU, and no drain is at work.
+        // SAFETY: there is a word for each CPU, and no drain runs.
         let home =
             |cpu| unsafe { table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).read() };
         let homes = (0..table.cpus().count()).map(home).collect();
@@ -141,7 +141,7 @@ impl World {
     }
     /// Points the word of `cpu` to `to`.
     fn lead(&self, cpu: u32, to: NonNull<u8>) {
-        // SAFETY: there is a word for each CPU; this thread alone uses the world.
+        // SAFETY: there is a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
     /// Points the word to the empty region, like a running drain.
@@ -627,7 +627,7 @@ fn the_mechanism_follows_the_environment() {
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
-    // That is their table's empty region; and where there is no table, one of no class.
+    // The spare words point to the table's empty region; without a table, the path has no class.
     let spare = simulated.fast_path(Words::Inlined).pcpu();
     assert_eq!(spare.words, simulated.table.spare_words());
     for (pcpu, class) in

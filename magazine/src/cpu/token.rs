@@ -76,8 +76,8 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
     true
 }
 
-/// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
-/// CPU that has no region.
+/// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has
+/// one. `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     planted!("a region read before the section" => {
         let stale = table.current(words, here())?;

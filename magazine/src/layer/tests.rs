@@ -383,7 +383,7 @@ fn rounds_go_home_and_those_of_other_nodes_are_counted() {
     layer.free(&supplier, two);
     assert_eq!(layer.stats().other_node_frees, 1);
     assert_eq!(layer.alloc(&supplier).map(|round| supplier.node_of(round)), Some(1), "it went home");
-    // SAFETY: the layer lives.
+    // SAFETY: the layer is alive.
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
 }
 

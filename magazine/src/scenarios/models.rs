@@ -253,7 +253,7 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: an inlined free beside a drain, which has to point the words of inlined paths away, too.
+/// H1: an inlined free during a drain, which must also point the words of inlined paths to the empty region.
 pub(super) fn drain_inlined(Case { by, script }: Case) {
     let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().by(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -266,7 +266,7 @@ pub(super) fn drain_inlined(Case { by, script }: Case) {
     run(w, (script, free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: a miss with its batch, a stack that grows, and an overflow beside a drain.
+/// H1: a miss with its batch, a stack that grows, and an overflow, during a drain.
 pub(super) fn drain_batches(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 0, &[]);

@@ -72,11 +72,11 @@ fn no_memory() -> Heap {
 }
 /// Bytes of a class of up to seven places.
 const ROOM: usize = 64;
-/// A table with room for so many classes of up to seven places.
+/// Creates a table with room for `classes` classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
 }
-/// The same, whose inlined paths have words.
+/// Creates such a table whose inlined paths have words.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
@@ -109,7 +109,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees as an inlined path does, and behind its miss.
+    /// Frees like an inlined path, with its path behind a miss.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};

@@ -342,7 +342,7 @@ mod tests {
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(t.panics(), 1);
         drop(panics);
-        // Nor does a captured value's `Drop`.
+        // A captured value's `Drop` may panic, too.
         let bomb = Bomb;
         let captures = guard(&t, move |_| _ = &bomb);
         call(&t, 0);
