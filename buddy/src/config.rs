@@ -193,7 +193,7 @@ mod tests {
     const N: ZoneKind = ZoneKind::Normal;
 
     #[test]
-    fn what_cannot_work_is_an_error_with_a_clear_sentence() {
+    fn invalid_configuration_is_an_error_with_a_clear_message() {
         let said = |config: &PageConfig| config.validate().unwrap_err().to_string();
         let zones = |pages| vec![vec![(N, pages)], vec![]];
         assert_eq!(said(&config(zones(0))), "no pages: at least one page of 4096 bytes is needed");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_shared_out_by_size_and_kept_exactly() {
+    fn limit_is_divided_by_size_and_kept_exactly() {
         let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
         for pages in 0..=160 {
             let limited = full.clone().limit(pages * PAGE_SIZE + 4095);

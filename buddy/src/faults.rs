@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attribute_says_which_calls_are_refused() {
+    fn each_attribute_selects_the_refused_calls() {
         assert_eq!(refused("page", 0).len(), 1000);
         assert_eq!(refused("page:nth=7", 0), [7]);
         assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_armed_refuses_and_the_counts_say_what_was_met() {
+    fn only_armed_faults_refuse_and_tallies_count_their_points() {
         let faults = Faults::new(0);
         assert!(!faults.fires(Call::of(COMMIT, 1)));
         faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_named_with_what_is_accepted() {
+    fn invalid_rule_error_names_the_part_and_accepted_values() {
         let said = |text: &str| Rule::parse_all(text, &POINTS).unwrap_err().to_string();
         assert_eq!(
             said("slob:nth=1"),

@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_gives_back_what_it_was_made_of() {
+    fn state_returns_its_parts() {
         assert_eq!(State::INSIDE.kind(), Kind::Inside);
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_how_many_frames_it_has() {
+    fn table_reports_its_number_of_frames() {
         for len in [0, 1, 100] {
             let table = table(len);
             assert_eq!((table.len(), table.is_empty()), (len, len == 0));
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
+    fn frames_are_committed_with_their_os_page_only() {
         let faults = crate::Faults::new(1);
         let table =
             FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))

@@ -761,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_with_what_is_no_range_of_a_region() {
+    fn operations_on_an_invalid_range_do_nothing() {
         let region =
             Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::default(), &none()).unwrap();
         assert!(region.commit(0..4096));
@@ -779,13 +779,13 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn commits_are_counted_where_the_system_says_so() {
+    fn commits_are_counted_as_the_system_reports() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
 
     #[test]
-    fn what_was_decommitted_comes_back_as_zero() {
+    fn decommitted_memory_reads_as_zero_after_commit() {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, backend, &none()).unwrap();
             assert!(region.commit(0..4096));
@@ -834,7 +834,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_region_is_zero_whatever_was_touched_of_it() {
+    fn cleared_region_is_zero_for_any_touched_pages() {
         for backend in [Backend::Os, Backend::Heap] {
             for step in [1, 2, 40, 3000] {
                 let mut region = Region::committed(9 << 20, 4096, backend, &none()).unwrap();
@@ -853,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_cut_in_two_and_joined_again_where_parts_can_go_back() {
+    fn divisible_region_is_split_and_joined() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
@@ -928,7 +928,7 @@ mod tests {
 
     /// Tables that are written to get memory; pages that are never accessed may be only addresses.
     #[test]
-    fn a_phantom_is_addresses_for_pages_and_memory_for_what_describes_them() {
+    fn phantom_pages_are_addresses_and_tables_are_memory() {
         // SAFETY: the test does not touch the region's pages; tables have memory.
         let backend = Backend::Phantom(unsafe { Phantom::new() });
         let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
@@ -957,7 +957,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_wish_is_halved_down_to_the_least() {
+    fn refused_size_is_halved_down_to_the_minimum() {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
@@ -970,7 +970,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
-    fn a_region_that_is_cut_gives_its_addresses_back_and_commits_none_of_them() {
+    fn cut_region_returns_addresses_and_cannot_commit_them() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
         // SAFETY: nothing there is committed, and this test is the only user.
@@ -984,7 +984,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn what_lies_apart_grows_and_is_zero() {
+    fn region_that_is_apart_grows_and_is_zero() {
         const APART: usize = 1 << 30;
         let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
@@ -1031,10 +1031,10 @@ mod tests {
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 
-    /// The last step was refused, because its end was cut off. (The heap has no addresses to give up.)
+    /// Regression: the last step was refused, because its end was cut off. (The heap has no addresses to give up.)
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn all_that_is_left_behind_a_cut_can_be_committed() {
+    fn rest_of_a_cut_region_can_be_committed() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
         // SAFETY: the memory behind `left` is unused, and no other thread exists.

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn another_table_has_its_inlined_paths_closed_as_the_others_have() {
+    fn new_table_inherits_closed_inlined_paths() {
         let tables = tables();
         for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
@@ -321,7 +321,7 @@ mod tests {
     /// Each commit of a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
+    fn later_table_is_committed_whole_if_that_costs_only_addresses() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -403,7 +403,7 @@ mod tests {
 
     /// Also with concurrent creation: sweeps would not visit one more table.
     #[test]
-    fn there_are_never_more_tables_than_are_looked_at() {
+    fn number_of_tables_is_limited() {
         let tables = tables();
         drop(until_another(&tables).pop());
         tables.tables.lock().truncate(1);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_given_back_serves_before_another_table_is_made() {
+    fn freed_number_is_reused_before_a_table_is_added() {
         let tables = tables();
         let mut first = until_another(&tables);
         let newest = first.pop();

@@ -109,7 +109,7 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap keeps it")]
-fn given_back_memory_leaves_the_process() {
+fn decommitted_memory_leaves_the_process() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -173,7 +173,7 @@ fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
+fn only_pages_not_known_to_be_zero_are_written() {
     let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
     let pages = made(config);
     let order = order(6);
@@ -204,7 +204,7 @@ fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
 /// The system does not take the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_that_were_given_back_and_not_taken_are_written() {
+fn pages_kept_by_mlock_are_zeroed_by_writing() {
     let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -228,7 +228,7 @@ fn pages_that_were_given_back_and_not_taken_are_written() {
 }
 
 #[test]
-fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
+fn tail_below_a_maximal_block_is_used_and_coalesces() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -294,7 +294,7 @@ fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
 
 /// The blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
-fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
+fn operation_reports_moved_blocks_and_system_memory() {
     let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -319,7 +319,7 @@ fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
 }
 
 #[test]
-fn threads_are_told_their_own_splits_and_merges() {
+fn operations_report_their_own_splits_and_merges() {
     let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(threads));
     let told = Arc::new([const { Counter::new(0) }; 2]);
@@ -341,7 +341,7 @@ fn threads_are_told_their_own_splits_and_merges() {
 }
 
 #[test]
-fn what_will_merge_soon_is_handed_out_last() {
+fn block_that_will_merge_soon_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
     let pages = made(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
@@ -420,7 +420,7 @@ fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
 }
 
 #[test]
-fn the_smallest_block_of_another_type_is_stolen_and_comes_back_to_it() {
+fn stolen_block_is_the_smallest_and_returns_to_its_type() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -489,7 +489,7 @@ fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
 }
 
 #[test]
-fn a_page_goes_back_to_the_magazines_of_its_type() {
+fn page_returns_to_the_magazines_of_its_type() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
     let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
     let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
@@ -598,7 +598,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn an_error_says_which_limit_was_met() {
+fn error_names_the_limit() {
     let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -704,7 +704,7 @@ fn a_split_block_is_freed_in_parts() {
 }
 
 #[test]
-fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
+fn cpu_out_of_pages_gets_another_cpus_magazines() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
@@ -723,7 +723,7 @@ fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
 }
 
 #[test]
-fn what_a_cpu_keeps_of_all_orders_and_types_goes_to_the_zone_when_it_is_drained() {
+fn drain_flushes_all_orders_and_types_to_the_zone() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
     let kept = || pages.cached_zones[0].layers().map(|layer| layer.stats().in_magazines).collect::<Vec<_>>();
@@ -743,7 +743,7 @@ fn what_a_cpu_keeps_of_all_orders_and_types_goes_to_the_zone_when_it_is_drained(
 }
 
 #[test]
-fn there_are_magazines_for_each_order_and_for_each_type_where_pages_are_grouped() {
+fn each_order_and_grouped_type_has_magazines() {
     let layers = |pages| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
         pages.cached_zones[0].layers().count()
@@ -778,7 +778,7 @@ fn idle_per_cpu_pages_are_reaped() {
 /// Pages that users free in a reap count as unused for an interval: they are decommitted with the other free
 /// pages, and no CPU keeps them.
 #[test]
-fn what_a_reap_frees_goes_back_at_once() {
+fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
@@ -792,7 +792,7 @@ fn what_a_reap_frees_goes_back_at_once() {
 }
 
 #[test]
-fn bulk_gives_what_there_is_and_never_more() {
+fn bulk_allocates_at_most_the_available_pages() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(300) });
         let mut got = Vec::new();
@@ -840,7 +840,7 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
 }
 
 #[test]
-fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
+fn panicking_bulk_caller_leaks_no_undelivered_page() {
     let pages = made(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
@@ -853,7 +853,7 @@ fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
     assert_eq!(audited(&pages).allocated, 10);
 }
 
-/// The panic reached the caller of the free.
+/// Regression: the panic reached the caller of the free.
 #[test]
 fn a_handler_of_corruption_that_panics_refuses_the_free() {
     let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
@@ -868,7 +868,7 @@ fn a_handler_of_corruption_that_panics_refuses_the_free() {
 }
 
 #[test]
-fn the_audit_sees_what_is_broken() {
+fn audit_detects_broken_invariants() {
     use crate::census::Broken;
     let broken = |damage: fn(&PageAllocator)| {
         let pages = made(normal(1024));
@@ -892,7 +892,7 @@ fn the_audit_sees_what_is_broken() {
 }
 
 #[test]
-fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
+fn free_block_with_a_damaged_frame_is_not_decommitted() {
     let pages = made(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
@@ -909,7 +909,7 @@ fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
 }
 
 #[test]
-fn frames_of_memory_that_went_say_that_nothing_begins_there() {
+fn frames_of_decommitted_memory_start_no_block() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
@@ -923,9 +923,9 @@ fn frames_of_memory_that_went_say_that_nothing_begins_there() {
     assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
 }
 
-/// Pages of the tail that had been decommitted before were counted twice.
+/// Regression: pages of the tail that had been decommitted before were counted twice.
 #[test]
-fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
+fn decommit_of_the_tail_does_not_count_discarded_pages() {
     let pages = made(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
@@ -935,9 +935,9 @@ fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
     assert_eq!(audited(&pages).uncommitted, 6);
 }
 
-/// Pages decommitted elsewhere in the zone were counted.
+/// Regression: pages decommitted elsewhere in the zone were counted.
 #[test]
-fn a_release_of_the_tail_counts_nothing_of_other_blocks() {
+fn decommit_of_the_tail_counts_no_other_blocks() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(blocks.len(), 70);
@@ -983,9 +983,9 @@ fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
     audited(&pages);
 }
 
-/// The lowest zone was charged first, and a part was returned to another zone.
+/// Regression: the lowest zone was charged first, and a part was returned to another zone.
 #[test]
-fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() {
+fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
@@ -1000,7 +1000,7 @@ fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() 
     audited(&pages);
 }
 
-/// The highest zone was charged and its free memory decommitted, before the next zone refused.
+/// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
 #[test]
 fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
@@ -1044,7 +1044,7 @@ fn threads_that_charge_two_zones_leave_nothing_charged() {
 }
 
 #[test]
-fn threads_that_do_everything_at_once_lose_nothing() {
+fn concurrent_mixed_operations_lose_nothing() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig {
@@ -1106,7 +1106,7 @@ fn threads_that_do_everything_at_once_lose_nothing() {
 
 /// A request may arrive while the block is being decommitted.
 #[test]
-fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
+fn maximal_block_is_decommitted_or_allocated_not_both() {
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
@@ -1133,15 +1133,15 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
     text
 }
 
-/// A quarter of the limit was withheld from pages, and three quarters from everything else.
+/// Regression: a quarter of the limit was withheld from pages, and three quarters from everything else.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed() {
+fn with_limited_addresses_pages_get_them_at_commit() {
     limited("-v 1048576", "tests::under_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed"]
+#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_get_them_at_commit"]
 fn under_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
@@ -1176,13 +1176,13 @@ fn under_limited_address_space() {
 /// The limit is set later, as a program may do.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_mapping_where_pages_would_get_their_addresses_is_a_refusal() {
-    limited("-v 1048576", "tests::where_another_mapping_is");
+fn foreign_mapping_at_needed_addresses_refuses_the_commit() {
+    limited("-v 1048576", "tests::another_mapping_at_the_needed_addresses");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by a_mapping_where_pages_would_get_their_addresses_is_a_refusal"]
-fn where_another_mapping_is() {
+#[ignore = "run under `ulimit -v` by foreign_mapping_at_needed_addresses_refuses_the_commit"]
+fn another_mapping_at_the_needed_addresses() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
@@ -1201,11 +1201,11 @@ fn where_another_mapping_is() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
-fn a_refused_commit_is_an_error_that_says_so_and_costs_nothing() {
+fn refused_commit_is_an_error_and_changes_nothing() {
     limited("-d 65536", "tests::under_limited_data");
 }
 #[test]
-#[ignore = "run under `ulimit -d` by a_refused_commit_is_an_error_that_says_so_and_costs_nothing"]
+#[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
 fn under_limited_data() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
@@ -1219,7 +1219,7 @@ fn under_limited_data() {
 }
 
 #[test]
-fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
+fn freed_blocks_above_the_bound_are_decommitted() {
     let config =
         PageConfig { keep_free: Some(8 << 20), ..PageConfig::default_for(Cpus::simulated(2, 1).unwrap()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1265,7 +1265,7 @@ fn an_eighth_of_the_pages_in_use_stays_backed() {
 /// Memory that is returned and taken again several times stays backed; once it is not taken again, it is
 /// returned.
 #[test]
-fn what_is_taken_again_stays_backed_and_what_is_not_goes() {
+fn reused_memory_stays_backed_and_unused_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
@@ -1284,7 +1284,7 @@ fn what_is_taken_again_stays_backed_and_what_is_not_goes() {
 /// The bound covers only free blocks that could be returned. A free of smaller ones returns nothing, and must
 /// not report that it did.
 #[test]
-fn free_blocks_that_are_too_small_to_go_back_are_not_held_against_the_bound() {
+fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (freed, kept): (Vec<_>, Vec<_>) =
@@ -1303,7 +1303,7 @@ fn free_blocks_that_are_too_small_to_go_back_are_not_held_against_the_bound() {
 /// Only addresses that were never committed; committed ones stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn addresses_that_were_never_used_are_given_up_and_no_others() {
+fn only_never_used_addresses_are_given_up() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -1312,7 +1312,7 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
-    // A mapping made there next was taken for one of the allocator's pages.
+    // Regression: a mapping made there next was taken for one of the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();
@@ -1331,7 +1331,7 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
 
 /// The heap cannot return a part of its memory.
 #[test]
-fn addresses_that_the_system_does_not_take_back_stay_in_use() {
+fn addresses_that_cannot_be_returned_stay_in_use() {
     let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
     let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.gave_up_addresses());
     let before = what_there_is();
@@ -1343,7 +1343,7 @@ fn addresses_that_the_system_does_not_take_back_stay_in_use() {
 /// Every eighth page stays in use: no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn free_pages_in_blocks_that_are_partly_used_go_back() {
+fn free_pages_of_partly_used_blocks_are_discarded() {
     const N: usize = 4096;
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1380,7 +1380,7 @@ fn free_pages_in_blocks_that_are_partly_used_go_back() {
 
 /// A program that reuses its free memory keeps it.
 #[test]
-fn an_interval_gives_back_what_was_free_throughout() {
+fn interval_returns_memory_that_was_free_throughout() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let backed = || pages.info().backed_bytes() >> 20;
@@ -1418,7 +1418,7 @@ fn backed_blocks_are_handed_out_before_discarded_ones() {
 /// If memory should be in huge pages, no part of one is returned. While no part changes, a reap finds nothing
 /// new.
 #[test]
-fn what_comes_back_and_what_goes_to_the_system_are_changes() {
+fn frees_and_returned_memory_count_as_changes() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -1438,7 +1438,7 @@ fn what_comes_back_and_what_goes_to_the_system_are_changes() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
-fn the_guard_of_a_block_gives_the_memory_of_its_last_page_back() {
+fn guard_decommits_the_last_page() {
     let pages = made(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
@@ -1462,7 +1462,7 @@ fn huge_pages_are_not_broken() {
 
 /// Pages that were discarded before are not counted, although they are next to pages discarded now.
 #[test]
-fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
+fn pages_discarded_before_are_not_counted_again() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
     assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
@@ -1476,7 +1476,7 @@ fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
 
 /// The small block does not count as memory that could be returned.
 #[test]
-fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
+fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };
     let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -1491,7 +1491,7 @@ fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
 }
 
 #[test]
-fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
+fn pages_are_grouped_by_type_if_each_has_a_pageblock() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = made(normal(count));
@@ -1502,7 +1502,7 @@ fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
+fn decommit_also_returns_unused_stack_memory() {
     let ends: [fn(&PageAllocator); 4] = [
         |_| (),
         |pages| _ = pages.decommit(),

@@ -48,7 +48,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn pages_in_magazines_are_seen_at_the_cpu_that_holds_them() {
+    fn view_shows_magazine_pages_at_their_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let pages = PageAllocator::new(PageConfig::default_for(cpus).limit(1 << 30)).unwrap();
         on_cpu(1);

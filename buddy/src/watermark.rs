@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_equal_those_of_a_running_kernel() {
+    fn marks_equal_a_running_kernels() {
         // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
@@ -156,9 +156,9 @@ mod tests {
         assert_eq!((reserve[2], reserve[3]), ([0; 4], [0; 4]));
     }
 
-    /// The daemon's part was missing, and the marks were 11 times lower than recorded kernels'.
+    /// Regression: the daemon's part was missing, and the marks were 11 times lower than recorded kernels'.
     #[test]
-    fn marks_with_huge_pages_are_those_of_recorded_kernels() {
+    fn marks_with_huge_pages_equal_recorded_kernels() {
         // Pages managed by zone (DMA, DMA32, Normal), and the kernel's min, low and high: /proc/zoneinfo.
         // Small kernels set their marks before they free their boot memory, and differ by a few pages.
         let recorded = [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_that_is_not_there_keeps_nothing_and_the_highest_has_none_above() {
+    fn missing_zone_keeps_nothing_and_highest_zone_has_no_reserve() {
         let mut managed = [1 << 16; ZoneKind::COUNT];
         managed[ZoneKind::Dma as usize] = 0;
         let reserve = lowmem_reserve(managed);

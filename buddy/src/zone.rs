@@ -1157,7 +1157,7 @@ mod tests {
     /// The list is written under the zone's lock, where the heap must not be called: it may be built on this
     /// zone.
     #[test]
-    fn there_is_room_for_all_blocks_that_may_come_back_from_the_beginning() {
+    fn list_of_returned_blocks_never_grows() {
         let mut fresh = Fresh::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_a_magazine_has_left_is_used_again_or_goes_back_once() {
+    fn empty_block_is_reused_or_returned_once() {
         let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
         assert!(depot.put(op, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
         assert!(depot.take(op, &mut magazine) && depot.put(op, &magazine, || None));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_needed_for_an_interval_is_surplus() {
+    fn magazines_unused_for_an_interval_are_surplus() {
         let (depot, op, mut magazine) = (Depot::new(8), &Operation::new(), Magazine::new());
         for _ in 0..5 {
             assert!(depot.put(op, &magazine, || Some(Block::on_heap())));
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn debuggers_find_the_list_of_magazines_where_it_lies() {
+    fn debugger_layout_matches_the_list_of_magazines() {
         let depot = Depot::new(1);
         assert_eq!(depot.first(), core::ptr::from_ref(&depot.full.lock().magazines).addr());
     }
 
     #[test]
-    fn a_closed_depot_takes_no_magazine_and_hands_out_what_it_has() {
+    fn closed_depot_rejects_puts_and_serves_takes() {
         let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
         assert!(put(&magazine));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn all_room_of_a_depot_comes_back_when_it_ends() {
+    fn ending_a_depot_returns_all_its_blocks() {
         let (depot, op, mut magazine) = (Depot::new(3), &Operation::new(), Magazine::new());
         assert!((0..3).all(|_| depot.put(op, &magazine, || Some(Block::on_heap()))));
         assert!(depot.take(op, &mut magazine));

@@ -423,7 +423,7 @@ const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
-fn model_and_code_do_the_same() {
+fn model_and_code_agree() {
     let mut ran = 0;
     for sizes in SIZES {
         // Miri reports the threads that a child does not have as leaks.
@@ -443,7 +443,7 @@ fn model_and_code_do_the_same() {
 /// The scripts reach the places where a wrong model differs.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn a_model_that_is_wrong_is_told_from_the_code() {
+fn wrong_model_differs_from_the_code() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_is_of_the_dearest_class_and_of_no_other() {
+    fn operation_counts_at_its_highest_level_only() {
         let counts = PathCounts::default();
         for (did, is) in [
             (&[][..], Path::Cpu),

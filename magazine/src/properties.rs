@@ -156,7 +156,7 @@ fn n_workers_touch_n_regions() {
 
 /// The working set stays; magazines unused during an interval are returned.
 #[test]
-fn reap_takes_only_what_an_interval_did_not_need() {
+fn reap_returns_only_magazines_unused_for_an_interval() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -246,7 +246,7 @@ fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
 
 /// Rounds on a stack above its new limit stay usable, and leave at the next drain.
 #[test]
-fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
+fn stack_above_its_limit_still_serves() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -410,7 +410,7 @@ fn a_layer_on_one_node_serves_the_cpus_of_all() {
 
 /// Each place is counted separately.
 #[test]
-fn the_numbers_say_where_rounds_are() {
+fn statistics_report_where_rounds_are() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -422,7 +422,7 @@ fn the_numbers_say_where_rounds_are() {
 
 /// A stack that a drain finds empty is not flushed.
 #[test]
-fn a_drain_flushes_only_what_holds_rounds() {
+fn drain_flushes_only_stacks_with_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
     on_cpu(0);
     let supplier = TestSupplier::new(10, 1);
@@ -462,7 +462,7 @@ fn a_config_counts_cpus_and_depots() {
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// The pop that follows an exchange with the depot counted as a hit: 99.9 % hits although every other
+/// Regression: the pop that follows an exchange with the depot counted as a hit: 99.9 % hits although every other
 /// operation visited the depot.
 #[test]
 fn a_retry_behind_a_depot_visit_is_no_hit() {
@@ -496,7 +496,7 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
     assert_eq!(layer.stats().paths, paths, "what failed is no operation");
 }
 
-/// Reports divided the rounds served by magazines by fewer than all operations, and showed more than 100 %.
+/// Regression: reports divided the rounds served by magazines by fewer than all operations, and showed more than 100 %.
 #[test]
 fn shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);

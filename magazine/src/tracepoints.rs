@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_shown_once_at_its_end_with_all_that_it_did() {
+    fn operation_is_shown_once_at_its_end_with_all_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_shown_in_parts_and_what_is_too_long_is_counted() {
+    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
@@ -551,7 +551,7 @@ mod tests {
 
     /// A flush of a full depot is one operation of hundreds of steps.
     #[test]
-    fn of_a_full_depot_that_is_emptied_no_step_is_lost() {
+    fn flush_of_a_full_depot_loses_no_step() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(300, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
@@ -565,7 +565,7 @@ mod tests {
 
     /// A drain of all CPUs loses none, either; it flushes each CPU separately.
     #[test]
-    fn of_a_drain_of_many_cpus_no_step_is_lost() {
+    fn drain_of_many_cpus_loses_no_step() {
         const CPUS: usize = 2 * STEPS;
         let (table, supplier) = (table(Cpus::simulated(CPUS as u32, 1).unwrap()), TestSupplier::new(CPUS, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 0)).unwrap();

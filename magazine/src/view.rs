@@ -119,7 +119,7 @@ mod tests {
     use crate::{Config, Cpus, on_cpu};
 
     #[test]
-    fn every_round_that_is_held_is_seen_once_where_it_lies() {
+    fn view_shows_each_held_round_once_in_its_place() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);

@@ -347,7 +347,7 @@ fn pinned_workers_touch_as_many_regions() {
     }
 }
 
-/// If threads register themselves, each thread's first allocation missed, and fetched a magazine.
+/// Regression: if threads register themselves, each thread's first allocation missed, and fetched a magazine.
 #[test]
 fn a_thread_that_allocates_once_is_served_by_its_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -416,7 +416,7 @@ fn a_wrong_value_is_named_and_ignored() {
 /// The libc registers no threads, so each registers itself at its first miss. With `USLAB_RSEQ=off` none
 /// does.
 #[test]
-fn threads_that_the_libc_does_not_register_are_registered_by_us() {
+fn unregistered_threads_register_themselves() {
     if Cpus::os().mechanism() != Mechanism::Rseq {
         return;
     }
@@ -439,7 +439,7 @@ fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
 
 /// A drain whose barrier is refused takes nothing: the rounds stay in place and usable.
 #[test]
-fn in_a_sandbox_that_is_closed_later_drains_take_nothing() {
+fn drains_take_nothing_in_a_sandbox_closed_later() {
     in_a_process("drain_without_a_barrier", |c| c);
 }
 #[test]

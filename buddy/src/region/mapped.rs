@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// `gcore` wrote 88 GB of a small process, most of it inaccessible pages, and filled a disk.
+    /// Regression: `gcore` wrote 88 GB of a small process, most of it inaccessible pages, and filled a disk.
     #[test]
     fn core_dumps_have_what_is_committed() {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_kernel_says_nothing_all_cpus_that_a_thread_may_run_on_count() {
+    fn without_sys_all_cpus_in_the_affinity_count() {
         let highest = count() - 1;
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_outside_the_range_are_errors_that_say_the_range() {
+    fn counts_out_of_range_are_errors_that_name_it() {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");

@@ -461,8 +461,8 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
 
 /// One fence for any number of CPUs and classes; none if there is nothing to take.
 #[test]
-fn a_drain_asks_for_one_fence() {
-    alone(module_path!(), "a_drain_asks_for_one_fence", || {
+fn drain_issues_one_fence() {
+    alone(module_path!(), "drain_issues_one_fence", || {
         let world = World::new();
         let fences = |which: Which| {
             let before = FENCES.get();
@@ -519,7 +519,7 @@ fn layer(cpus: Cpus) -> Layer<TestRound> {
 }
 
 #[test]
-fn a_thread_without_a_registration_goes_round_the_stacks() {
+fn thread_without_registration_bypasses_the_stacks() {
     if mechanism() != Mechanism::Rseq {
         return;
     }
@@ -550,7 +550,7 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
 }
 
 #[test]
-fn a_cpu_beyond_the_table_goes_round_the_stacks() {
+fn cpu_beyond_the_table_bypasses_the_stacks() {
     let usable = usable();
     if mechanism() != Mechanism::Rseq || usable.iter().all(|c| *c == 0) {
         return;
@@ -567,7 +567,7 @@ fn a_cpu_beyond_the_table_goes_round_the_stacks() {
 
 /// Otherwise the kernel writes to memory that has been freed and reused.
 #[test]
-fn a_thread_that_ends_gives_its_registration_back() {
+fn exiting_thread_unregisters() {
     /// The thread's CPU after all other keys' destructors have run.
     static AT_THE_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
@@ -577,7 +577,7 @@ fn a_thread_that_ends_gives_its_registration_back() {
         // SAFETY: the key belongs to this test, and its value is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
-    in_a_process_without_the_libcs(module_path!(), "a_thread_that_ends_gives_its_registration_back", || {
+    in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters", || {
         let joined = std::thread::spawn(|| {
             let before = cpu_id_at(area());
             let used = cpu_id();
@@ -599,8 +599,8 @@ fn a_thread_that_ends_gives_its_registration_back() {
 
 /// The kernel has one area per thread, and refuses a second one.
 #[test]
-fn where_another_library_registered_first_the_claimed_slot_serves() {
-    const NAME: &str = "where_another_library_registered_first_the_claimed_slot_serves";
+fn claimed_slot_serves_if_another_library_registered_first() {
+    const NAME: &str = "claimed_slot_serves_if_another_library_registered_first";
     in_a_process_without_the_libcs(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_its_cpu_and_threads_go_round_them() {
+    fn thread_keeps_its_cpu_and_assignment_is_round_robin() {
         assert_eq!(current(4), current(4));
         let played: Vec<u32> = (0..32).map(|_| std::thread::spawn(|| current(4)).join().unwrap()).collect();
         assert!(played.iter().all(|cpu| *cpu < 4));

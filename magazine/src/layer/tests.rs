@@ -17,7 +17,7 @@ impl Supplier<TestRound> for Endless {
 }
 
 #[test]
-fn a_supplier_that_has_nothing_has_filled_nothing() {
+fn empty_supplier_counts_no_fill() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     on_cpu(0);
@@ -52,7 +52,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     }
 }
 
-/// The classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
+/// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
 #[test]
 fn a_supplier_that_panics_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
@@ -81,9 +81,9 @@ fn a_supplier_that_panics_leaves_no_class_closed() {
     assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
 }
 
-/// The second node's class stayed closed, and the rounds taken from it were lost.
+/// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
 #[test]
-fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
+fn panic_in_one_nodes_flush_stops_no_other_node() {
     struct Panics<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for Panics<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -116,10 +116,10 @@ fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// The class stayed closed in the child, and rounds that were freed there were put on top of rounds being
+/// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
 /// flushed.
 #[test]
-fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
+fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -166,7 +166,7 @@ fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
     }
 }
 
-/// Freeing it panicked.
+/// Regression: freeing it panicked.
 #[test]
 fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
@@ -183,7 +183,7 @@ fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
 /// The supplier may take its own locks, or call the layer.
 #[cfg(debug_assertions)]
 #[test]
-fn who_calls_a_supplier_with_a_lock_held_is_told() {
+fn calling_a_supplier_with_a_lock_held_panics() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
@@ -219,7 +219,7 @@ fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// A layer that got a number for only one of its nodes leaked that number.
+/// Regression: a layer that got a number for only one of its nodes leaked that number.
 #[test]
 fn a_layer_that_is_refused_keeps_no_numbers() {
     let cpus = Cpus::simulated(3, 3).unwrap();
@@ -238,7 +238,7 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
 
 /// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
 #[test]
-fn a_number_that_is_used_again_brings_no_round_and_no_count() {
+fn reused_number_has_no_rounds_and_no_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -262,7 +262,7 @@ fn a_number_that_is_used_again_brings_no_round_and_no_count() {
 
 /// One sweep of their table drains, flushes or reaps many layers.
 #[test]
-fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
+fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
     let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
     let op = &Operation::new();
@@ -297,7 +297,7 @@ fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
 }
 
 #[test]
-fn what_a_depot_needs_no_more_is_room_for_others() {
+fn unused_depot_blocks_serve_other_depots() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
     let room = || {
         let mut blocks = crate::depot::Blocks::default();
@@ -323,7 +323,7 @@ fn what_a_depot_needs_no_more_is_room_for_others() {
 }
 
 #[test]
-fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
+fn closed_layer_serves_its_rounds_and_keeps_none() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -349,7 +349,7 @@ fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
 
 /// A whole magazine would be filled for one round.
 #[test]
-fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
+fn fill_requests_one_round_if_nothing_can_be_pushed() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     let counts = || {
@@ -367,7 +367,7 @@ fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
 }
 
 #[test]
-fn rounds_go_home_and_those_of_other_nodes_are_counted() {
+fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
     assert!(
@@ -390,7 +390,7 @@ fn rounds_go_home_and_those_of_other_nodes_are_counted() {
 /// A cache tries other sources before the layer, and the operation counts at the highest level that it
 /// reached.
 #[test]
-fn an_operation_that_misses_is_counted_with_what_it_did_before() {
+fn missing_operation_counts_at_its_highest_level() {
     use crate::Path;
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();

@@ -789,7 +789,7 @@ pub(super) fn depot_reap_beside_put() {
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// Fails: for [`a_failure_tells_its_story_and_can_be_repeated_alone`].
+/// Fails: for [`failure_prints_its_trace_and_can_be_repeated_alone`].
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
@@ -798,9 +798,9 @@ fn fails_on_purpose() {
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
 }
 
-/// It was hidden: libtest shows no output of a test that passes.
+/// Regression: it was hidden: libtest shows no output of a test that passes.
 #[test]
-fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
+fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
@@ -811,7 +811,7 @@ fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
 }
 
 #[test]
-fn a_failure_tells_its_story_and_can_be_repeated_alone() {
+fn failure_prints_its_trace_and_can_be_repeated_alone() {
     use std::process::Command;
     let said = |command: &mut Command| {
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_observers_and_places_are_used_again() {
+    fn number_of_observers_is_limited_and_slots_are_reused() {
         let t = observers();
         for _ in 0..3 {
             let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_observer_does_is_not_shown_but_counted() {
+    fn observers_own_calls_are_suppressed_and_counted() {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
 
-    /// The second panic reached the caller, and the remover waited for ever.
+    /// Regression: the second panic reached the caller, and the remover waited for ever.
     #[test]
     fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
         struct Bomb;
@@ -368,7 +368,7 @@ mod tests {
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "its place is free");
     }
 
-    /// The slot stayed taken.
+    /// Regression: the slot stayed taken.
     #[test]
     fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
@@ -410,7 +410,7 @@ mod tests {
 
     /// After the drop the values that calls use may be freed.
     #[test]
-    fn who_drops_an_observer_waits_for_calls_on_other_threads() {
+    fn drop_of_an_observer_waits_for_calls_on_other_threads() {
         let t = observers();
         let (inside, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inside_too, over_too) = (inside.clone(), over.clone());
@@ -446,7 +446,7 @@ mod tests {
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// The child forgot the enclosing call, whose end then made the count negative.
+    /// Regression: the child forgot the enclosing call, whose end then made the count negative.
     #[test]
     fn a_child_is_within_two_calls() {
         struct Forks(Arc<Observers<Any>>);

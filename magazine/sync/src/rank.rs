@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_asked_for_out_of_order_panics_with_both_names() {
+    fn lock_out_of_order_panics_with_both_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
         assert_eq!(text, "lock order: Depot is asked for while Zone is held");
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_one_rank_nest_where_their_order_is_told_and_those_without_a_rank_anyhow() {
+    fn locks_of_one_rank_nest_if_requested_and_unranked_locks_always() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -416,10 +416,10 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Locks held for one fork were ordered against locks that another allocator held for the same fork, and
+    /// Regression: locks held for one fork were ordered against locks that another allocator held for the same fork, and
     /// the program aborted.
     #[test]
-    fn locks_that_are_held_for_a_fork_are_in_no_order_with_those_of_another_fork() {
+    fn locks_of_different_forks_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_given_back_in_any_order_leave_those_that_are_held() {
+    fn locks_may_be_released_in_any_order() {
         let [depot, node, zone] = [Rank::Depot, Rank::Node, Rank::Zone].map(ranked);
         let (first, second, third) = (depot.lock(), node.lock(), zone.lock());
         drop(first);

@@ -274,10 +274,10 @@ mod tests {
         Run { model: "it passes".into(), bound: Bound::None, index: 0, script: (), f: Arc::new(f) }
     }
 
-    /// A planted bug was reported as surviving when the time limit had cut the search.
+    /// Regression: a planted bug was reported as surviving when the time limit had cut the search.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn what_was_cut_has_not_passed() {
+    fn cut_run_has_not_passed() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();
@@ -287,17 +287,17 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_tells_no_story() {
+    fn passing_execution_has_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
         run.repeat(run.file());
     }
 
-    /// All processes shared the file with the path, so a trace began with a path that another process had
+    /// Regression: all processes shared the file with the path, so a trace began with a path that another process had
     /// written.
     #[test]
-    fn a_story_does_not_begin_with_the_path_of_another_process() {
+    fn trace_does_not_begin_with_the_path_of_another_process() {
         static RAN: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
             RAN.fetch_add(1, Relaxed);

@@ -41,7 +41,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
 /// Three shards together catch each planted bug exactly once.
 #[cfg(any(loom, shuttle))]
 #[test]
-fn a_planted_bug_is_one_share_s() {
+fn planted_bug_belongs_to_one_shard() {
     let shares =
         ["0/3", "1/3", "2/3"].map(|share| rows("scenarios::tickets_differ::planted", Some(share)).len());
     assert_eq!(shares.iter().sum::<usize>(), 1, "{shares:?}");
@@ -49,7 +49,7 @@ fn a_planted_bug_is_one_share_s() {
 
 #[cfg(shuttle)]
 #[test]
-fn the_schedules_of_all_shares_are_those_of_the_whole() {
+fn shards_together_run_all_schedules() {
     let test = "scenarios::tickets_differ::schedules";
     let of = |row: &str| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
     let whole = rows(test, None);
@@ -89,7 +89,7 @@ mod models {
 
     /// A scenario of some thousand executions, in which shards have several parts, and one of some hundred.
     #[test]
-    fn the_executions_of_all_shares_are_those_of_the_whole() {
+    fn shards_together_run_all_executions() {
         for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {
             let test = format!("observers::scenarios::{scenario}::model");
             let whole = rows(&test, None);
@@ -105,7 +105,7 @@ mod models {
 
     /// The trace of an execution in a part begins with the part's path.
     #[test]
-    fn an_execution_that_fails_in_a_share_is_told() {
+    fn failed_execution_of_a_shard_has_a_trace() {
         use crate::replay::{Failure, Run};
         let f = |()| {
             let seen = Arc::new(AtomicUsize::new(0));
@@ -149,7 +149,7 @@ mod models {
     }
 
     #[test]
-    fn each_access_of_an_atomic_is_a_step_that_nobody_has_to_tell() {
+    fn each_atomic_access_is_a_step_without_tell() {
         let steps_of_all = steps("1");
         let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
         let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_the_whole_without_overlap_and_differ_by_one() {
+    fn shards_cover_the_work_without_overlap_and_differ_by_one() {
         for (total, count) in (0..300).flat_map(|total| (1..70).map(move |count| (total * total, count))) {
             let shares: Vec<_> = (0..count).map(|index| Shard { index, count }.items(total)).collect();
             assert_eq!((shares[0].start, shares[shares.len() - 1].end), (0, total));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_work_is_one_share_s() {
+    fn each_piece_of_work_belongs_to_one_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_joined_if_all_are_there_and_of_one_build() {
+    fn shards_join_only_if_complete_and_of_one_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_a_model_if_all_are_there() {
+    fn parts_join_only_if_complete() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_say_which_share() {
+    fn engines_select_the_shard() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_cannot_be_is_named() {
+    fn invalid_shard_is_named_in_the_error() {
         for (variables, shards, part) in [
             (&[("SLURM_ARRAY_TASK_ID", "x")][..], None, "SLURM_ARRAY_TASK_ID=x: expected a number"),
             (&[("SLURM_ARRAY_TASK_ID", "1")], None, "without SLURM_ARRAY_TASK_COUNT"),

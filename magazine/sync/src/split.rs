@@ -367,9 +367,9 @@ mod tests {
         second.join().unwrap();
     }
 
-    /// Two hashes selected the shard of such a script, and it ran only if they agreed.
+    /// Regression: two hashes selected the shard of such a script, and it ran only if they agreed.
     #[test]
-    fn a_script_that_is_not_split_is_run_by_one_share() {
+    fn unsplit_script_runs_in_one_shard() {
         for index in 0..20 {
             let f = std::sync::Arc::new(three);
             let run = Run { model: "three".to_owned(), bound: Bound::Preemptions(1), index, script: 5, f };
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_the_whole_however_many_there_are() {
+    fn parts_add_up_for_any_number_of_parts() {
         let mut late = 0;
         for bound in [1, 2, 3].map(Bound::Preemptions) {
             let run =

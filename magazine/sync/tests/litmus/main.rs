@@ -42,7 +42,7 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 }
 
 #[test]
-fn the_enumerator_agrees_with_what_is_published() {
+fn enumerator_agrees_with_published_outcomes() {
     let shapes = shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -86,7 +86,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_limit_is_one_of_a_shape() {
+fn each_limit_belongs_to_a_shape() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -152,7 +152,7 @@ mod compared {
 ";
 
     #[test]
-    fn loom_reaches_what_the_table_says() {
+    fn loom_reaches_the_outcomes_of_the_table() {
         let start = std::time::Instant::now();
         // Shapes that race panic, as they should.
         let hook = std::panic::take_hook();
