@@ -44,9 +44,9 @@ pub struct Census {
 /// An error that the audit found: its place, and the broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The node.
+    /// Index of the node, from 0.
     pub node: u32,
-    /// The zone.
+    /// The kind of zone on that node.
     pub zone: ZoneKind,
     /// The page, if there is one.
     pub pfn: Option<Pfn>,

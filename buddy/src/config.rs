@@ -112,7 +112,6 @@ impl PageConfig {
         self
     }
 
-    /// Pages in all.
     pub(crate) fn pages(&self) -> u64 {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }

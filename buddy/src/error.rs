@@ -86,7 +86,7 @@ pub enum PageError {
     },
     /// A node has two zones of one kind.
     DuplicateZone {
-        /// The node.
+        /// Index of the node, from 0.
         node: u32,
         /// The duplicate kind.
         kind: ZoneKind,

@@ -244,7 +244,6 @@ struct Plan {
 /// Maximum number of counted points.
 const MOST_POINTS: usize = 16;
 
-/// Progress of a rule.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     calls: u64,

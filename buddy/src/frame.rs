@@ -273,7 +273,7 @@ impl Frame {
     /// ```
     ///
     /// # Safety
-    /// The caller owns the page's block: frames of other pages may not be writable, and other threads read
+    /// The caller owns the page's block: frames of other pages may be read-only, and other threads read
     /// their owners. `owner` is null, or points to the type that all readers of owners of this allocator
     /// expect, and stays valid until it is replaced.
     #[inline(always)]

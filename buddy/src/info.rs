@@ -23,7 +23,7 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 pub struct BuddyInfo {
     /// The zones, by node, lowest first.
     pub zones: Vec<ZoneInfo>,
-    /// The order of a pageblock.
+    /// Size of a pageblock, as an order: `2^order` pages.
     pub pageblock_order: Order,
     /// True if pages are grouped by migrate type; false in ranges of fewer than three pageblocks.
     pub mobility: bool,
@@ -43,9 +43,9 @@ pub struct BuddyInfo {
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneInfo {
-    /// The node.
+    /// Index of the node, from 0.
     pub node: u32,
-    /// The kind.
+    /// Kind of the zone's memory.
     pub zone: ZoneKind,
     /// Pages in the zone.
     pub managed: u32,
@@ -67,7 +67,7 @@ pub struct ZoneInfo {
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
     /// Free blocks by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
-    /// Pageblocks by migrate type.
+    /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
     /// Pages that are not in a free block as large as their place allows.
     pub pages_not_in_maximal_blocks: u32,
@@ -134,7 +134,7 @@ impl ZoneInfo {
         info
     }
 
-    /// Free blocks of `order`.
+    /// Number of free blocks, of all migrate types.
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }

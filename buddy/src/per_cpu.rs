@@ -84,7 +84,6 @@ impl PerCpuPages {
     ) -> Option<&Layer<PageRound, StackMemory>> {
         self.layers.get(order.index() * self.types + (mobility as usize).min(self.types - 1))
     }
-    /// All layers, each with its order.
     pub(crate) fn layers(&self) -> impl Iterator<Item = (Order, &Layer<PageRound, StackMemory>)> {
         let orders = Order::ZERO.through(Order::MAX);
         orders

@@ -20,7 +20,6 @@ impl Pfn {
     pub const fn get(self) -> u32 {
         self.0
     }
-    /// The number as an index.
     #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
@@ -81,7 +80,6 @@ impl Order {
     pub const fn get(self) -> u8 {
         self.0
     }
-    /// The order as an index.
     #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize

@@ -135,7 +135,7 @@ impl Shadow {
         (n > 0).then(|| *self.blocks.keys().nth(usize::from(pick) % n).unwrap())
     }
 
-    /// An allocation failed that ignores watermarks and may flush the magazines: no zone may have a block.
+    /// Checks a failed allocation that ignores watermarks and may flush the magazines: no zone has a block.
     fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {

@@ -154,7 +154,6 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     assert_eq!(resident(), 0, "and none where nothing is committed");
 }
 
-/// Pages of a block that are resident.
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn resident_pages(pages: &PageAllocator, block: &PageBlock<'_>) -> usize {
     let mut each = vec![0_u8; block.order().pages() as usize];

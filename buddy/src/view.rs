@@ -8,7 +8,7 @@ use uslab_magazine::MagazineView;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PerCpuView {
-    /// By CPU.
+    /// Blocks of each order, indexed by CPU.
     pub cpus: Vec<Vec<u32>>,
     /// In the depots, which all CPUs share.
     pub depot: Vec<u32>,

@@ -153,7 +153,7 @@ impl ZoneShared {
             has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
-            // The test without a file is first: a sandboxed program may not open files.
+            // The test without a file is first: a sandbox may forbid opening files.
             && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
@@ -373,7 +373,6 @@ fn decode(kept: &Fixed) -> MigrateType {
     MigrateType::from_bits(kept.get() ^ MigrateType::Movable as u32)
 }
 
-/// A request to a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) order: Order,
@@ -436,7 +435,6 @@ impl Zone {
     pub(crate) fn lists(&self) -> &ForkMutex<Inner> {
         &self.inner
     }
-    /// Waits for the zone's lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }

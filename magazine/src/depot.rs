@@ -100,12 +100,10 @@ impl Blocks {
     }
 }
 
-/// The full magazines.
 #[derive(Debug)]
 pub(crate) struct Full {
     /// The magazines, newest first.
     magazines: Blocks,
-    /// Number of magazines.
     len: u32,
     /// Unused blocks, kept for the next magazines.
     spare: Blocks,

@@ -81,7 +81,6 @@ struct Code {
     supplier: Rounds,
     /// Number of rounds of each owner of the class number.
     rounds: usize,
-    /// Rounds by thread.
     held: Vec<Mutex<Vec<usize>>>,
 }
 const GROUP: SweepGroup = SweepGroup::new(0);
@@ -207,7 +206,6 @@ impl Code {
     }
 }
 
-/// A process that forks.
 struct Process<'a>(&'a Table<Heap>, &'a Layer<TestRound>);
 impl Fork for Process<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {

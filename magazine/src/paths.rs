@@ -87,7 +87,7 @@ impl Paths {
             Path::Commit => self.commit,
         }
     }
-    /// All operations.
+    /// Sum over all levels.
     pub const fn operations(&self) -> u64 {
         self.cpu + self.depot + self.slab + self.pages + self.commit
     }

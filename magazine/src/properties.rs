@@ -39,7 +39,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Creates a layer of these sizes.
 fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestRound> {
     shadow::layer(cpus, Config::new(capacity, stock, depot_limit))
 }

@@ -102,7 +102,7 @@ impl Class {
     }
 }
 
-/// True commits of a body; only the model of restartable sequences stops before the commit.
+/// The end of a body: after its commit, or before it, as only the model of restartable sequences does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -258,7 +258,7 @@ impl Region<'_> {
     /// Closes the class: no place may be used from now on.
     pub(crate) fn close(&self, class: Class) {
         planted!("a drained stack stays open" => return);
-        // A stack that was never written may not be committed.
+        // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
             self.set_cap(class, 0);
             // Relaxed: the caller owns the region.
@@ -337,7 +337,7 @@ impl Region<'_> {
     /// Notes the current head of the class. The caller holds the lock of drains.
     pub(crate) fn see(&self, class: Class) {
         let head = self.head(class);
-        // A stack that was never written may not be committed.
+        // The memory of a stack that was never written may be uncommitted.
         if self.seen(class) != head {
             self.set_seen(class, head);
         }
@@ -349,7 +349,7 @@ impl Region<'_> {
     /// Resets the class for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
-        // A stack that was never written may not be committed.
+        // The memory of a stack that was never written may be uncommitted.
         if self.seen(class) != 0 {
             self.set_seen(class, 0);
         }

@@ -47,7 +47,6 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Creates a layer on a new table.
 #[cfg(test)]
 pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()

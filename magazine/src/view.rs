@@ -18,9 +18,9 @@ use core::ptr::NonNull;
 /// A view of a layer. `T` represents a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerView<T> {
-    /// By CPU.
+    /// Stacks, indexed by CPU.
     pub cpus: Vec<CpuView<T>>,
-    /// By node.
+    /// Indexed by node.
     pub depots: Vec<DepotView<T>>,
 }
 
@@ -41,7 +41,7 @@ pub struct DepotView<T> {
     pub full: Vec<MagazineView<T>>,
 }
 
-/// One magazine.
+/// The rounds and the size of a magazine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MagazineView<T> {
     /// The rounds, newest last.

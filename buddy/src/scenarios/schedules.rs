@@ -14,7 +14,6 @@ fn allocator(per_cpu_pages: bool) -> Arc<PageAllocator> {
     allocator_of(PAGES, two().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-/// Blocks and their owners.
 struct Blocks {
     pages: Arc<PageAllocator>,
     /// One for each block that is ever allocated.

@@ -17,7 +17,7 @@ use core::ptr::NonNull;
 /// Runs `f` with the region claimed; `None` if it is already claimed, or was never used.
 #[inline(always)]
 fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
-    // An uncommitted region may not be written, not even its claim.
+    // An uncommitted region must not be written, not even its claim.
     if region.committed() == 0 {
         return None;
     }
@@ -54,7 +54,7 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits for the claim's holder, which may not be running:
+/// Claims the region for a drain and runs `f` on it. Waits for the claim's holder, which may be pre-empted:
 /// unlike fast paths, drains may wait.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     planted!("drain without its fence" => return f(region));

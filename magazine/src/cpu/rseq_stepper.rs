@@ -202,7 +202,6 @@ impl Call {
     }
 }
 
-/// A section in the program.
 struct Copied<'s> {
     section: &'s Section,
     operands: Operands,
@@ -591,7 +590,6 @@ struct Game {
     frees: Counter,
 }
 
-/// A step of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
@@ -700,7 +698,6 @@ const SCRIPT: [&[Step]; 9] = [
     &[Purge],
     &[Free; 7],
 ];
-/// The other threads' steps.
 const OTHERS: [&[Step]; 12] = [
     &[],
     &[Drain],

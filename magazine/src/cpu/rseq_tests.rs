@@ -100,7 +100,6 @@ struct Look {
     places: [Vec<Option<NonNull<u8>>>; 2],
 }
 
-/// All regions.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     cpus: Vec<Look>,

@@ -14,7 +14,6 @@ pub(crate) const SEEN: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 
-/// A region.
 #[derive(Debug)]
 pub(crate) struct Cells {
     /// The region's CPU, for the trace; the empty region has the number behind the last CPU.

@@ -67,24 +67,20 @@ impl<'t> Region<'t> {
     }
     #[inline(always)]
     pub(super) fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        // SAFETY: each stack begins with these words, at an offset assigned by the table, a multiple of a
-        // line.
+        // SAFETY: the table gave this offset, a multiple of a line, to a stack, which begins with these words.
         unsafe { self.part(class.stack as usize) }
     }
     #[inline(always)]
     pub(super) fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        // SAFETY: each stack begins with these words, at an offset assigned by the table, a multiple of a
-        // line.
+        // SAFETY: the table gave this offset, a multiple of a line, to a stack, which begins with these words.
         unsafe { self.part(class.stack as usize - CAP) }
     }
     pub(super) fn limit_word(&self, class: Class) -> &'t AtomicU32 {
-        // SAFETY: each stack begins with these words, at an offset assigned by the table, a multiple of a
-        // line.
+        // SAFETY: the table gave this offset, a multiple of a line, to a stack, which begins with these words.
         unsafe { self.part(class.stack as usize - LIMIT) }
     }
     pub(super) fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        // SAFETY: each stack begins with these words, at an offset assigned by the table, a multiple of a
-        // line.
+        // SAFETY: the table gave this offset, a multiple of a line, to a stack, which begins with these words.
         unsafe { self.part(class.stack as usize - SEEN) }
     }
     pub(super) fn served_word(&self, class: Class) -> &'t AtomicU64 {

@@ -23,7 +23,6 @@ use crate::threads::together;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
-/// Initial states.
 impl World {
     /// Creates a world with one node, magazines of `capacity`, and stacks with room for two and `stock` of
     /// them. The supplier supplies rounds only if `fills`.
@@ -131,7 +130,6 @@ fn drain_both(w: &World) -> Vec<Option<usize>> {
     w.drain(0..2);
     vec![]
 }
-/// CPU 0 and CPU 1.
 fn on(cpu: u32, side: Side) -> (Script, Side) {
     (Script::on(cpu), side)
 }

@@ -25,7 +25,6 @@ fn world(by: Mechanism) -> World {
     w
 }
 
-/// Allocates and frees.
 fn works(w: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
@@ -48,7 +47,6 @@ fn batches(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// Drains CPUs, and counts.
 fn drains(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         wander(w.layer.cpus().count());

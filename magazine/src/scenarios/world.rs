@@ -129,7 +129,6 @@ impl World {
     pub(super) fn with_supplier(&self, rounds: &[usize]) {
         self.supplier.rounds.lock().extend(rounds);
     }
-    /// The class of a node.
     pub(super) fn class(&self, node: usize) -> Class {
         self.layer.nodes[node].class()
     }

@@ -103,7 +103,6 @@ pub fn has_bug(bug: &str, property: &str) -> bool {
     shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
 }
 
-/// The text of a panic.
 pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")

@@ -85,7 +85,7 @@ impl<T: Default> Default for UnsafeCell<T> {
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
-/// Guard of a locked [`Mutex`].
+/// Releases the lock of a [`Mutex`] when dropped.
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {

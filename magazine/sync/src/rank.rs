@@ -323,13 +323,9 @@ mod tests {
     use crate::{Mutex, MutexGuard};
 
     ranks! {
-        /// The locks of these tests.
         enum Rank {
-            /// Outermost.
             Depot,
-            /// Middle.
             Node,
-            /// Innermost.
             Zone,
         }
     }

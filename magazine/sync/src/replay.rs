@@ -30,7 +30,6 @@ pub(crate) struct Failure {
 pub(crate) struct Run<S, F> {
     pub(crate) model: String,
     pub(crate) bound: Bound,
-    /// Index of the script in the model, from 0.
     pub(crate) index: usize,
     pub(crate) script: S,
     pub(crate) f: Arc<F>,

@@ -153,11 +153,11 @@ impl fmt::Display for Shard {
 pub struct Share {
     /// The work that was divided: the command, in one word.
     pub what: String,
-    /// The shard.
+    /// Which shard of that work the rows are from.
     pub shard: Shard,
     /// What all shards must agree on, in one line: the build, and its options.
     pub of: String,
-    /// The rows.
+    /// One line of results each.
     pub rows: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub fn relax() {
 #[derive(Debug)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
-/// Guard of a locked [`Mutex`].
+/// Releases the lock of a [`Mutex`] when dropped.
 pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {

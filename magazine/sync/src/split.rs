@@ -44,7 +44,6 @@ type Choices = Vec<u8>;
 pub(crate) struct Part {
     /// Index among the parts that all shards know, and their number; `None` for a late request.
     pub(crate) number: Option<[usize; 2]>,
-    /// The part's first choices.
     pub(crate) name: String,
     pub(crate) executions: u64,
 }
@@ -135,7 +134,6 @@ fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     entry
 }
 
-/// The places of a path.
 fn entries(path: &Value) -> &[Value] {
     path["branches"]["entries"].as_array().map_or(&[], Vec::as_slice)
 }

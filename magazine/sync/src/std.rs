@@ -103,7 +103,7 @@ pub fn relax() {
 #[derive(Debug)]
 pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
 
-/// Guard of a locked [`Mutex`]; dropping it releases the lock.
+/// Releases the lock of a [`Mutex`] when dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,

@@ -61,7 +61,6 @@ impl Rel {
     fn minus(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] & !other.0[a]))
     }
-    /// `self; other`.
     fn then(&self, other: &Self) -> Self {
         let mut joined = Self::NONE;
         for (row, into) in self.0.iter().zip(&mut joined.0) {
@@ -126,7 +125,6 @@ struct Event {
     changes: bool,
 }
 
-/// One run of a thread.
 #[derive(Clone)]
 struct Run {
     events: Vec<Event>,

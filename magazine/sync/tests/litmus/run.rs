@@ -100,11 +100,9 @@ macro_rules! memory {
     };
 }
 memory! {
-    /// loom unchanged.
     Stock, loom, loom::sync::atomic::AtomicU64, loom::cell::UnsafeCell<u64>, loom, loom::sync::atomic::fence, |_| ()
 }
 memory! {
-    /// The facade.
     Facade, uslab_sync, uslab_sync::AtomicU64, uslab_sync::UnsafeCell<u64>, uslab_sync, uslab_sync::fence, uslab_sync::weak_arm
 }
 
