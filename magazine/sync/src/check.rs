@@ -82,7 +82,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// A model is split into parts of about this share of its floor in executions, or more.
+/// Least executions of a part of a model, estimated by the floor.
 const LEAST_OF_PART: u64 = 50;
 /// Parts per shard; several, so that shards take about equally long.
 const PARTS: u64 = 8;
