@@ -1,21 +1,22 @@
-//! The page allocator: zones of all nodes, the per-CPU pages in front of them, and the way of a request through them.
+//! The page allocator: the zones of all nodes, the per-CPU pages in front of them, and the path of a request.
 //!
 //! ```text
 //! alloc(order, gfp, node)
 //!   for each zone of the zonelist, at the low watermark          nearest node first, highest zone first
 //!     └ order <= 3: this CPU's magazines, filled from the zone in one lock hold; else the zone
 //!   again, at the minimum watermark (less for high priority)
-//!   per-CPU pages of all CPUs are called in, and again           unless the caller cannot wait
+//!   flush the per-CPU pages of all CPUs, and again               unless the caller cannot wait
 //!   AllocError: which limit was met
 //! ```
 //!
-//! A page that is already in this CPU's magazine is handed out whatever the watermark says: it was free of it when
-//! the magazine was filled.
+//! A page in this CPU's magazine is handed out even below the watermark: the zone passed the check when the
+//! magazine was filled.
 //!
 //! ## Locks
 //!
-//! A layer calls the zone with no lock of its own held: at most one lock is held at a time. Only a charge needs all zones, and a fork
-//! takes all locks there are. Each of the two takes zones in ascending order, as ARCHITECTURE.md says.
+//! A caller holds no layer's lock when it calls the zone: a thread holds at most one lock at a time. There
+//! are two exceptions. A charge locks all zones, and a fork takes all locks. Both take zones in ascending
+//! order, as ARCHITECTURE.md says.
 
 use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};
@@ -43,36 +44,37 @@ use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 pub(crate) struct CachedZone {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
-    /// Of sweeps.
+    /// The zone's layers, for a sweep.
     group: SweepGroup,
 }
 
-/// What the allocator counts beside its zones.
+/// The allocator's own counters, in addition to the zones'.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Allocations that found every zone at its low watermark.
+    /// Allocations that found every zone below its low watermark.
     pub(crate) below_low: Counter,
-    /// Allocations for which the per-CPU pages were called in.
+    /// Allocations that flushed the per-CPU pages.
     pub(crate) drains: Counter,
     /// Allocations that failed.
     pub(crate) failures: Counter,
-    /// Frees that must not be.
+    /// Invalid frees.
     pub(crate) corruptions: Counter,
-    /// Forks, with other threads at work, between the process that made the allocator and this one.
+    /// Forks while other threads ran, from the process that made the allocator to this one.
     pub(crate) forks: Counter,
 }
 
 /// The page allocator.
 ///
-/// Dropping it unmaps all its pages, allocated ones too. Cost of an operation: a low-order block is one operation on
-/// the CPU's magazine and a compare-and-exchange or store on its frame; anything else takes one zone lock.
+/// Dropping it unmaps all its pages, including allocated ones. Cost of an operation: for a low-order block,
+/// one operation on the CPU's magazine and a compare-and-exchange or store on its frame; otherwise one zone
+/// lock.
 #[derive(Debug)]
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
     pub(crate) cached_zones: Box<[CachedZone]>,
-    /// The zone of each maximal block.
+    /// Index of the zone of each maximal block.
     zone_of: Box<[u8]>,
-    /// For each node and each highest zone: the zones, nearest and highest first.
+    /// For each node and each highest zone: the indices of the zones to try, in order.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
@@ -80,24 +82,25 @@ pub struct PageAllocator {
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
-    /// Where addresses are limited: how far apart reservations are.
+    /// Distance between reservations, if addresses are limited.
     apart: Option<usize>,
     pub(crate) counts: Counts,
 }
 
-/// The least that is reserved, in pages, before a refusal is final: 1 MiB.
+/// The smallest reservation that is tried, in pages: 1 MiB.
 const LEAST_PAGES: usize = 256;
 
-/// Pages handed to a bulk caller for each hold of a zone lock.
+/// Pages handed to a bulk caller per hold of a zone lock.
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Reserves the range and lays out its zones. When the reservation is refused because addresses are limited (`RLIMIT_AS`), a single zone
-    /// has as many pages as the limit leaves, and their addresses one maximal block at a time, when it is committed. Else the zones are
-    /// halved until the reservation is granted, down to 1 MiB in all ([`info`](PageAllocator::info) says what there is).
+    /// Reserves the address range and lays out its zones. If the reservation is refused because addresses are
+    /// limited (`RLIMIT_AS`), the allocator has a single zone with as many pages as the limit leaves; each
+    /// maximal block gets its addresses when it is committed. Otherwise the zones are halved until the
+    /// reservation succeeds, down to 1 MiB in all ([`info`](PageAllocator::info) reports the result).
     ///
     /// # Errors
-    /// A configuration that cannot work, or a system that grants not even that.
+    /// An invalid configuration, or a system that refuses even the smallest reservation.
     pub fn new(config: PageConfig) -> Result<Self, PageError> {
         config.validate()?;
         let wish = config.pages() as usize;
@@ -113,7 +116,7 @@ impl PageAllocator {
         }
         if let Some((limit, has)) = address_limit() {
             let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
-            // Of any two places the lower one has the addresses of the whole limit, and others as many.
+            // Of any two regions, the lower one can grow by the whole limit.
             let apart = limit.saturating_mul(2).checked_next_power_of_two();
             let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
             if let Some(growing) = growing {
@@ -125,8 +128,8 @@ impl PageAllocator {
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
-    /// The allocator with `pages` pages in all, or `None` when a reservation is refused. With `apart` its only zone gets addresses as it
-    /// grows.
+    /// Makes the allocator with `pages` pages in all; `None` if a reservation is refused. With `apart` the
+    /// only zone gets addresses as it grows.
     fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
         let nodes = config.scaled(pages);
         let step = config.max_order.pages();
@@ -143,7 +146,8 @@ impl PageAllocator {
         let none = || Reservation::none(backend, faults);
         let (mut addresses, region, mapped) = match apart {
             None => {
-                // Where a table of stacks gets no more than its share of what there is. Else it sees how much that is.
+                // One reservation for all, if a table of stacks is at most its share of the range. Otherwise
+                // the table takes its share later.
                 let stacks = Tables::footprint(&config.cpus);
                 let one = (bytes / Tables::SHARE >= stacks).then(|| {
                     let (page, all) = config.beside;
@@ -179,7 +183,7 @@ impl PageAllocator {
             limit: AddressLimit::default(),
             huge_pages: config.huge_pages,
             discard_from: match config.huge_pages {
-                // A limit is one of memory: what lies free in a huge page is memory, too.
+                // A memory limit also counts the free pages of a huge page.
                 HugePages::Advise if !config.limited => config.pageblock_order,
                 _ => Order::ZERO,
             },
@@ -202,8 +206,8 @@ impl PageAllocator {
             None => watermark::min_free_pages(lowmem),
         };
         let tables = Tables::new(config.cpus, &mut addresses)?;
-        // Not written to for the first zone, which most have alone.
-        // SAFETY: zeros are numbers.
+        // The first zone needs no write to the zeros; most allocators have only that zone.
+        // SAFETY: zero is a valid `u8`.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
         let (mut cached_zones, mut start) = (Vec::new(), 0);
         for (node, kind, pages) in zones() {
@@ -256,7 +260,7 @@ impl PageAllocator {
         })
     }
 
-    /// Reservation for tables that describe its pages, as many as [`PageConfig::beside`] says.
+    /// Takes the reserved addresses for tables that describe the pages; [`PageConfig::beside`] is their size.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -265,7 +269,7 @@ impl PageAllocator {
 
     // --- Observers -------------------------------------------------------------------------------------------
 
-    /// Who observes the operations on its pages, and on what is cached by CPU on them.
+    /// Observers of operations on the pages, and on objects in per-CPU caches above them.
     #[doc(hidden)]
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         self.tables.tracepoints()
@@ -277,19 +281,19 @@ impl PageAllocator {
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Allocates a block of `2^order` pages, from `node` or else from the nearest that has one; `None` is the node
-    /// of the current CPU. The contents are unspecified unless `gfp` has [`Gfp::ZERO`].
+    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block;
+    /// `None` is the node of the current CPU. The contents are unspecified unless `gfp` has [`Gfp::ZERO`].
     ///
     /// # Errors
-    /// Which limit was met; nothing was changed then.
+    /// The limit that was met; nothing has changed.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
         self.alloc_in(&self.operation(What::Alloc), order, gfp, node)
     }
 
-    /// The same, in the course of an operation on pages.
+    /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
     ///
     /// # Errors
-    /// As [`alloc`](PageAllocator::alloc).
+    /// The limit that was met; nothing has changed.
     #[doc(hidden)]
     pub fn alloc_in(
         &self,
@@ -327,7 +331,7 @@ impl PageAllocator {
         })
     }
 
-    /// The zones that may serve, best first.
+    /// The zones that may serve the request, best first.
     fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
         let node = match node {
             Some(node) => node,
@@ -364,7 +368,7 @@ impl PageAllocator {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
                 }
-                // The refusal of a request, not of one of its tries.
+                // An injected fault refuses the request, not just this zone.
                 Err(Limit::Injected) => return Err(Limit::Injected),
                 Err(limit) => met = met.max(limit),
             }
@@ -387,7 +391,7 @@ impl PageAllocator {
         if self.shared.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
     }
 
-    /// Makes a block that nobody else knows the caller's.
+    /// Marks a block that no other thread knows as allocated.
     fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
         let frame = self.shared.frames.frame(pfn);
@@ -399,13 +403,13 @@ impl PageAllocator {
         }
         self.watch(pfn, order, Frame::page_take);
         if gfp.contains(Gfp::ZERO) && !zero {
-            // SAFETY: the block is committed and the caller's alone, who does not have it yet.
+            // SAFETY: the block is committed, and the caller does not have its address yet.
             unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
         }
     }
 
-    /// Allocates up to `max` single pages, many in one lock hold, and gives each to `put`, which may do what it
-    /// likes: no lock is held. Returns how many: fewer where memory ends, 0 for a node that does not exist.
+    /// Allocates up to `max` single pages, many per hold of a lock, and passes each to `put`, which runs
+    /// without a lock. Returns the number of pages: fewer if memory runs out, 0 if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
         let (mobility, op) = (self.mobility(gfp), &self.operation(What::Alloc));
@@ -434,7 +438,7 @@ impl PageAllocator {
                 }
             }
         }
-        // What is left in magazines, and between the marks.
+        // The rest comes from magazines, and from between the two watermarks.
         while done < max {
             let Ok(pfn) = self.find(&self.operation(What::Alloc), Order::ZERO, gfp, node) else { break };
             done += 1;
@@ -443,10 +447,10 @@ impl PageAllocator {
         done
     }
 
-    /// [`alloc`](PageAllocator::alloc) as an owned block that frees itself.
+    /// Allocates like [`alloc`](PageAllocator::alloc), as an owned block that frees itself.
     ///
     /// # Errors
-    /// As [`alloc`](PageAllocator::alloc).
+    /// The limit that was met; nothing has changed.
     pub fn alloc_block(
         &self,
         order: Order,
@@ -460,20 +464,22 @@ impl PageAllocator {
 
     /// Frees the block of `order` that starts at `pfn`.
     ///
-    /// A double free, a wrong order and a page that no block starts at are found from the frame, go to the handler
-    /// of the configuration, and change nothing.
+    /// A double free, a wrong order, and a page that starts no block are detected from the frame, reported to
+    /// the configured handler, and change nothing.
     ///
     /// # Safety
-    /// The block was allocated by this allocator with this order (or split to it), and nobody uses it any more.
+    /// The block was allocated by this allocator with this order (or split to it), and no thread uses it any
+    /// more.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
-        // SAFETY: passed on.
+        // SAFETY: the block was allocated with this order and is unused, by this function's contract.
         unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
     }
 
-    /// The same, in the course of an operation on pages.
+    /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
     ///
     /// # Safety
-    /// As [`free`](PageAllocator::free).
+    /// The block was allocated by this allocator with this order (or split to it), and no thread uses it any
+    /// more.
     #[doc(hidden)]
     pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
@@ -496,12 +502,12 @@ impl PageAllocator {
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
         planted!("owner cleared after the free" => {
-            // SAFETY: there is none: the block is no longer ours.
+            // SAFETY: none; the planted bug writes to a block that is already freed.
             unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
         });
     }
 
-    /// Claims an allocated block for the free: of two frees of one block, one gets it.
+    /// Claims an allocated block for the free: of two frees of one block only one succeeds.
     fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
         let frames = &self.shared.frames;
         let frame = frames.get(pfn).ok_or(Corruption::Foreign { pfn, pages: frames.len() })?;
@@ -516,13 +522,13 @@ impl PageAllocator {
         }
         let parked = State::new(Kind::PerCpu, order, state.migrate_type());
         frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
-        // SAFETY: the block was the caller's and is claimed.
+        // SAFETY: the caller owned the block, and this call has claimed it.
         unsafe { frame.set_owner(core::ptr::null_mut()) };
         self.watch(pfn, order, Frame::page_give);
         Ok(())
     }
 
-    /// Tells the models that the pages of a block change hands; nothing in other builds.
+    /// Reports to the models that the pages of a block change owners; empty in other builds.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
         if MODEL {
@@ -530,29 +536,32 @@ impl PageAllocator {
         }
     }
 
-    /// Makes one allocated block of order `from` into blocks of order `to`, each of which is then freed by itself.
-    /// Cost: one store for each new block, under the zone's lock.
+    /// Splits an allocated block of order `from` into blocks of order `to`, each of which is then freed
+    /// separately. Cost: one store for each new block, under the zone's lock.
     ///
     /// # Safety
-    /// The block at `pfn` was allocated by this allocator with order `from`, is the caller's, and `to <= from`.
+    /// The caller owns the block at `pfn`, which this allocator allocated with order `from`, and `to <=
+    /// from`.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        // A fork holds the lock, so the child's audit finds one block or all of them. In any order: a block that is freed looks
-        // at its buddy, which is none of these.
+        // A fork waits for this lock, so the child's audit finds either one block or all of them. The order
+        // of stores does not matter: a concurrent free reads its buddy's frame, and these blocks are no
+        // buddies of others.
         let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
-            // SAFETY: by contract the block is the caller's.
+            // SAFETY: the caller owns the block, by this function's contract.
             unsafe { frame.set_owner(core::ptr::null_mut()) };
             frame.set_head(pfn.up(page));
             frame.set_state(state);
         }
     }
 
-    // --- Giving back -----------------------------------------------------------------------------------------
+    // --- Reclaim
+    // ---------------------------------------------------------------------------------------------
 
-    /// Takes what lies on the stacks of these zones, with one fence a table.
+    /// Takes the stacks of these zones' layers, with one fence per table.
     fn sweep<'a>(
         &self,
         cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
@@ -568,7 +577,8 @@ impl PageAllocator {
         }
     }
 
-    /// Gives the pages in the magazines of `cpus` back to their zones. The CPUs may go on meanwhile.
+    /// Flushes the pages in the magazines of `cpus` to their zones. The CPUs may allocate and free
+    /// concurrently.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         let op = &self.operation(What::Reclaim);
         self.sweep(self.cached_zones.iter(), cpus, Which::All);
@@ -577,8 +587,8 @@ impl PageAllocator {
         }
     }
 
-    /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many; and the
-    /// memory of stacks that serve nothing to the system. For a timer.
+    /// Flushes per-CPU pages that were unused since the last call to their zones, and returns their number.
+    /// Also decommits pages of unused stacks. For a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
@@ -587,12 +597,12 @@ impl PageAllocator {
         pages
     }
 
-    /// Ends an interval: [`reap`](Self::reap), and then as much memory goes back to the OS as nobody needed since the last
-    /// call, in zones or on CPUs. Returns the bytes. For a timer.
+    /// Ends an interval: [reaps](Self::reap), then decommits the memory that stayed free since the last call,
+    /// in zones or on CPUs. Returns bytes. For a timer.
     ///
-    /// `reap_users` runs first: pages that it frees are taken for pages that nobody needed.
+    /// `reap_users` runs first; the pages that it frees count as free throughout.
     ///
-    /// Cost: as [`decommit`](Self::decommit), for the memory that goes.
+    /// Cost: like [`decommit`](Self::decommit), for the memory that is returned.
     #[doc(hidden)]
     pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
         self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
@@ -608,88 +618,92 @@ impl PageAllocator {
         bytes
     }
 
-    /// Gives all per-CPU pages back to their zones, and the memory of all free pages back to the OS. Returns the bytes
-    /// that went to the OS, with those that it did not take: locked memory stays.
+    /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the bytes returned to
+    /// the system, including locked memory that it did not take.
     ///
-    /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
-    /// under its zone's lock, which is let go in between.
+    /// Cost: up to three system calls for each maximal block, two for each run of free pages next to pages in
+    /// use; each under its zone's lock, which is released in between.
     pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
         self.decommit_free()
     }
 
-    /// Gives the memory of all free pages back to the OS; what CPUs keep stays with them. Returns the bytes.
+    /// Decommits all free pages except those on CPUs. Returns bytes.
     ///
-    /// Cost: as [`decommit`](Self::decommit).
+    /// Cost: like [`decommit`](Self::decommit).
     #[doc(hidden)]
     pub fn decommit_free(&self) -> usize {
         self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
-    /// As many pages less can be allocated from now on, because as much memory is in use elsewhere; `false`, with nothing changed, if not
-    /// so many are free above the lowest watermark. Then CPUs' pages may be what is missing: see [`decommit`](Self::decommit).
-    /// Does nothing where nothing [is limited](PageConfig::limited).
+    /// Withdraws `pages` free pages, because other code uses as much memory. Returns `false`, with nothing
+    /// changed, if fewer are free above the lowest watermark; per-CPU pages may then be the missing ones: see
+    /// [`decommit`](Self::decommit). Does nothing without a [limit](PageConfig::limited).
     ///
-    /// Cost: all zones' locks, together, and each once more; and what free memory goes back to the OS then.
+    /// Cost: the locks of all zones, held together, then each lock again, and the system calls that decommit
+    /// surplus memory.
     pub fn charge(&self, pages: usize) -> bool {
         let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
         if !self.limited {
             return true;
         }
-        // What is held back goes back to the system: a call for each block, with no lock held but its own.
+        // Decommits charged memory: one call for each block, with no other lock held.
         let trim = |CachedZone { zone, .. }: &CachedZone| zone.decommit_charged(&self.shared, zone.lock());
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
-    /// Of `wanted` pages, what `zones` and those before them leave to charge to the latter: 0 if all is charged. `None`, with nothing
-    /// charged, if there is no room for all; `room` is what those before have, whose locks are held. The last zone is charged first: the
-    /// others serve what has to lie low.
+    /// Charges `wanted` pages to `zones`, and to the zones before them, whose locks are held and which have
+    /// `room` pages. Returns the pages left for the latter, 0 if all is charged; `None`, with nothing
+    /// charged, if the room is not enough. The last zone is charged first, because the others serve requests
+    /// for low memory.
     ///
-    /// All locks are held until it is known. Only a fork holds several as well, and takes them in this order.
+    /// All locks are held until the result is known. Otherwise only a fork holds several, and takes them in
+    /// the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
         };
         zone.charge(|own| self.charge_zones(others, wanted, room + own))
     }
-    /// Takes a charge back. It may be of several, or a part of one.
+    /// Cancels charges of `pages` pages: several, one, or a part of one.
     pub fn uncharge(&self, pages: usize) {
         if self.limited {
             self.cached_zones.iter().fold(pages as u32, |left, cached| left - cached.zone.uncharge(left));
         }
     }
 
-    /// Bytes of all pages, where they [are limited](PageConfig::limited).
+    /// Bytes of all pages, if they [are limited](PageConfig::limited).
     pub fn limit(&self) -> Option<usize> {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
 
-    /// Each zone keeps at most `bytes` bytes free from now on, and never more than [`PageConfig::keep_free`].
+    /// Lowers the free memory that each zone keeps backed to `bytes` bytes, at most
+    /// [`PageConfig::keep_free`].
     #[doc(hidden)]
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
         self.shared.keep.set(pages.min(self.shared.most_kept));
     }
 
-    /// Bytes of addresses that it holds for its pages, committed or not.
+    /// Bytes of addresses reserved for pages, committed or not.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
     }
 
-    /// Pages that there may be, of which some have [no addresses yet](Self::gave_up_addresses).
+    /// Maximum number of pages, some of which may have [no addresses yet](Self::gave_up_addresses).
     #[doc(hidden)]
     pub fn most_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
-    /// For tables that describe the pages: how far [apart](Region::apart) they are to lie, where addresses are limited.
+    /// How far [apart](Region::apart) tables that describe the pages must be, if addresses are limited.
     #[doc(hidden)]
     pub fn apart(&self) -> Option<usize> {
         self.apart
     }
-    /// Has addresses for the first `bytes` bytes of a table that describes the pages.
+    /// Ensures addresses for the first `bytes` bytes of a table that describes the pages.
     #[doc(hidden)]
     pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
         let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
@@ -700,22 +714,25 @@ impl PageAllocator {
         grown
     }
 
-    /// Gives the addresses of such a table back from `bytes` bytes on: see [`Reserved::cut`].
+    /// Returns the addresses of such a table from `bytes` bytes on: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// As there, except that other threads may [grow](Self::grow_table) and cut it concurrently.
+    /// No thread uses memory behind `bytes` bytes, or requests a commit of it, during the call. Other threads
+    /// may [grow](Self::grow_table) and cut the table.
     #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
         let before = table.reserved();
-        // SAFETY: passed on; all who grow or cut it have the lock.
+        // SAFETY: no thread uses the cut part, by this function's contract; growing and cutting need the lock
+        // that is held here.
         unsafe { table.cut(bytes) };
         let tables = &self.shared.limit.tables;
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
-    /// Gives all addresses of pages back that were never committed. They are mapped again when one is committed, if a limit and others
-    /// leave them, up to the pages that `limit` bytes hold. Does nothing with several zones.
+    /// Returns the addresses of pages that were never committed to the system. A later commit maps them again
+    /// if the limit and other mappings allow it, up to `limit` bytes of pages. Does nothing with several
+    /// zones.
     ///
     /// Watermarks do not reserve pages without addresses: any request gets the last page that has some.
     ///
@@ -724,7 +741,7 @@ impl PageAllocator {
     pub fn give_up_addresses(&self, limit: usize) {
         let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
-            // Else what is smaller than the largest block is the end, and may be committed first.
+            // Otherwise the end is smaller than the largest block, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
@@ -732,9 +749,9 @@ impl PageAllocator {
             if keep >= region.bytes() {
                 return;
             }
-            // First: what somebody else maps there is no page of this any more.
+            // First, because the system may map other memory there next.
             let had = frames.set_len((keep / PAGE_SIZE) as u32);
-            // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
+            // SAFETY: nothing there was ever committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {
                 let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
                 most.set(most.get().min(limit.saturating_mul(max_order.pages())));
@@ -746,52 +763,55 @@ impl PageAllocator {
     fn used_addresses(max_order: &Order, untouched: u32) -> usize {
         (untouched as usize).max(1) * max_order.bytes()
     }
-    /// Whether some would be given up.
+    /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any.
     #[doc(hidden)]
     pub fn has_unused_addresses(&self) -> bool {
         let ZoneShared { region, max_order, .. } = &self.shared;
         let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
-    /// Notes what others have of the addresses that are limited, of all that the process has: see [`give_up_addresses`](Self::give_up_addresses).
+    /// Notes how many limited addresses other code uses, out of the `has` bytes that the process has: see
+    /// [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]
     pub fn see_address_limit(&self, has: usize) {
         self.shared.see_limit(has);
     }
 
-    /// True if pages lack addresses, which are mapped as the pages are committed.
+    /// Returns `true` if some pages lack addresses, which a commit maps.
     #[doc(hidden)]
     pub fn gave_up_addresses(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
-    /// Gives the frames back of pages whose addresses were [given up](Self::give_up_addresses). Returns how many pages are
-    /// left.
+    /// Returns the frames of pages whose addresses were [given up](Self::give_up_addresses) to the system.
+    /// Returns the number of pages left.
     ///
     /// # Safety
-    /// Nobody looks at such a page meanwhile.
+    /// No thread reads the frame of such a page during the call.
     #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
-        // Nobody commits frames meanwhile: that is done under this lock, too.
+        // Frames are committed under this lock, so none are now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        // SAFETY: their pages have no addresses, and get some under this lock; else by contract.
+        // SAFETY: the pages have no addresses, and get some only under this lock; no thread reads their
+        // frames, by this function's contract.
         unsafe { self.shared.frames.cut() };
         self.shared.frames.len() as usize
     }
 
-    /// Bytes of pages that are committed now. Allocates nothing.
+    /// Bytes of committed pages. Allocates nothing.
     pub fn committed_bytes(&self) -> usize {
         let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
     }
 
-    /// Blocks that were decommitted so far.
+    /// Number of blocks decommitted so far.
     #[doc(hidden)]
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
-    /// Calls `each` with the pages of every maximal block that was decommitted and is not committed again, under its zone's lock.
+    /// Calls `each` with the pages of every maximal block that was decommitted and not committed again, under
+    /// its zone's lock.
     #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
@@ -801,8 +821,8 @@ impl PageAllocator {
         }
     }
 
-    /// Pages that came back to the zones so far, and what was given back to the OS: as long as this stays, a reap finds
-    /// nothing new.
+    /// Counts pages freed to the zones and memory returned to the system. While the number is unchanged, a
+    /// reap finds nothing new.
     #[doc(hidden)]
     pub fn changes(&self) -> u64 {
         let changes = |cached: &CachedZone| {
@@ -812,18 +832,19 @@ impl PageAllocator {
         self.cached_zones.iter().map(changes).sum()
     }
 
-    /// Pages that came back to the zones so far.
+    /// Number of pages freed to the zones so far.
     #[doc(hidden)]
     pub fn pages_freed(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
     }
 
-    // --- Looking up ------------------------------------------------------------------------------------------
+    // --- Lookups
+    // ---------------------------------------------------------------------------------------------
 
     /// The frame of page `pfn`.
     ///
     /// # Panics
-    /// If the allocator has no such page: a `Pfn` that it handed out, or made of an address, is always one.
+    /// If the allocator has no such page. Every `Pfn` that it returned has one.
     #[inline(always)]
     #[doc(hidden)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
@@ -835,40 +856,43 @@ impl PageAllocator {
     pub fn frames(&self) -> &FrameTable {
         &self.shared.frames
     }
-    /// The first byte of page `pfn`. Only what is allocated may be touched.
+    /// The first byte of page `pfn`. Only allocated pages may be accessed.
     ///
     /// # Panics
     /// If the allocator has no such page.
     #[inline(always)]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
-        // SAFETY: inside the region, which has as many pages as the table has frames.
+        // SAFETY: the page is inside the region, which has as many pages as the table has frames.
         unsafe { behind(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
     }
-    /// Whether a block may be read and written from now on: see [`Region::protect`](crate::Region::protect).
+    /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///
     /// # Safety
-    /// It is the caller's, `order` is its own, and nobody uses its bytes while they are inaccessible. It is accessible when it is
-    /// freed.
+    /// The caller owns the block, `order` is its order, and no thread accesses its bytes while they are
+    /// inaccessible. It must be accessible when it is freed.
     #[doc(hidden)]
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
         let start = pfn.index() << PAGE_SHIFT;
-        // SAFETY: passed on.
+        // SAFETY: the caller owns the block, and no thread accesses it while inaccessible, by this function's
+        // contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
-    /// Gives the memory of a block's last page back and lets nobody touch it, or makes it accessible again, as zeros.
+    /// Decommits a block's last page and makes it inaccessible, or makes it accessible again, zeroed.
     ///
     /// # Safety
-    /// As [`protect`](Self::protect), of this page.
+    /// The caller owns the block, `order` is its order, and no thread accesses the page while it is
+    /// inaccessible. It must be accessible when the block is freed.
     #[doc(hidden)]
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
-        // SAFETY: passed on.
+        // SAFETY: the caller owns the page, and no thread accesses it while inaccessible, by this function's
+        // contract.
         unsafe {
             if on && region.backend() == Backend::Os {
-                // The kernel joins two parts of a mapping again only if they had pages when they were one. Each guard would cut off a
-                // mapping for ever.
+                // The kernel rejoins two parts of a mapping only if they had pages when they were one.
+                // Otherwise each guard would split a mapping for ever.
                 let first = self.address(pfn);
                 first.write_volatile(first.read_volatile());
                 region.discard(page.clone());
@@ -876,38 +900,41 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
-    /// True if single pages go to the system: not with [`HugePages::Advise`] and without a limit.
+    /// Returns `true` if single pages are returned to the system: not with [`HugePages::Advise`] and without
+    /// a limit.
     #[doc(hidden)]
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
     }
-    /// Returns the memory of pages of an allocated block to the system. They stay the caller's, and read as zeros.
+    /// Returns the memory of pages of an allocated block to the system. The caller keeps the pages, which
+    /// read as zero.
     ///
     /// # Safety
     /// The pages belong to a block in use, and no thread reads or writes them during the call.
     #[doc(hidden)]
     pub unsafe fn discard(&self, first: Pfn, pages: u32) {
         let start = first.index() << PAGE_SHIFT;
-        // SAFETY: by contract the contents are given up.
+        // SAFETY: no thread accesses the pages during the call, by this function's contract.
         unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
     }
-    /// The page that `address` lies in; `None` outside the allocator's range.
+    /// The page that contains `address`; `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
         (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
     }
-    /// Bytes from the beginning of page `pfn` to an `address` of the allocator's range that is not 4 GiB or more behind it, as
-    /// none is in a block.
+    /// Bytes from the beginning of page `pfn` to `address`. Both are in one block, so the distance is below 4
+    /// GiB.
     #[inline(always)]
     #[doc(hidden)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
-    /// The allocated block that page `pfn` is in, by its first page: any page of a compound block, the first page of
-    /// every other. `None` for all other pages. Exact as long as the block is not freed meanwhile.
+    /// The first page of the allocated block that contains page `pfn`: for any page of a compound block, or
+    /// the first page of another block. `None` for all other pages. Exact unless the block is freed
+    /// concurrently.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
         let head = self.shared.frames.get(pfn)?.head();
         let state = self.shared.frames.get(head)?.state();
@@ -932,16 +959,16 @@ impl PageAllocator {
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.zone_at(pfn).zone.kind
     }
-    /// Where the stacks of CPUs lie.
+    /// The tables of the CPUs' stacks.
     #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
-    /// The CPUs that per-CPU pages are kept for.
+    /// The CPUs that have per-CPU pages.
     pub fn cpus(&self) -> Cpus {
         self.cpus
     }
-    /// Nodes, those without zones included.
+    /// Number of nodes, including those without zones.
     pub fn nodes(&self) -> u32 {
         self.zonelists.len() as u32
     }
@@ -957,7 +984,7 @@ impl PageAllocator {
     }
 }
 
-/// Pages on their way to a bulk caller; what the caller did not get, because it panicked, is freed.
+/// Pages for a bulk caller. Pages that it did not receive, because it panicked, are freed.
 struct Batch<'a> {
     pages: &'a PageAllocator,
     pfns: [Pfn; BULK],
@@ -976,7 +1003,7 @@ impl Batch<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         while let Some(pfn) = self.next() {
-            // SAFETY: a single page that was just allocated and that nobody has seen.
+            // SAFETY: a single page that was just allocated and that no caller has received.
             unsafe { self.pages.free(pfn, Order::ZERO) };
         }
     }

@@ -1,4 +1,4 @@
-//! A block of pages as an owned value: the safe way to have pages.
+//! A block of pages as an owned value: the safe way to use pages.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::{Order, Pfn};
@@ -13,7 +13,7 @@ pub struct PageBlock<'p> {
 }
 
 impl<'p> PageBlock<'p> {
-    /// A block that nobody else owns, allocated with `order`.
+    /// Wraps a block that was allocated with `order` and has no other owner.
     pub(crate) fn new(pages: &'p PageAllocator, pfn: Pfn, order: Order) -> Self {
         Self { pages, pfn, order }
     }
@@ -21,43 +21,43 @@ impl<'p> PageBlock<'p> {
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }
-    /// The order.
+    /// The block's order.
     pub fn order(&self) -> Order {
         self.order
     }
-    /// The node that the pages are on.
+    /// The node of the pages.
     pub fn node(&self) -> u32 {
         self.pages.node_of(self.pfn)
     }
-    /// The contents.
+    /// The block's bytes.
     pub fn bytes(&self) -> &[u8] {
         let start = self.pages.address(self.pfn).as_ptr();
-        // SAFETY: the block is committed, initialised (the system's zeros or somebody's writes), and ours until it
-        // is dropped; writing needs `&mut self`.
+        // SAFETY: the block is committed and initialised (zeros of the system, or earlier writes), and this
+        // value owns it until it is dropped; writing needs `&mut self`.
         unsafe { core::slice::from_raw_parts(start, self.order.bytes()) }
     }
-    /// The contents, to write.
+    /// The block's bytes, writable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.pages.address(self.pfn).as_ptr();
-        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        // SAFETY: the block is committed and initialised, this value owns it, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(start, self.order.bytes()) }
     }
     /// Frees the block; dropping it does the same.
     pub fn free(self) {}
 
-    /// The block's first page; the block is the caller's to free.
+    /// Returns the block's first page; the caller must free the block.
     pub fn into_pfn(self) -> Pfn {
         core::mem::ManuallyDrop::new(self).pfn
     }
 
-    /// Cuts the block into blocks of `order`, lowest first, each of which is freed by itself; just this block if it
-    /// is not larger.
+    /// Splits the block into blocks of `order`, lowest first, which are freed separately. Returns only this
+    /// block if it is not larger.
     pub fn split(self, order: Order) -> Vec<PageBlock<'p>> {
         if order >= self.order {
             return vec![self];
         }
         let whole = core::mem::ManuallyDrop::new(self);
-        // SAFETY: the block is ours, and `order` is below its own.
+        // SAFETY: this value owns the block, and `order` is below the block's.
         unsafe { whole.pages.split(whole.pfn, whole.order, order) };
         (0..whole.order.pages())
             .step_by(order.pages() as usize)
@@ -68,7 +68,8 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: allocated with this order (or split to it), owned by this value, which ends here.
+        // SAFETY: the block was allocated with this order (or split to it), and its owner, this value, ends
+        // here.
         unsafe { self.pages.free(self.pfn, self.order) };
     }
 }

@@ -1,15 +1,16 @@
-//! The audit: walks every frame and every list, and says whether they agree.
+//! The audit: walks every frame and every list, and checks that they agree.
 //!
-//! It is meant for a quiet allocator (tests, the ends of programs): pages on their way between a magazine and a zone
-//! would be found missing. What it proves then:
+//! It is meant for a quiet allocator (tests, the ends of programs): it would miss pages on their way between
+//! a magazine and a zone. It proves:
 //!
-//! * every committed page lies in exactly one block, each block is aligned and inside its zone;
-//! * a frame says that its block is free iff the block is on the list of its order and type, once;
+//! * every committed page is in exactly one block, each block is aligned and inside its zone;
+//! * a frame marks its block as free iff the block is on the list of its order and type, once;
 //! * no two free buddies were left unmerged;
 //! * a free block is on the list of backed or of discarded blocks, as its frame says, and both are counted;
-//! * a free block is on the list of its pageblock's type, all pageblocks of a larger block being of that type;
-//! * pages = free + per-CPU + allocated, each counted in two ways; in the child of a process whose other threads were at
-//!   work, what these had in hand is lost, and counted once.
+//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that
+//!   type;
+//! * pages = free + per-CPU + allocated, each counted in two ways. In the child of a process with other
+//!   threads, pages that these were moving are lost, and counted once.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};
@@ -18,7 +19,7 @@ use crate::pfn::{Order, Pfn};
 use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
 
-/// Where all pages are.
+/// The pages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Census {
@@ -28,28 +29,28 @@ pub struct Census {
     pub uncommitted: u64,
     /// Committed pages on the free lists.
     pub listed: u64,
-    /// Of these, given back to the system until they are next touched.
+    /// Listed pages that were returned to the system until they are next touched.
     pub discarded: u64,
     /// Pages in per-CPU magazines.
     pub per_cpu: u64,
     /// Pages in allocated blocks.
     pub allocated: u64,
-    /// Free pages that are held back: see [`PageAllocator::charge`].
+    /// Charged free pages: see [`PageAllocator::charge`].
     pub charged: u64,
-    /// Pages that other threads had in hand when the process was forked. 0 unless it is such a child.
+    /// Pages that other threads were moving when the process was forked. 0 unless it is such a child.
     pub lost: u64,
 }
 
-/// What the audit found wrong: where, and which invariant.
+/// An error that the audit found: its place, and the broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The node.
+    /// Index of the node, from 0.
     pub node: u32,
-    /// The zone.
+    /// The kind of zone on that node.
     pub zone: ZoneKind,
-    /// The page, where it is one.
+    /// The page, if there is one.
     pub pfn: Option<Pfn>,
-    /// What is wrong.
+    /// The broken invariant.
     pub what: Broken,
 }
 
@@ -58,33 +59,33 @@ pub struct Violation {
 pub enum Broken {
     /// A committed page is in no block.
     InNoBlock,
-    /// A block starts inside another one, or reaches beyond its zone, or is not aligned.
+    /// A block starts inside another one, reaches beyond its zone, or is not aligned.
     Overlap,
     /// Two free buddies were not merged.
     MissedMerge,
-    /// A free block is on another list than its pageblock's.
+    /// A free block is not on the list of its pageblock's type.
     WrongType,
-    /// A frame says free and its list does not have it, or the other way round, or twice.
+    /// A free frame's block is not on its list, is on it twice, or a listed block is not free.
     ListDisagrees,
-    /// The count of free pages is not what the lists hold.
+    /// The count of free pages differs from the lists.
     Count {
-        /// What the zone counts.
+        /// The zone's count.
         counted: u64,
-        /// What the walk found.
+        /// The walk's count.
         found: u64,
     },
-    /// The count of discarded pages is not what the frames say.
+    /// The count of discarded pages differs from the frames.
     Discarded {
-        /// What the zone counts.
+        /// The zone's count.
         counted: u64,
-        /// What the walk found.
+        /// The walk's count.
         found: u64,
     },
     /// The magazines hold another number of pages than the frames say.
     PerCpu {
-        /// What the magazines hold.
+        /// The magazines' count.
         counted: u64,
-        /// What the walk found.
+        /// The walk's count.
         found: u64,
     },
 }
@@ -114,9 +115,9 @@ impl fmt::Display for Violation {
 impl core::error::Error for Violation {}
 
 impl PageAllocator {
-    /// Audits the whole allocator; see the [module](self). Nobody may allocate or free meanwhile.
+    /// Audits the whole allocator; see the [module](self). No thread may allocate or free during the call.
     ///
-    /// Cost: touches the frame of every committed page.
+    /// Cost: reads the frame of every committed page.
     ///
     /// # Errors
     /// The first broken invariant.
@@ -132,7 +133,7 @@ impl PageAllocator {
 impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
-        // Before the lock and before anything is counted: the global allocator may take this from the very zone.
+        // Before the lock and any count: the global allocator may take this memory from the same zone.
         let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
@@ -153,7 +154,7 @@ impl CachedZone {
         if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
             return Err(fail(Broken::Discarded { counted, found: found.discarded }));
         }
-        // A page that was on its way says that it is in a magazine, and is in none.
+        // The frame of a page that was being moved says that it is in a magazine, but it is in none.
         let lost = found.per_cpu.wrapping_sub(held);
         if lost != 0 && !(forked && held < found.per_cpu) {
             return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
@@ -184,7 +185,7 @@ impl Walk<'_> {
         self.shared.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages from block to block; `committed` says which whole maximal blocks are.
+    /// Walks the committed pages block by block; `committed` has a flag for each whole maximal block.
     fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
@@ -229,14 +230,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks the lists: each block on them says so, and together they are `listed` pages. (A block that is on a list
-    /// twice makes it a circle, which holds too many.)
+    /// Walks the lists: each listed block's frame must agree, and together they must have `listed` pages. (A
+    /// block listed twice makes a circle, which has too many.)
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {
             for mobility in MigrateType::ALL {
                 let area = self.inner.area(order);
-                // SAFETY: `inner` is borrowed from the zone's lock.
+                // SAFETY: `inner` is borrowed from the guard of the zone's lock.
                 for (pfn, discarded) in unsafe { area.blocks(&self.shared.frames, mobility) } {
                     let says = self.shared.frames.get(pfn).map(|frame| frame.state());
                     found += u64::from(order.pages());

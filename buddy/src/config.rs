@@ -1,4 +1,4 @@
-//! What a page allocator is made of.
+//! Configuration of a page allocator.
 
 use crate::corruption;
 use crate::error::PageError;
@@ -10,72 +10,74 @@ use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
 
-/// What a page allocator is made of: its CPUs, nodes and zones, and the tuning.
+/// The configuration of a page allocator: CPUs, nodes and zones, and tuning.
 ///
-/// All nodes lie in one reserved range of addresses; a node without zones is legal (its CPUs allocate elsewhere).
+/// All nodes share one reserved address range. A node without zones is valid; its CPUs allocate from other
+/// nodes.
 #[derive(Clone, Debug)]
 pub struct PageConfig {
-    /// The CPUs that per-CPU pages are kept for, and which node each is on.
+    /// The CPUs that have per-CPU pages, and the node of each.
     pub cpus: Cpus,
-    /// The zones of each node, with their pages. The order in which a node's zones are given does not matter; zones
-    /// of no pages are left out.
+    /// The zones of each node, with their sizes in pages, in any order. Zones with 0 pages are left out.
     pub nodes: Vec<Vec<(ZoneKind, u32)>>,
-    /// Distances between nodes, a row for each node (the kernel's 10 for itself, 20 for a neighbour). Empty: all
-    /// other nodes are equally far.
+    /// Distances between nodes, one row per node (the kernel uses 10 for the node itself, 20 for a
+    /// neighbour). Empty: all other nodes are equally far.
     pub distances: Vec<Vec<u32>>,
-    /// Where the memory comes from.
+    /// The source of the memory.
     pub backend: Backend,
-    /// Whether the memory should be in huge pages.
+    /// Use of huge pages.
     pub huge_pages: HugePages,
-    /// Whether CPUs keep magazines of low-order blocks.
+    /// True if CPUs keep magazines of low-order blocks.
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// The most bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, between a sixteenth of this number
-    /// and all of it; the lower bound doubles while returned memory is taken again, and halves when it is not. They return more to the
-    /// system, largest blocks first, until three quarters of the bound are left. `None` leaves it to
-    /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and [`decommit_free`](crate::PageAllocator::decommit_free), for those who call
-    /// these at times.
+    /// Most bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, between
+    /// a sixteenth of this number and all of it; the lower bound doubles while returned memory is taken
+    /// again, and halves when it is not. They return more to the system, largest blocks first, until three
+    /// quarters of the bound are left. With `None` frees return nothing;
+    /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
+    /// [`decommit_free`](crate::PageAllocator::decommit_free) do.
     pub keep_free: Option<usize>,
     /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
-    /// Whether the kernel's formula has the part of its huge-page daemon, too, as on kernels with huge pages: enough
-    /// pageblocks for each migrate type, up to 5 % of the range. Off by default: a program's memory needs no such reserve.
-    /// Without effect where `min_free_kib` is given.
+    /// True if the kernel's formula includes its huge-page daemon's part, as on kernels with huge pages:
+    /// enough pageblocks for each migrate type, up to 5 % of the range. Off by default: a program's memory
+    /// needs no such reserve. Ignored if `min_free_kib` is given.
     pub min_free_for_huge_pages: bool,
-    /// Whether memory that is [charged](crate::PageAllocator::charge) takes its part of the zones' pages; else charges do nothing.
-    /// [`limit`](Self::limit) sets it.
+    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages; otherwise charges do
+    /// nothing. [`limit`](Self::limit) sets it.
     pub limited: bool,
-    /// The largest block, and the step in which memory is committed. Smaller than [`MAX_ORDER`] for models and tests.
+    /// Order of the largest block, which is also the step of commitment. Below [`MAX_ORDER`] for models and
+    /// tests.
     pub max_order: Order,
-    /// The unit of grouping by migrate type; at most `max_order`.
+    /// Order of a pageblock, the unit of grouping by migrate type; at most `max_order`.
     pub pageblock_order: Order,
-    /// Told of every free that must not be, under no lock.
+    /// Handler of invalid frees; runs under no lock.
     pub corruption: corruption::Handler,
-    /// What is refused on purpose.
+    /// Injected faults.
     pub faults: Faults,
-    /// Bytes of addresses for tables of the layer above, for each page and in all: see
+    /// Bytes of addresses for tables of the layer above, per page and in all: see
     /// [`take_addresses`](crate::PageAllocator::take_addresses).
     #[doc(hidden)]
     pub beside: (usize, usize),
 }
 
-/// Pages of the default range in all: 64 GiB of address space, or 1 GiB where it is memory.
+/// Pages of the default range: 64 GiB of address space, or 1 GiB if a reservation takes memory.
 const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
-/// Page numbers end below this, so that one more than each fits too.
+/// Upper bound of page numbers, so that the number plus one also fits.
 pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed. Less where
-    /// `RLIMIT_AS` grants less (see [`PageAllocator::new`](crate::PageAllocator::new)), 1 GiB where nothing can be mapped (see
-    /// [`region`](crate::region)).
+    /// One zone Normal on each node of `cpus`, 64 GiB of address space in all, committed as it is used. The
+    /// range is smaller if `RLIMIT_AS` grants less (see [`PageAllocator::new`](crate::PageAllocator::new)),
+    /// and 1 GiB on systems without mappings (see [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
     }
 
-    /// The given zones of each node, all else by default.
+    /// The given zones of each node, and defaults for everything else.
     pub fn with_nodes(cpus: Cpus, nodes: Vec<Vec<(ZoneKind, u32)>>) -> Self {
         Self {
             cpus,
@@ -97,8 +99,8 @@ impl PageConfig {
         }
     }
 
-    /// At most `bytes` bytes of pages in all (rounded down to pages), shared out over the zones by size. What is
-    /// [charged](crate::PageAllocator::charge) is a part of them.
+    /// Limits the pages to `bytes` bytes in all (rounded down to pages), divided among the zones by size.
+    /// [Charged](crate::PageAllocator::charge) memory counts towards the limit.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limited = true;
@@ -110,13 +112,11 @@ impl PageConfig {
         self
     }
 
-    /// Pages in all.
     pub(crate) fn pages(&self) -> u64 {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// The zones with `pages` pages in all instead of their own sum: each gets its share, and what rounding leaves
-    /// over goes to the first ones.
+    /// The zones scaled to `pages` pages in all; the first zones get what rounding leaves.
     pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);
@@ -133,7 +133,7 @@ impl PageConfig {
             .collect()
     }
 
-    /// Finds what no allocator can be made of.
+    /// Rejects an invalid configuration.
     pub(crate) fn validate(&self) -> Result<(), PageError> {
         let nodes = self.nodes.len();
         if nodes > MAX_NODES as usize {
@@ -168,8 +168,8 @@ impl PageConfig {
         Ok(())
     }
 
-    /// All nodes, nearest to `node` first. Among equally far ones those after `node` come first, so that nodes do
-    /// not all fall back to node 0.
+    /// All nodes, nearest to `node` first. Among equally far ones, those after `node` come first, so that not
+    /// all nodes fall back to node 0.
     pub(crate) fn nearest(&self, node: u32) -> Vec<u32> {
         let distance = |other: u32| match self.distances.get(node as usize) {
             _ if other == node => 0,
@@ -192,7 +192,7 @@ mod tests {
     const N: ZoneKind = ZoneKind::Normal;
 
     #[test]
-    fn what_cannot_work_is_an_error_with_a_clear_sentence() {
+    fn invalid_configuration_is_an_error_with_a_clear_message() {
         let said = |config: &PageConfig| config.validate().unwrap_err().to_string();
         let zones = |pages| vec![vec![(N, pages)], vec![]];
         assert_eq!(said(&config(zones(0))), "no pages: at least one page of 4096 bytes is needed");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_shared_out_by_size_and_kept_exactly() {
+    fn limit_is_divided_by_size_and_kept_exactly() {
         let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
         for pages in 0..=160 {
             let limited = full.clone().limit(pages * PAGE_SIZE + 4095);

@@ -1,32 +1,33 @@
-//! Corruption: a free of what is not allocated. Found from the frame's state, reported by name, and nothing changed.
+//! Corruption: a free of memory that is not allocated. It is detected from the frame's state, reported, and
+//! changes nothing.
 //!
-//! Each allocator has one handler, a plain function ([`PageConfig::corruption`](crate::PageConfig::corruption)). It
-//! never runs under a lock. The default, [`abort`], writes one line and aborts; a handler that returns makes the
-//! free do nothing.
+//! Each allocator has one handler, a plain function
+//! ([`PageConfig::corruption`](crate::PageConfig::corruption)). It never runs under a lock. The default,
+//! [`abort`], writes one line and aborts; if a handler returns, the free does nothing.
 
 use crate::frame::Kind;
 use crate::pfn::{Order, Pfn};
 
-/// A free that must not be.
+/// An invalid free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// The block was free already.
+    /// The block was already free.
     DoubleFree {
         /// The page that was freed.
         pfn: Pfn,
-        /// Where it is: on a free list or among the per-CPU pages.
+        /// The block's actual state: on a free list or among the per-CPU pages.
         found: Kind,
     },
     /// The block was allocated with another order.
     WrongOrder {
         /// The page that was freed.
         pfn: Pfn,
-        /// The order that it was freed with.
+        /// The order passed to the free.
         freed: Order,
-        /// The order that it was allocated with.
+        /// The order of the allocation.
         allocated: Order,
     },
-    /// The page is inside a block, or nobody ever allocated it.
+    /// The page is inside a block, or was never allocated.
     NotABlock {
         /// The page that was freed.
         pfn: Pfn,
@@ -35,7 +36,7 @@ pub enum Corruption {
     Foreign {
         /// The page that was freed.
         pfn: Pfn,
-        /// The pages that the allocator has.
+        /// Number of pages of the allocator.
         pages: u32,
     },
 }
@@ -58,13 +59,14 @@ impl core::fmt::Display for Corruption {
     }
 }
 
-/// What is called when corruption is found.
+/// Handler of detected corruption.
 pub type Handler = fn(&Corruption);
 
 /// Writes one line to standard error and aborts the process.
 pub fn abort(corruption: &Corruption) {
     use std::io::Write;
-    // No `eprintln!`: it panics when standard error is closed. One write of a stack buffer allocates nothing.
+    // Not `eprintln!`, which panics when standard error is closed. One write of a stack buffer allocates
+    // nothing.
     let mut line = [0_u8; 160];
     let mut rest = &mut line[..];
     let room = rest.len();

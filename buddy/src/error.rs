@@ -1,27 +1,27 @@
-//! What can go wrong, as values.
+//! Errors, as values.
 
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
 
-/// Why no pages were handed out: which limit was met. Ordered by how much it says, most last.
+/// The limit that refused an allocation. Later variants are more specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Limit {
-    /// The flags ask for a zone that the allocator, or the node, does not have.
+    /// The flags need a zone that the allocator, or the node, does not have.
     Zone,
-    /// There is no such node.
+    /// The node does not exist.
     Node,
     /// The order is above the allocator's largest.
     Order,
-    /// Fewer pages are free than asked for.
+    /// Fewer pages are free than requested.
     Exhausted,
-    /// Pages are free, but the watermark (with the lowmem reserve) keeps them.
+    /// Enough pages are free, but the watermark (with the lowmem reserve) keeps them.
     Watermark,
     /// Enough pages are free, but no block of the order is.
     Fragmented,
-    /// Reserved memory was there, but the OS refused to commit it.
+    /// Reserved memory was left, but the system refused to commit it.
     CommitRefused,
-    /// It was refused on purpose: see [`faults`](crate::faults).
+    /// An injected fault: see [`faults`](crate::faults).
     Injected,
 }
 
@@ -29,11 +29,11 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocError {
-    /// The order that was asked for.
+    /// The requested order.
     pub order: Order,
-    /// The only node that was allowed, or the one that does not exist; `None` when all nodes were tried.
+    /// The only node that was allowed, or the one that does not exist; `None` if all nodes were tried.
     pub node: Option<u32>,
-    /// The limit that was met, of the zone where most was to be had.
+    /// The most specific limit among the zones that were tried.
     pub limit: Limit,
 }
 
@@ -57,38 +57,38 @@ impl core::fmt::Display for AllocError {
 }
 impl core::error::Error for AllocError {}
 
-/// A configuration that no allocator can be made of, or memory that could not be reserved.
+/// An invalid configuration, or memory that could not be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The zones have no page in all.
+    /// The zones have no pages.
     NoPages,
-    /// More pages than page numbers count.
+    /// More pages than page numbers can count.
     TooManyPages {
-        /// Pages asked for, zones rounded up to maximal blocks.
+        /// Requested pages, with zones rounded up to maximal blocks.
         pages: u64,
-        /// The most.
+        /// The maximum.
         most: u64,
     },
     /// The CPUs are on more nodes than the configuration describes.
     NodesOfCpus {
-        /// Nodes that the CPUs are on.
+        /// Nodes of the CPUs.
         cpus: u32,
-        /// Nodes that are described.
+        /// Nodes in the configuration.
         nodes: u32,
     },
     /// More nodes than are supported.
     TooManyNodes {
-        /// Nodes that are described.
+        /// Nodes in the configuration.
         nodes: usize,
-        /// The most.
+        /// The maximum.
         most: u32,
     },
     /// A node has two zones of one kind.
     DuplicateZone {
-        /// The node.
+        /// Index of the node, from 0.
         node: u32,
-        /// The kind that it has twice.
+        /// The duplicate kind.
         kind: ZoneKind,
     },
     /// A pageblock would be larger than the largest block.
@@ -98,14 +98,14 @@ pub enum PageError {
         /// The largest order.
         max: Order,
     },
-    /// The table of distances does not have one row and one column a node.
+    /// The table of distances is not square with one row per node.
     Distances {
-        /// Nodes that are described.
+        /// Nodes in the configuration.
         nodes: u32,
     },
-    /// The OS refused even the smallest reservation, or its pages are not of 4 KiB.
+    /// The system refused even the smallest reservation, or its pages are not 4 KiB.
     Refused {
-        /// The bytes of pages that were asked for last.
+        /// Bytes of the last request.
         bytes: usize,
     },
 }

@@ -1,58 +1,58 @@
-//! Fault injection: what may fail, made to fail, so that the paths behind a refusal run before they are needed.
+//! Fault injection: makes calls fail that may fail, so that tests run the error paths.
 //!
-//! A [`Point`] is a place where a refusal is legal: the system may refuse to map, a magazine may not be had. Each floor
-//! names its own ([`POINTS`] are this one's). A [`Rule`] says which calls of a point are refused, in the terms of Linux's
-//! fault attributes (`Documentation/fault-injection`):
+//! A [`Point`] is a place that may be refused: the system may refuse to map, or a magazine cannot be made.
+//! Each level defines its own points ([`POINTS`] has this level's). A [`Rule`] selects the calls of a point
+//! that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
 //!
 //! | attribute | a call is refused only |
 //! |---|---|
 //! | `nth` | if it is the `nth` or a later one |
-//! | `space` | after calls for so many bytes in all |
-//! | `interval` | each so many calls |
+//! | `space` | after calls for this number of bytes in all |
+//! | `interval` | if it is the `nth`, or a multiple of this later |
 //! | `probability` | with this chance, in percent |
-//! | `times` | so many times; -1 is without end. 1 with `nth`, else -1 |
+//! | `times` | this number of times; -1 is unlimited. 1 with `nth`, else -1 |
 //! | `order` | for blocks of these orders |
 //! | `cache` | for the cache of this name |
 //!
-//! [`Faults`] belong to one allocator: several run side by side in a process with faults of their own. Chance is a
-//! function of the seed and the number of the call: one thread meets the same faults every time.
+//! [`Faults`] belong to one allocator, so allocators in one process have separate faults. Chance is a
+//! function of the seed and the number of the call: a single thread meets the same faults every time.
 //!
 //! # Cost
 //!
-//! All points lie behind a miss of the magazines. Without faults a point is a null check; disarmed, one `Relaxed` load
-//! more; armed, a lock (a leaf under which nothing is allocated, so a point may lie under any other one). A process must not
-//! `fork` while they are armed.
+//! All points are behind a miss of the magazines. Without faults a point is a null check; disarmed, one more
+//! `Relaxed` load; armed, a lock. (The lock is a leaf under which nothing is allocated, so a point may be
+//! under any other lock.) A process must not `fork` while faults are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 use uslab_magazine::sync::{Fixed, Mutex, Rank};
 
-/// A place where something may be refused, by its name.
+/// A named place at which a call may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Point {
-    /// As rules name it.
+    /// The name in rules.
     pub name: &'static str,
-    /// What is refused there.
+    /// What a refusal means.
     pub what: &'static str,
 }
 
-/// See [`Point::what`].
+/// Reservation of address space.
 pub const RESERVE: Point = Point { name: "reserve", what: "the system reserves no address space" };
-/// See [`Point::what`].
+/// Commitment of memory.
 pub const COMMIT: Point = Point { name: "commit", what: "the system commits no memory" };
-/// See [`Point::what`].
+/// Return of memory to the system.
 pub const DECOMMIT: Point = Point { name: "decommit", what: "the system takes no memory back" };
-/// See [`Point::what`].
+/// Creation of a magazine.
 pub const MAGAZINE: Point = Point { name: "magazine", what: "no magazine is made" };
-/// See [`Point::what`].
+/// Allocation of a block from a zone.
 pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pages" };
 
 /// The points of this crate.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
 
-/// Something that is about to be done, and may be refused.
+/// A call of a point, which may be refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     point: Point,
@@ -62,18 +62,18 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call that asks for `bytes` bytes.
+    /// A call that requests `bytes` bytes.
     #[inline(always)]
     pub const fn of(point: Point, bytes: usize) -> Self {
         Self { point, bytes, order: None, cache: None }
     }
-    /// For a block of this order.
+    /// Adds the order of the requested block.
     #[inline(always)]
     #[must_use]
     pub const fn order(self, order: Order) -> Self {
         Self { order: Some(order), ..self }
     }
-    /// For the cache of this name.
+    /// Adds the name of the cache.
     #[inline(always)]
     #[must_use]
     pub const fn cache(self, cache: &'a str) -> Self {
@@ -81,20 +81,20 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Which calls are refused. See the [module](self).
+/// Selects the calls that are refused. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The point; `None` is every one.
+    /// The point; `None` is all points.
     pub point: Option<Point>,
     /// The first call that may be refused, counted from 1.
     pub nth: u64,
-    /// Bytes that are granted first.
+    /// Bytes that are granted before the first refusal.
     pub space: u64,
-    /// Each so many calls one is looked at.
+    /// From the `nth` call on, every `interval`-th one is considered.
     pub interval: u64,
-    /// Of these so many in 100 are refused.
+    /// Percentage of the considered calls that are refused.
     pub probability: u8,
-    /// The most refusals; `None` is without end.
+    /// Maximum number of refusals; `None` is unlimited.
     pub times: Option<u64>,
     /// Only blocks of these orders.
     pub orders: Option<RangeInclusive<u8>>,
@@ -103,7 +103,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Refuses every call of `point`, or of all.
+    /// Refuses every call of `point`; of all points for `None`.
     pub const fn every(point: Option<Point>) -> Self {
         Self {
             point,
@@ -117,10 +117,10 @@ impl Rule {
         }
     }
 
-    /// Reads `POINT:attribute=value,...;POINT:...`. `any` is every one of `points`.
+    /// Parses `POINT:attribute=value,...;POINT:...`. `any` means all of `points`.
     ///
     /// # Errors
-    /// The part that is not understood, and what is accepted there.
+    /// The invalid part, and what is accepted there.
     pub fn parse_all(text: &str, points: &[Point]) -> Result<Vec<Self>, BadRule> {
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let rules = rules.map(|rule| Self::parse(rule, points)).collect::<Result<Vec<_>, _>>()?;
@@ -191,7 +191,7 @@ fn orders(text: &str) -> Option<RangeInclusive<u8>> {
     (first <= last && last <= most).then_some(first..=last)
 }
 
-/// A rule that is none: the part that is not understood, and what is accepted in its place.
+/// An invalid rule: the part in question, and what is accepted there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRule {
     part: String,
@@ -211,19 +211,19 @@ impl core::fmt::Display for BadRule {
 }
 impl core::error::Error for BadRule {}
 
-/// What happened at one point since the faults were armed.
+/// Calls and refusals at one point since the faults were armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tally {
     /// The point's name.
     pub point: &'static str,
-    /// Calls that came there.
+    /// Calls of the point.
     pub calls: u64,
-    /// Those that were refused.
+    /// Refused calls.
     pub fired: u64,
 }
 
-/// The faults of one allocator; copies are the same faults. By default there are none, for good.
+/// The faults of one allocator; clones share them. The default has none and cannot be armed.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Option<Arc<Shared>>);
 
@@ -237,14 +237,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     rules: Vec<(Rule, Progress)>,
-    /// In the order in which the points were met.
+    /// In the order of the points' first calls.
     tallies: [Option<Tally>; MOST_POINTS],
 }
 
-/// Points that are counted; no subsystem has more.
+/// Maximum number of counted points.
 const MOST_POINTS: usize = 16;
 
-/// How far a rule has got.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     calls: u64,
@@ -253,7 +252,7 @@ struct Progress {
 }
 
 impl Faults {
-    /// Faults that can be armed.
+    /// Creates disarmed faults.
     pub fn new(seed: u64) -> Self {
         Self(Some(Arc::new(Shared {
             armed: Fixed::new(0),
@@ -262,29 +261,29 @@ impl Faults {
         })))
     }
 
-    /// From now on `rules` decide, all counts begin anew. Nothing happens to [`default`](Self::default) faults.
+    /// Arms `rules` and resets all counts. Does nothing to [`default`](Self::default) faults.
     pub fn arm(&self, rules: Vec<Rule>) {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
-            // Freed after the lock.
+            // Freed after the lock is released.
             let _former = core::mem::replace(&mut *shared.plan.lock(), Plan { rules, ..Plan::default() });
             shared.armed.set(1);
         }
     }
-    /// From now on nothing is refused; the counts stay.
+    /// Disarms all rules; the counts stay.
     pub fn disarm(&self) {
         if let Some(shared) = &self.0 {
             shared.armed.set(0);
         }
     }
-    /// The points that were come to since the last [`arm`](Self::arm), in that order.
+    /// The points called since the last [`arm`](Self::arm), in that order.
     pub fn tally(&self) -> Vec<Tally> {
         let Some(shared) = &self.0 else { return Vec::new() };
         let tallies = shared.plan.lock().tallies;
         tallies.into_iter().flatten().collect()
     }
 
-    /// Whether `call` is to be refused.
+    /// Returns `true` if `call` must be refused.
     #[inline(always)]
     pub fn fires(&self, call: Call<'_>) -> bool {
         match &self.0 {
@@ -300,7 +299,7 @@ impl Shared {
         let mut plan = self.plan.lock();
         let mut fires = false;
         for (at, (rule, progress)) in plan.rules.iter_mut().enumerate() {
-            // Every rule counts the call, whatever another one says.
+            // Every rule counts the call, even if another rule refuses it.
             fires |= rule.covers(call) && progress.fires(rule, call.bytes as u64, self.seed ^ at as u64);
         }
         let name = call.point.name;
@@ -328,7 +327,8 @@ impl Progress {
     }
 }
 
-/// Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014): the `n`-th number of a seed.
+/// The `n`-th number of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014).
 fn mix(seed: u64, n: u64) -> u64 {
     let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -340,7 +340,7 @@ fn mix(seed: u64, n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Which of 1,000 calls of a page of order 0 are refused.
+    /// The numbers of the calls that are refused, of 1,000 calls for a page of order 0.
     fn refused(text: &str, seed: u64) -> Vec<u64> {
         let faults = Faults::new(seed);
         faults.arm(Rule::parse_all(text, &POINTS).unwrap());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attribute_says_which_calls_are_refused() {
+    fn each_attribute_selects_the_refused_calls() {
         assert_eq!(refused("page", 0).len(), 1000);
         assert_eq!(refused("page:nth=7", 0), [7]);
         assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_armed_refuses_and_the_counts_say_what_was_met() {
+    fn only_armed_faults_refuse_and_tallies_count_their_points() {
         let faults = Faults::new(0);
         assert!(!faults.fires(Call::of(COMMIT, 1)));
         faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_named_with_what_is_accepted() {
+    fn invalid_rule_error_names_the_part_and_accepted_values() {
         let said = |text: &str| Rule::parse_all(text, &POINTS).unwrap_err().to_string();
         assert_eq!(
             said("slob:nth=1"),

@@ -1,5 +1,5 @@
-//! Forking while other threads allocate pages. A page that another thread had in hand, between a magazine and a zone, is lost
-//! to the child; [`check`](PageAllocator::check) there counts it.
+//! Forking while other threads allocate pages. A page that another thread was moving between a magazine and a
+//! zone is lost to the child; [`check`](PageAllocator::check) there counts it.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::per_cpu::{PageRound, PerCpuPages};
@@ -10,7 +10,7 @@ use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl CachedZone {
-    /// The zone and the magazines in front of it, if there are any.
+    /// The zone and the magazines in front of it, if it has any.
     pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
     }
@@ -21,18 +21,18 @@ impl CachedZone {
 
 impl Fork for PageAllocator {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
         unsafe { self.tables.locks(rank, visit) };
         for cached in &self.cached_zones {
             if rank == Rank::Zone {
                 visit(cached.zone.lists());
             }
-            // SAFETY: passed on.
+            // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
             cached.layers().for_each(|layer| unsafe { layer.locks(rank, visit) });
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe {
             self.cached_zones
                 .iter()

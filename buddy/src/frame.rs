@@ -1,25 +1,26 @@
-//! One descriptor a page, and the table of them: all that is known about a page lies here, never in the page.
+//! Frames: one descriptor per page, and the table of them. Everything known about a page is in its frame,
+//! never in the page.
 //!
 //! ```text
 //!  0        8       12      16        24                                                      64
 //!  | link   | state | head  | owner   | data (40 bytes for the owner of the block)            |
 //! ```
 //!
-//! Who may touch what:
+//! Access:
 //!
 //! | field | while free | while in a per-CPU magazine | while allocated |
 //! |---|---|---|---|
-//! | `link` | the zone, under its lock | nobody | the owner of the block |
+//! | `link` | the zone, under its lock | none | the owner of the block |
 //! | `state` | the zone, under its lock | the thread that takes the page out | the thread that frees it; others read |
-//! | `head` | nobody | nobody | written before the block is handed out; anyone reads |
-//! | `owner`, `data` | nobody | nobody | the owner of the block |
+//! | `head` | none | none | written before the block is handed out; any thread reads |
+//! | `owner`, `data` | none | none | the owner of the block |
 //!
-//! `state` is one word so that a free can claim the block by one compare-and-exchange: of two threads that free the
-//! same block, one is told that it is a double free. Frames of memory that was never committed read as zero, which
-//! is [`Kind::Inside`]: no address of the range makes reading a frame a fault.
+//! `state` is one word, so that a free can claim the block by one compare-and-exchange: of two threads that
+//! free the same block, one gets a double-free error. Frames of never-committed memory read as zero, which is
+//! [`Kind::Inside`]: reading the frame of any page in the range never faults.
 //!
-//! The table's own memory is committed with the block of pages that it describes, and its backing goes back with it:
-//! 64 bytes a page are 1.6 % of the memory in use, not of the memory reserved.
+//! The table's memory is committed with the block of pages that it describes, and decommitted with it: 64
+//! bytes per page are 1.6 % of the memory in use, not of the reserved memory.
 
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
@@ -27,11 +28,11 @@ use core::ops::Range;
 use memory::{Life, Memory};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell, planted};
 
-// A checker has cells of its own.
+// Checkers have their own cells.
 #[cfg_attr(any(loom, shuttle), path = "frame/cells.rs")]
 mod memory;
 
-/// What a frame says about its page.
+/// The kind of page, according to its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -45,14 +46,15 @@ pub enum Kind {
     Allocated = 3,
 }
 
-/// A frame's state: what the page is, and for the first page of a block which block.
+/// A frame's state: the kind of page, and for the first page of a block the block's properties.
 ///
-/// Bits: kind 0..2, order 2..6, migrate type 6..8; of an allocated block compound 8, of a free one discarded 9; zero 10.
+/// Bits: kind 0..2, order 2..6, migrate type 6..8; compound 8 for an allocated block, discarded 9 for a free
+/// one; zero 10.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(u32);
 
 impl State {
-    /// Inside a block.
+    /// Not the start of a block.
     pub(crate) const INSIDE: Self = Self(0);
 
     pub(crate) const fn new(kind: Kind, order: Order, mobility: MigrateType) -> Self {
@@ -61,7 +63,7 @@ impl State {
     pub(crate) const fn compound(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 8) | (yes as u32) << 8)
     }
-    /// What the page is.
+    /// The kind of page.
     pub const fn kind(self) -> Kind {
         match self.0 & 3 {
             0 => Kind::Inside,
@@ -77,38 +79,39 @@ impl State {
             None => Order::MAX,
         }
     }
-    /// The list that a free block is on; the mobility that an allocated block was asked with.
+    /// The list of a free block; the requested mobility of an allocated one.
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> 6)
     }
-    /// Whether the pages of the block know its first page ([`Gfp::COMP`](crate::Gfp::COMP)).
+    /// Returns `true` for a compound block, whose pages all know the first page
+    /// ([`Gfp::COMP`](crate::Gfp::COMP)).
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
-    /// The same of another order.
+    /// This state with another order.
     pub(crate) const fn of_order(self, order: Order) -> Self {
         Self(self.0 & !(0b1111 << 2) | (order.get() as u32) << 2)
     }
-    /// The same of another type.
+    /// This state with another migrate type.
     pub(crate) const fn of_type(self, mobility: MigrateType) -> Self {
         Self(self.0 & !(0b11 << 6) | (mobility as u32) << 6)
     }
     pub(crate) const fn discarded(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 9) | (yes as u32) << 9)
     }
-    /// Whether the memory of a free block was given back to the system while the block stayed committed.
+    /// Returns `true` if the block's memory was returned to the system while the block stayed committed.
     pub const fn is_discarded(self) -> bool {
         self.0 >> 9 & 1 == 1
     }
     pub(crate) const fn zero(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 10) | (yes as u32) << 10)
     }
-    /// True if the memory is known to be zero: no user has had it since the system gave it, or took its contents. Of an allocated block, if
-    /// it was so when it was handed out.
+    /// Returns `true` if the memory is known to be zero: no user had it since the system supplied it or took
+    /// its contents. For an allocated block, this describes the memory at the time of the allocation.
     pub const fn is_zero(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
-    /// Whether this is a free block of exactly this order.
+    /// Returns `true` for a free block of exactly this order.
     #[inline(always)]
     pub(crate) const fn is_free(self, order: Order) -> bool {
         self.0 & 0b11_1111 == Kind::Free as u32 | (order.get() as u32) << 2
@@ -127,7 +130,7 @@ impl core::fmt::Debug for State {
     }
 }
 
-/// A frame's place on a list: the neighbours.
+/// The neighbours of a frame on a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Link {
@@ -147,21 +150,21 @@ impl Link {
     const fn unpack(raw: u32) -> Option<Pfn> {
         if raw == 0 { None } else { Some(Pfn::new(raw - 1)) }
     }
-    /// Between `prev` and `next`.
+    /// Creates a link between `prev` and `next`.
     pub const fn new(prev: Option<Pfn>, next: Option<Pfn>) -> Self {
         Self { next: Self::pack(next), prev: Self::pack(prev) }
     }
-    /// Towards the tail.
+    /// The neighbour towards the tail.
     pub const fn next(self) -> Option<Pfn> {
         Self::unpack(self.next)
     }
-    /// Towards the head.
+    /// The neighbour towards the head.
     pub const fn prev(self) -> Option<Pfn> {
         Self::unpack(self.prev)
     }
 }
 
-/// The 40 bytes of a frame that belong to the owner of the block.
+/// The 40 bytes of a frame for the owner of the block.
 pub type OwnerData = [u64; 5];
 
 /// The descriptor of one page.
@@ -170,23 +173,23 @@ pub type OwnerData = [u64; 5];
 pub struct Frame {
     link: UnsafeCell<Link>,
     state: AtomicU32,
-    /// The first page of the block; a hint for everybody but the block's owner, who sees it exact.
+    /// The first page of the block: exact for the block's owner, a hint for other threads.
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
     life: Life,
 }
 
-// A power of two and no more than a cache line; the table relies on zero being a valid frame.
+// A power of two, and at most a cache line; the table relies on zero being a valid frame.
 const _: () = assert!(MODEL || size_of::<Frame>() == 64);
 
-// SAFETY: the cells are reached through `unsafe` methods or as raw pointers only, under the rules of the module.
+// SAFETY: the cells are accessed only by `unsafe` methods or raw pointers, under the module's rules.
 unsafe impl Sync for Frame {}
-// SAFETY: `owner` is an address and nothing is dropped through it.
+// SAFETY: `owner` is an address, and nothing is dropped through it.
 unsafe impl Send for Frame {}
 
 impl Frame {
-    /// For debuggers: bytes of a frame, and where in it link, state, head, owner and data lie.
+    /// For debuggers: bytes of a frame, and the offsets of link, state, head, owner and data.
     #[doc(hidden)]
     pub const LAYOUT: [usize; 6] = [
         size_of::<Self>(),
@@ -197,37 +200,38 @@ impl Frame {
         core::mem::offset_of!(Self, data),
     ];
 
-    /// The frame's neighbours on the list that it is on.
+    /// The frame's neighbours on its list.
     ///
     /// # Safety
-    /// The caller owns the link: it owns the allocated block, or holds the lock of the list that the frame is on.
+    /// The caller owns the link: it owns the allocated block, or holds the lock of the list.
     #[inline(always)]
     pub unsafe fn link(&self) -> Link {
-        // SAFETY: the caller owns the link, so nobody writes it meanwhile.
+        // SAFETY: the caller owns the link, so no other thread writes it.
         self.link.with(|link| unsafe { *link })
     }
     /// Sets the frame's neighbours.
     ///
     /// # Safety
-    /// As for [`link`](Frame::link).
+    /// The caller owns the link: it owns the allocated block, or holds the lock of the list.
     #[inline(always)]
     pub unsafe fn set_link(&self, link: Link) {
-        // SAFETY: the caller owns the link, so nobody reads or writes it meanwhile.
+        // SAFETY: the caller owns the link, so no other thread accesses it.
         self.link.with_mut(|own| unsafe { *own = link });
     }
 
-    /// What the frame says now. Exact for the owner of the block, a snapshot for everybody else.
+    /// The frame's current state: exact for the owner of the block, a snapshot for other threads.
     #[inline(always)]
     pub fn state(&self) -> State {
-        // Relaxed: whoever acts on it owns the block or holds the zone's lock, which order it; or claims by CAS.
+        // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders it, or
+        // claims by CAS.
         State(self.state.load(Relaxed))
     }
     #[inline(always)]
     pub(crate) fn set_state(&self, state: State) {
-        // Relaxed: as for `state`.
+        // Relaxed: the writer owns the block or holds the zone's lock, which orders the store.
         self.state.store(state.0, Relaxed);
     }
-    /// Moves the frame from `from` to `to`, or says what it was instead.
+    /// Changes the state from `from` to `to`.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
         planted!("page marked after it went into the magazine" => return Ok(()));
@@ -235,12 +239,13 @@ impl Frame {
             self.set_state(to);
             return Ok(());
         });
-        // Relaxed: decides between two frees of one block; data travels with the page through the magazine or lock.
+        // Relaxed: only decides between two frees of one block; the magazine or lock that receives the page
+        // orders its data.
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
     }
 
-    /// The first page of the block that this page was last handed out in: exact on the first page itself, and on
-    /// every page of a compound block, while the block is allocated.
+    /// The first page of the block in which this page was last allocated. Exact while that block is
+    /// allocated, for its first page and for all pages of a compound block.
     #[inline(always)]
     pub fn head(&self) -> Pfn {
         Pfn::new(self.head.get())
@@ -250,16 +255,16 @@ impl Frame {
         self.head.set(head.get());
     }
 
-    /// Who owns the block (of its first page): null for plain pages. Cleared when the block is freed.
+    /// The owner of the block that starts here; null for plain pages. Cleared when the block is freed.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
-        // Acquire: pairs with the Release in `set_owner`, so that whoever finds the owner finds it initialised. A holder of
-        // the block has that already; who asks about a stranger's pointer, to refuse it, has nothing else.
+        // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A
+        // holder of the block needs no ordering; a check of an unknown pointer has no other.
         self.owner.load(Acquire)
     }
-    /// Says who owns the block.
+    /// Sets the owner of the block.
     ///
-    /// Caches are found through it, so safe code must not be able to forge one:
+    /// Caches are found through the owner, so safe code must not be able to forge one:
     ///
     /// ```compile_fail,E0133
     /// use uslab_buddy::{Frame, PageAllocator, PageConfig, Pfn};
@@ -268,40 +273,41 @@ impl Frame {
     /// ```
     ///
     /// # Safety
-    /// The caller owns the block that the page is in: frames of other pages may not be writable, and their owner is
-    /// looked at by others. `owner` is null, or what all who read owners of this allocator take it for, as long as it
-    /// stands here.
+    /// The caller owns the page's block: frames of other pages may be read-only, and other threads read
+    /// their owners. `owner` is null, or points to the type that all readers of owners of this allocator
+    /// expect, and stays valid until it is replaced.
     #[inline(always)]
     pub unsafe fn set_owner(&self, owner: *mut u8) {
         // Release: pairs with the Acquire in `owner`.
         self.owner.store(owner, Release);
     }
 
-    /// The bytes for the block's owner; their content is unspecified when the block is handed out.
+    /// The bytes for the block's owner; unspecified when the block is allocated.
     #[inline(always)]
     pub fn data(&self) -> &UnsafeCell<OwnerData> {
         self.touch();
         &self.data
     }
 
-    /// Under a checker, fails the model unless the page is allocated and every earlier give and take of it
-    /// happens-before this. Empty otherwise.
+    /// Under a checker, fails the model unless the page is allocated and all its earlier allocations and
+    /// frees happen before this call. Empty otherwise.
     #[inline(always)]
     pub fn touch(&self) {
         self.life.touch();
     }
-    /// The page is handed out. Under a checker, fails the model if it was out already or if its free races with this.
+    /// Records that the page is allocated. Under a checker, fails the model if it already was, or if its free
+    /// races with this.
     #[inline(always)]
     pub(crate) fn page_take(&self) {
         self.life.set(true);
     }
-    /// The page comes back.
+    /// Records that the page is freed.
     #[inline(always)]
     pub(crate) fn page_give(&self) {
         self.life.set(false);
     }
-    /// The page's memory is returned to the system. Under a checker, fails the model if the page is out, or if that is not ordered with its
-    /// last owner or its next one.
+    /// Records that the page's memory is returned to the system. Under a checker, fails the model if the page
+    /// is allocated, or if the call is not ordered with the previous and next owners.
     pub(crate) fn page_discard(&self) {
         self.life.discard();
     }
@@ -311,18 +317,19 @@ impl Frame {
 #[derive(Debug)]
 pub struct FrameTable {
     frames: core::ptr::NonNull<Frame>,
-    /// Becomes less only.
+    /// Number of frames, which may shrink.
     len: Fixed,
     memory: Memory,
 }
 
 // SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
 unsafe impl Send for FrameTable {}
-// SAFETY: as above.
+// SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// A table of `len` frames, [apart](Region::apart) from others if it is to grow; or `None` when the address space is refused.
+    /// Creates a table of `len` frames, [apart](Region::apart) from other mappings if it is to grow. `None`
+    /// if the address space is refused.
     pub(crate) fn new(
         len: u32,
         apart: Option<usize>,
@@ -332,31 +339,31 @@ impl FrameTable {
         Some(Self { frames: memory.first(), len: Fixed::new(len), memory })
     }
 
-    /// Bytes of addresses that it has.
+    /// Bytes of reserved addresses.
     #[doc(hidden)]
     pub fn reserved(&self) -> usize {
         self.memory.bytes()
     }
-    /// How many frames there are, committed or not.
+    /// Number of frames, committed or not.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.len.get()
     }
-    /// Whether there are none.
+    /// Returns `true` if the table has no frames.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
     /// The frame of page `pfn`; `None` outside the range.
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
-        // SAFETY: inside the table, whose memory is readable from the start (it reads as zero until it is
-        // committed, and zero is a valid frame) and lives as long as the table.
+        // SAFETY: the frame is inside the table, whose memory is always readable (zero until it is committed,
+        // and zero is a valid frame) and lives as long as the table.
         (pfn.get() < self.len()).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
     }
-    /// The frame of page `pfn`. Writing to it needs its block to be committed.
+    /// The frame of page `pfn`. Writing to it requires that its block is committed.
     ///
     /// # Panics
-    /// Outside the range: a `Pfn` of this allocator is never.
+    /// If `pfn` is outside the range, which no `Pfn` of this allocator is.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         match self.get(pfn) {
@@ -365,43 +372,43 @@ impl FrameTable {
         }
     }
 
-    /// Makes the frames of `pages` (page numbers) writable; `false` when the OS refuses.
+    /// Makes the frames of `pages` (page numbers) writable; `false` if the system refuses.
     pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
         self.memory.commit(pages)
     }
-    /// Gives the memory of the frames of `pages` back where they fill whole OS pages. They stay writable: a
-    /// mapping less to split.
+    /// Decommits the frames of `pages` that fill whole OS pages. They stay writable, which avoids splitting
+    /// the mapping.
     ///
     /// # Safety
-    /// All of them say [`Kind::Inside`] and nobody uses their other fields.
+    /// All these frames say [`Kind::Inside`], and no thread uses their other fields.
     pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
-        // SAFETY: by contract.
+        // SAFETY: no thread uses the frames, by this function's contract.
         unsafe { self.memory.discard(pages) };
     }
-    /// From now on there are so many frames: how many there were.
+    /// Sets the number of frames. Returns the previous number.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
         let had = self.len();
         self.len.set(len);
         had
     }
-    /// Has addresses for so many frames, of which there are as many as before: see [`Region::grow`].
+    /// Ensures addresses for `len` frames, without changing the number of frames: see [`Region::grow`].
     pub(crate) fn grow(&self, len: u32) -> bool {
         self.memory.grow(len)
     }
-    /// Gives the addresses behind the frames that there are back.
+    /// Returns the addresses behind the last frame to the system.
     ///
     /// # Safety
-    /// Nothing there was ever committed; and nobody looks at a frame there meanwhile.
+    /// Nothing there was ever committed, and no thread reads a frame there during the call.
     pub(crate) unsafe fn cut(&self) {
-        // SAFETY: by contract.
+        // SAFETY: no thread uses the part behind the last frame, by this function's contract.
         unsafe { self.memory.cut(self.len()) };
     }
 }
 
-/// A list of frames, linked through their [`Link`]s: O(1) at both ends and for removing any.
+/// A list of frames, linked through their [`Link`]s: O(1) at both ends and for removing any frame.
 ///
-/// The list itself is plain data; whoever owns it (a zone under its lock, a cache's node under its) owns the links
-/// of the frames on it.
+/// The list is plain data. Its owner (a zone under its lock, a cache's node under the node's lock) owns the
+/// links of the frames on it.
 #[derive(Debug, Default)]
 pub struct FrameList {
     head: Option<Pfn>,
@@ -410,26 +417,26 @@ pub struct FrameList {
 }
 
 impl FrameList {
-    /// For debuggers: bytes of a list, and where in it the number of its first page lies, which is one if the list is not empty,
-    /// and where its length.
+    /// For debuggers: bytes of a list, and the offsets of its first page number (valid unless the list is empty)
+    /// and of its length.
     #[doc(hidden)]
     pub const LAYOUT: [usize; 3] = {
-        // SAFETY: a `Some` of a number without padding has no bytes that are not initialised.
+        // SAFETY: a `Some` of a number without padding has no uninitialised bytes.
         let first: [u32; 2] = unsafe { core::mem::transmute(Some(Pfn::new(u32::MAX - 1))) };
         let number = if first[0] == u32::MAX - 1 { 0 } else { size_of::<u32>() };
         [size_of::<Self>(), core::mem::offset_of!(Self, head) + number, core::mem::offset_of!(Self, len)]
     };
 
-    /// An empty list.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self { head: None, tail: None, len: 0 }
     }
-    /// Frames on the list.
+    /// Number of frames on the list.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
-    /// Whether the list is empty.
+    /// Returns `true` if the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -444,7 +451,7 @@ impl FrameList {
         self.tail
     }
 
-    /// Puts `pfn` before all others.
+    /// Inserts `pfn` at the head.
     ///
     /// # Safety
     /// The caller owns the links of `pfn` and of all frames on the list, and `pfn` is on no list.
@@ -465,10 +472,10 @@ impl FrameList {
         self.len += 1;
     }
 
-    /// Puts `pfn` behind all others.
+    /// Inserts `pfn` at the tail.
     ///
     /// # Safety
-    /// As for [`push_front`](FrameList::push_front).
+    /// The caller owns the links of `pfn` and of all frames on the list, and `pfn` is on no list.
     #[inline]
     pub unsafe fn push_back(&mut self, table: &FrameTable, pfn: Pfn) {
         // SAFETY: the caller owns the links.
@@ -486,7 +493,7 @@ impl FrameList {
         self.len += 1;
     }
 
-    /// Takes `pfn` off the list.
+    /// Removes `pfn` from the list.
     ///
     /// # Safety
     /// `pfn` is on this list, and the caller owns the links of all frames on it.
@@ -515,22 +522,22 @@ impl FrameList {
         self.len -= 1;
     }
 
-    /// Takes the first one off.
+    /// Removes and returns the first page.
     ///
     /// # Safety
     /// The caller owns the links of all frames on the list.
     #[inline]
     pub unsafe fn pop_front(&mut self, table: &FrameTable) -> Option<Pfn> {
         let first = self.head?;
-        // SAFETY: the first one is on the list; the caller owns the links.
+        // SAFETY: the page is first on this list; the caller owns the links.
         unsafe { self.remove(table, first) };
         Some(first)
     }
 
-    /// The pages on the list, head first. Ends after `len` of them even if the links are damaged.
+    /// The pages on the list, head first. Ends after `len` pages even if the links are damaged.
     ///
     /// # Safety
-    /// The caller owns the links of all frames on the list as long as the iterator is used.
+    /// The caller owns the links of all frames on the list while the iterator is in use.
     pub unsafe fn iter<'t>(&self, table: &'t FrameTable) -> impl Iterator<Item = Pfn> + use<'t> {
         let mut next = self.head;
         (0..self.len).map_while(move |_| {
@@ -560,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_gives_back_what_it_was_made_of() {
+    fn state_returns_its_parts() {
         assert_eq!(State::INSIDE.kind(), Kind::Inside);
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
@@ -587,7 +594,7 @@ mod tests {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let pfn = Pfn::new(seed >> 8 & 63);
             let at = shadow.iter().position(|p| *p == pfn);
-            // SAFETY: the test owns all links, and tracks in `shadow` which pages are on the list.
+            // SAFETY: the test owns all links, and `shadow` has the pages on the list.
             unsafe {
                 match (at, seed >> 20 & 3) {
                     (Some(at), _) => {
@@ -612,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_how_many_frames_it_has() {
+    fn table_reports_its_number_of_frames() {
         for len in [0, 1, 100] {
             let table = table(len);
             assert_eq!((table.len(), table.is_empty()), (len, len == 0));
@@ -620,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_committed_with_the_page_that_they_lie_in_and_no_other() {
+    fn frames_are_committed_with_their_os_page_only() {
         let faults = crate::Faults::new(1);
         let table =
             FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))

@@ -1,7 +1,8 @@
-//! What the caller of an allocation says about it.
+//! Allocation flags, migrate types and kinds of zones.
 //!
-//! The names are the kernel's (`gfp_types.h`), without the two underscores; the bits are our own. Flags that this
-//! floor does not act on are not here, except [`Gfp::NOIO`] and [`Gfp::NOFS`]: they travel to whoever reclaims.
+//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags
+//! that this crate does not use are left out, except [`Gfp::NOIO`] and [`Gfp::NOFS`], which the reclaiming
+//! code above reads.
 
 bitflags::bitflags! {
     /// Allocation flags. Empty (= [`Gfp::KERNEL`]) is a plain allocation that may wait.
@@ -11,33 +12,35 @@ bitflags::bitflags! {
         const ZERO = 1 << 0;
         /// High priority: may go down to half of the minimum watermark (3/8 of it together with `NOWAIT`).
         const HIGH = 1 << 1;
-        /// The caller cannot wait: per-CPU pages of other CPUs are not drained before giving up.
+        /// The caller cannot wait: the allocation fails without draining other CPUs' pages.
         const NOWAIT = 1 << 2;
-        /// Reclaim on behalf of this allocation must not start input or output. For the floors above.
+        /// Reclaim for this allocation must not start input or output. Used by the code above.
         const NOIO = 1 << 3;
-        /// Reclaim on behalf of this allocation must not call into file systems. For the floors above.
+        /// Reclaim for this allocation must not call into file systems. Used by the code above.
         const NOFS = 1 << 4;
-        /// Gives up at the first failure, as `NOWAIT` does, though the caller could wait.
+        /// Fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;
-        /// The contents can be moved elsewhere by their owner: movable blocks, and the zone [`Movable`] too.
+        /// The owner can move the contents: allows movable blocks and the zone [`Movable`].
         ///
         /// [`Movable`]: crate::ZoneKind::Movable
         const MOVABLE = 1 << 6;
-        /// The contents can be dropped by a shrinker: reclaimable blocks. Wins over `MOVABLE`.
+        /// A shrinker can drop the contents: reclaimable blocks. Takes precedence over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
-        /// From the node asked for, or not at all; from the CPU's, where none is.
+        /// Only from the given node, or without one from the current CPU's node.
         const THIS_NODE = 1 << 8;
-        /// A compound block: every page of it knows the first one, so that an interior address finds its block.
+        /// A compound block: each of its pages knows the first one, so an interior address leads to the
+        /// block.
         const COMP = 1 << 9;
         /// From zone DMA.
         const DMA = 1 << 10;
         /// From zone DMA32, or below.
         const DMA32 = 1 << 11;
-        /// No watermark holds for this one: it frees memory by allocating a little. Where no block is free, all CPUs' pages are called in.
-        /// Shrinkers are not asked, and caches only for what nobody uses. For memory above 4 MiB only freed mappings are given back.
+        /// Ignores watermarks: this allocation frees memory by allocating a little. If no block is free, all
+        /// CPUs' pages are flushed. Shrinkers do not run, and caches only give up unused memory. For memory
+        /// above 4 MiB only freed mappings are returned.
         const MEMALLOC = 1 << 12;
 
-        /// Cannot wait, high priority.
+        /// High priority, for a caller that cannot wait.
         const ATOMIC = Self::HIGH.bits() | Self::NOWAIT.bits();
         /// Movable pages of a user.
         const HIGHUSER_MOVABLE = Self::MOVABLE.bits();
@@ -45,7 +48,7 @@ bitflags::bitflags! {
 }
 
 impl core::fmt::Display for Gfp {
-    /// Names joined by ` | `; `KERNEL` when empty.
+    /// Names joined by ` | `; `KERNEL` if empty.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         if self.is_empty() { f.write_str("KERNEL") } else { bitflags::parser::to_writer(self, f) }
     }
@@ -55,7 +58,7 @@ impl Gfp {
     /// A plain allocation that may wait.
     pub const KERNEL: Self = Self::empty();
 
-    /// The mobility that the flags ask for.
+    /// The migrate type that the flags select.
     #[inline]
     pub(crate) const fn migrate_type(self) -> MigrateType {
         if self.contains(Self::RECLAIMABLE) {
@@ -66,7 +69,7 @@ impl Gfp {
             MigrateType::Unmovable
         }
     }
-    /// The highest zone that may serve the flags.
+    /// The highest zone that the flags allow.
     #[inline]
     pub(crate) const fn highest_zone(self) -> ZoneKind {
         if self.contains(Self::DMA) {
@@ -79,24 +82,24 @@ impl Gfp {
             ZoneKind::Normal
         }
     }
-    /// Whether others may be asked to give memory back: neither may they by who cannot wait, or does not want to, nor by who
-    /// is giving memory back.
+    /// Returns `true` if other code may be called to free memory: not for a caller that cannot or will not
+    /// wait, or that is itself freeing memory.
     pub const fn may_reclaim(self) -> bool {
         !self.intersects(Self::NOWAIT.union(Self::NORETRY).union(Self::MEMALLOC))
     }
-    /// Whether the per-CPU pages of all CPUs may be called in before giving up.
+    /// Returns `true` if the allocation may flush the per-CPU pages of all CPUs before it fails.
     pub(crate) const fn may_drain(self) -> bool {
         !self.intersects(Self::NOWAIT.union(Self::NORETRY))
     }
 }
 
-/// Whether the contents of pages can be moved or dropped: pages of one kind share pageblocks, so that whole
-/// pageblocks become free again.
+/// Mobility of the contents of pages. Pages of one type share pageblocks, so that whole pageblocks become
+/// free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]
 pub enum MigrateType {
-    /// Stays where it is until its owner frees it.
+    /// Stays in place until its owner frees it.
     Unmovable = 0,
     /// Its owner can move it.
     Movable = 1,
@@ -105,13 +108,13 @@ pub enum MigrateType {
 }
 
 impl MigrateType {
-    /// How many there are.
+    /// Number of migrate types.
     #[doc(hidden)]
     pub const COUNT: usize = 3;
-    /// All, in the kernel's order.
+    /// All types, in the kernel's order.
     pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
 
-    /// From the low bits of a word that [`MigrateType`] was stored in.
+    /// Decodes the low bits of a stored type.
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u32) -> Self {
         match bits & 3 {
@@ -120,7 +123,7 @@ impl MigrateType {
             _ => Self::Reclaimable,
         }
     }
-    /// Where to look when the own lists are empty, best first.
+    /// The types to try if this type's lists are empty, best first.
     pub(crate) const fn fallbacks(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],
@@ -128,7 +131,7 @@ impl MigrateType {
             Self::Reclaimable => [Self::Unmovable, Self::Movable],
         }
     }
-    /// As `/proc/pagetypeinfo` calls it.
+    /// The name in `/proc/pagetypeinfo`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unmovable => "Unmovable",
@@ -138,11 +141,11 @@ impl MigrateType {
     }
 }
 
-/// What a zone's memory is good for, lowest first. A request may be served by its own zone and those below.
+/// The kind of a zone's memory, lowest first. A request may be served by its zone and lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {
-    /// Memory that the oldest devices reach.
+    /// Memory that the oldest devices can address.
     Dma = 0,
     /// Memory below 4 GiB.
     Dma32 = 1,
@@ -153,13 +156,13 @@ pub enum ZoneKind {
 }
 
 impl ZoneKind {
-    /// How many there are.
+    /// Number of kinds.
     #[doc(hidden)]
     pub const COUNT: usize = 4;
-    /// All, lowest first.
+    /// All kinds, lowest first.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];
 
-    /// As `/proc/buddyinfo` calls it.
+    /// The name in `/proc/buddyinfo`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dma => "DMA",

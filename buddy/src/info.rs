@@ -1,7 +1,7 @@
-//! What the allocator says about itself: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, counters.
+//! Reports: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, counters.
 //!
-//! Memory that is reserved but not committed is free memory, and is counted as the blocks that it would be committed
-//! as; how much of it there is stands beside.
+//! Reserved but uncommitted memory counts as free, in the blocks as which it would be committed; its size is
+//! also reported separately.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::gfp::{MigrateType, ZoneKind};
@@ -16,22 +16,22 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// A report on all zones. `Display` prints it as `/proc/buddyinfo`.
 ///
-/// Each zone is a snapshot taken under its lock; zones and per-CPU pages are not of one instant unless the allocator
-/// is idle.
+/// Each zone is a snapshot taken under its lock. Zones and per-CPU pages are read at different times, so they
+/// may disagree unless the allocator is idle.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BuddyInfo {
-    /// The zones, by node and then lowest first.
+    /// The zones, by node, lowest first.
     pub zones: Vec<ZoneInfo>,
-    /// The order of a pageblock.
+    /// Size of a pageblock, as an order: `2^order` pages.
     pub pageblock_order: Order,
-    /// Whether pages are grouped by migrate type; not in ranges of fewer than three pageblocks.
+    /// True if pages are grouped by migrate type; false in ranges of fewer than three pageblocks.
     pub mobility: bool,
     /// Bytes of address space reserved for pages.
     pub reserved_bytes: usize,
-    /// Allocations that found every zone at its low watermark.
+    /// Allocations that found every zone below its low watermark.
     pub below_low: u64,
-    /// Allocations for which the per-CPU pages were called in.
+    /// Allocations that flushed the per-CPU pages.
     pub drains: u64,
     /// Allocations that failed.
     pub failures: u64,
@@ -39,57 +39,57 @@ pub struct BuddyInfo {
     pub corruptions: u64,
 }
 
-/// A report on one zone. Pages, where nothing else is said.
+/// A report on one zone, in pages unless noted.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneInfo {
-    /// The node.
+    /// Index of the node, from 0.
     pub node: u32,
-    /// The kind.
+    /// Kind of the zone's memory.
     pub zone: ZoneKind,
     /// Pages in the zone.
     pub managed: u32,
     /// Free pages, committed or not, without those in per-CPU magazines.
     pub free: u32,
-    /// Of the free ones, held back: see [`PageAllocator::charge`].
+    /// Charged free pages: see [`PageAllocator::charge`].
     pub charged: u32,
-    /// Of the free ones, not committed.
+    /// Free pages that are not committed.
     pub uncommitted: u32,
-    /// Of the free ones, committed, but given back to the system until they are next touched.
+    /// Free committed pages that were returned to the system until they are next touched.
     pub discarded: u32,
     /// Pages in per-CPU magazines.
     pub per_cpu: u64,
     /// Pages in use.
     pub allocated: u64,
-    /// The watermarks.
+    /// The zone's watermarks.
     pub watermarks: Watermarks,
-    /// What is kept on top of them, by the highest zone that a request could use.
+    /// Pages kept above the watermarks, by the highest zone that a request could use.
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
     /// Free blocks by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
-    /// Pageblocks by migrate type.
+    /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
     /// Pages that are not in a free block as large as their place allows.
     pub pages_not_in_maximal_blocks: u32,
-    /// What the zone did.
+    /// Counts of the zone's events.
     pub events: ZoneEvents,
-    /// What the per-CPU magazines did.
+    /// Counts of the per-CPU magazines' events.
     pub per_cpu_events: PerCpuEvents,
 }
 
-/// What the magazines in front of a zone did, in blocks of any order.
+/// Counts of the magazines in front of a zone, in blocks of any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PerCpuEvents {
-    /// Blocks handed out.
+    /// Blocks allocated.
     pub allocs: u64,
-    /// Blocks taken back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Both, by the dearest thing that each did; none is of class `slab`.
+    /// Allocations and frees by the level that served them; none has level `slab`.
     pub paths: Paths,
     /// Magazines filled from the zone.
     pub fills: u64,
-    /// Magazines emptied into it.
+    /// Magazines flushed to the zone.
     pub flushes: u64,
 }
 
@@ -134,11 +134,11 @@ impl ZoneInfo {
         info
     }
 
-    /// Free blocks of `order`.
+    /// Number of free blocks, of all migrate types.
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
-    /// Free blocks of `order` that could be cut out of the free blocks of at least that order.
+    /// Blocks of `order` that could be split from free blocks of at least that order.
     fn suitable(&self, order: Order) -> u64 {
         let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(cut).sum()
@@ -151,7 +151,7 @@ impl ZoneInfo {
     }
 
     /// Why an allocation of `order` would fail, in 1/1,000: towards 0 for lack of memory, towards 1,000 for
-    /// fragmentation; -1,000 if it would not fail (the kernel's `extfrag_index`).
+    /// fragmentation; -1,000 if it would succeed (the kernel's `extfrag_index`).
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -163,7 +163,7 @@ impl ZoneInfo {
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
         1000 - ((1000 + wanted) / blocks) as i64
     }
-    /// The part of the free memory that is of no use for `order`, in 1/1,000; 1,000 if nothing is free (the
+    /// The part of the free memory that is unusable for `order`, in 1/1,000; 1,000 if nothing is free (the
     /// kernel's `unusable_index`).
     pub fn unusable_free_index(&self, order: Order) -> u64 {
         let free = self.free_pages();
@@ -191,19 +191,19 @@ impl BuddyInfo {
     pub fn allocated(&self) -> u64 {
         self.zones.iter().map(|zone| zone.allocated).sum()
     }
-    /// Bytes of pages that are committed.
+    /// Bytes of committed pages.
     pub fn committed_bytes(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.managed - zone.uncommitted)).sum::<u64>()
             * PAGE_SIZE as u64
     }
-    /// Bytes of pages that may be backed by memory of the machine: what is committed and was not given back since. More is
-    /// never backed; less is, where pages were not touched yet.
+    /// Upper bound of the bytes backed by memory of the machine: committed and not returned since. Untouched
+    /// pages are not backed.
     pub fn backed_bytes(&self) -> u64 {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Pages that are not in a free block as large as their place allows: 0 when everything was freed and the
-    /// per-CPU pages were called in.
+    /// Pages that are not in a free block as large as their place allows: 0 after everything was freed and
+    /// the per-CPU pages were flushed.
     #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
@@ -227,7 +227,7 @@ impl fmt::Display for BuddyInfo {
     }
 }
 
-/// `Display` prints `/proc/pagetypeinfo`, with the types that there are here.
+/// Prints `/proc/pagetypeinfo`, with this allocator's migrate types.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTypeInfo<'i>(&'i BuddyInfo);
 
@@ -268,7 +268,7 @@ impl fmt::Display for PageTypeInfo<'_> {
 }
 
 impl PageAllocator {
-    /// A report on all zones. Allocates from the global allocator; takes each zone's lock once.
+    /// Returns a report on all zones. Allocates from the global allocator; takes each zone's lock once.
     pub fn info(&self) -> BuddyInfo {
         BuddyInfo {
             zones: self.cached_zones.iter().map(|cached| ZoneInfo::new(self, cached)).collect(),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn buddyinfo_is_printed_as_the_kernel_prints_it() {
-        // 4 MiB and 12 KiB in zone DMA, 8 MiB in Normal; one page is out.
+        // 4 MiB and 12 KiB in zone DMA, 8 MiB in Normal; one page is allocated.
         let nodes = vec![vec![(ZoneKind::Normal, 2048), (ZoneKind::Dma, 1027)]];
         let config = PageConfig { per_cpu_pages: false, ..PageConfig::with_nodes(Cpus::os(), nodes) };
         let pages = PageAllocator::new(config).unwrap();
@@ -337,8 +337,8 @@ Node 0, zone   Normal            0            4            0
     }
 
     #[test]
-    fn fragmentation_indices_tell_lack_from_fragmentation() {
-        // 100 single pages: for order 3 the trouble is fragmentation.
+    fn fragmentation_indices_distinguish_lack_from_fragmentation() {
+        // 100 single pages: fragmentation prevents order 3.
         let shattered = zone(&[(0, 100)]);
         assert_eq!(shattered.extfrag_index(order(0)), -1000);
         assert_eq!(shattered.extfrag_index(order(3)), 1000 - (1000 + 100 * 1000 / 8) / 100);
@@ -346,7 +346,7 @@ Node 0, zone   Normal            0            4            0
             (shattered.unusable_free_index(order(0)), shattered.unusable_free_index(order(1))),
             (0, 1000)
         );
-        // One page: the trouble is lack of memory.
+        // One page: the memory is lacking.
         assert_eq!(zone(&[(0, 1)]).extfrag_index(order(3)), 1000 - (1000 + 1000 / 8));
         let mixed = zone(&[(0, 8), (3, 1)]);
         assert_eq!((mixed.extfrag_index(order(3)), mixed.unusable_free_index(order(3))), (-1000, 500));

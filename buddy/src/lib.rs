@@ -1,5 +1,5 @@
-//! A buddy page allocator in userspace: pages of one reserved range of addresses, in zones and on nodes, split and
-//! merged by orders, grouped by migrate type, with watermarks and per-CPU pages.
+//! A buddy page allocator in userspace: the pages of one reserved address range, in zones and on nodes, split
+//! and merged by orders, grouped by migrate type, with watermarks and per-CPU pages.
 //!
 //! ```text
 //! PageAllocator ── zonelists: nearest node, highest zone first
@@ -10,23 +10,23 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`region`] | address space: the only code that talks to the OS about memory |
-//! | [`frame`] | one descriptor a page, and lists of them |
+//! | [`region`] | address space: the only code that requests memory from the OS |
+//! | [`frame`] | one descriptor per page, and lists of them |
 //! | `free_area`, `zone` | the buddy allocator |
-//! | [`watermark`] | what is kept free, and for whom |
+//! | [`watermark`] | how much is kept free, and for which requests |
 //! | `per_cpu` | magazines of pages |
-//! | `allocator` | the way of a request; [`PageBlock`]: the safe way to have pages |
-//! | [`info`], [`census`] | what it says about itself, and the audit |
-//! | [`corruption`] | frees that must not be |
-//! | [`faults`] | refusals on purpose |
+//! | `allocator` | the path of a request; [`PageBlock`] is the safe way to use pages |
+//! | [`info`], [`census`] | reports, and the audit |
+//! | [`corruption`] | invalid frees |
+//! | [`faults`] | injected refusals |
 //! | `fork` | all locks, for a process that forks |
 //!
 //! # Invariants
 //!
-//! * All that is known about a page lies in its [`Frame`]; nothing is ever written into a free page.
-//! * Nothing is allocated from the global allocator after construction, except in reports and in
+//! * All that is known about a page is in its [`Frame`]; nothing is ever written into a free page.
+//! * After construction nothing is allocated from the global allocator, except in reports and in
 //!   [`PageBlock::split`].
-//! * Out of memory is a value ([`AllocError`]) that says which limit was met; a refused reservation is a smaller
+//! * Out of memory is a value ([`AllocError`]) that names the limit; a refused reservation leads to a smaller
 //!   range.
 //!
 //! # Example
@@ -110,11 +110,11 @@ pub use view::PerCpuView;
 #[doc(hidden)]
 pub use zone::ZoneEvents;
 
-/// Bits of an address inside a page.
+/// Number of address bits inside a page.
 #[doc(hidden)]
 pub const PAGE_SHIFT: u32 = 12;
-/// Bytes in a page. Where the system's own pages are larger, memory cannot be committed in these steps and
-/// [`PageError::Refused`] says so.
+/// Bytes in a page. If the system's pages are larger, memory cannot be committed in these steps, and the
+/// allocator fails with [`PageError::Refused`].
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 /// The largest order, inclusive: blocks of 4 MiB.
 pub const MAX_ORDER: u8 = 10;
@@ -122,7 +122,7 @@ pub const MAX_ORDER: u8 = 10;
 #[doc(hidden)]
 pub const PAGEBLOCK_ORDER: u8 = 9;
 
-/// The README's example is run.
+/// Runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,11 +1,12 @@
 //! Per-CPU pages: magazines of low-order blocks in front of a zone.
 //!
-//! A zone has one magazine layer for each order 0..=3 and migrate type, as the kernel has per-CPU page lists. Most
-//! single-page allocations then take no lock, and the zone lock is taken once for a batch. Pages in magazines are
-//! *not* free in the zone's sense: they do not merge and no watermark counts them. Under pressure they are called
-//! back ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
+//! A zone has one magazine layer for each order 0..=3 and migrate type, like the kernel's per-CPU page lists.
+//! So most single-page allocations take no lock, and the zone lock is taken once per batch. Pages in
+//! magazines are *not* free for the zone: they do not merge, and no watermark counts them. Under memory
+//! pressure they are flushed ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
 //!
-//! A freed page goes into the magazines of its pageblock's type, so that a stolen page goes back where it belongs.
+//! A freed page goes into the magazines of its pageblock's type, so a stolen page returns to its pageblock's
+//! type.
 
 use crate::error::Limit;
 use crate::gfp::MigrateType;
@@ -16,24 +17,24 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
-/// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
+/// Number of cached orders: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Magazines of a CPU beyond two. Small: what a CPU parks of one order and type is four magazines at most.
+/// Magazines of a CPU in addition to two. Small: a CPU keeps at most four magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// What an operation on pages is called where it is observed.
+/// The name of these layers for observers.
 pub(crate) const PAGES: &str = "pages";
 
-/// A block of pages in a magazine, by the number of its first page.
+/// A block of pages in a magazine, represented by its first page number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRound(pub(crate) Pfn);
 
 impl Round for PageRound {
     #[inline(always)]
     fn into_raw(self) -> NonNull<u8> {
-        // One more than the number, so that page 0 is not null.
+        // The number plus one, so that page 0 is not null.
         NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(self.0.index()))
     }
     #[inline(always)]
@@ -45,13 +46,13 @@ impl Round for PageRound {
 /// The magazine layers of one zone.
 #[derive(Debug)]
 pub(crate) struct PerCpuPages {
-    /// By order, then by type; one type only where pages are not grouped.
+    /// By order, then by type; one type only if pages are not grouped.
     layers: Box<[Layer<PageRound, StackMemory>]>,
     types: usize,
 }
 
-/// Rounds in a magazine of single pages, for a zone of `managed` pages: the kernel's batch, a power of two less one,
-/// of at most 256 KiB and 1/4096 of the zone.
+/// Rounds in a magazine of single pages, for a zone of `managed` pages: the kernel's batch, a power of two
+/// less one, of at most 256 KiB and 1/4096 of the zone.
 fn batch(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
@@ -61,7 +62,7 @@ fn batch(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// The magazines of a zone of `managed` pages; `None` when their addresses are refused.
+    /// Creates the magazines of a zone of `managed` pages; `None` if their addresses are refused.
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
@@ -83,26 +84,25 @@ impl PerCpuPages {
     ) -> Option<&Layer<PageRound, StackMemory>> {
         self.layers.get(order.index() * self.types + (mobility as usize).min(self.types - 1))
     }
-    /// All layers, each with its order.
     pub(crate) fn layers(&self) -> impl Iterator<Item = (Order, &Layer<PageRound, StackMemory>)> {
         let orders = Order::ZERO.through(Order::MAX);
         orders
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// After a [sweep](Tables::sweep): gives to the zone what was taken.
+    /// Flushes the pages that a [sweep](Tables::sweep) took to the zone.
     pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.drain_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
-    /// The same, and gives it what the depots hold.
+    /// Flushes the pages that a sweep took, and the depots, to the zone.
     pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.flush_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
-    /// After a sweep of idle stacks: gives back what has not been of use lately; returns pages.
+    /// Flushes idle rounds to the zone, after a sweep of idle stacks; returns pages.
     pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
             layer.reap_swept(&ZoneSupplier::returning(zone, shared, order)) * u64::from(order.pages())
@@ -119,22 +119,22 @@ impl PerCpuPages {
     }
 }
 
-/// A zone as the supplier of one layer, on behalf of one request.
+/// A zone as the supplier of one layer, for one request.
 pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
     wanted: Wanted,
-    /// What the zone met when it filled less than was asked for.
+    /// The limit met when the zone filled less than requested.
     limit: Cell<Option<Limit>>,
 }
 
 impl<'a> ZoneSupplier<'a> {
-    /// For an allocation.
+    /// Creates a supplier for an allocation.
     #[inline]
     pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
-    /// For giving back. Never asked to fill: the floor is all there is.
+    /// Creates a supplier for a flush. It must not fill, which its floor prevents.
     #[inline]
     pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
@@ -173,7 +173,7 @@ mod tests {
     fn a_page_number_survives_the_magazine() {
         for n in [0, 1, u32::MAX - 1] {
             let round = PageRound(Pfn::new(n));
-            // SAFETY: made by `into_raw`.
+            // SAFETY: `into_raw` made the pointer.
             assert_eq!(unsafe { PageRound::from_raw(round.into_raw()) }.0, round.0);
         }
     }

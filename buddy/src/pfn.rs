@@ -1,17 +1,17 @@
-//! Page frame numbers and block orders: the two small integers of the page allocator, kept apart by type.
+//! Page frame numbers and block orders: two small integers, kept apart by type.
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
 
-/// A page frame number: which page of the allocator's range, counted from 0.
+/// A page frame number: index of a page in the allocator's range, from 0.
 ///
-/// The range starts at an address that is aligned to the largest block, so a block of order `n` starts at a `Pfn`
+/// The range starts at an address aligned to the largest block, so a block of order `n` starts at a `Pfn`
 /// *and* at an address that are multiples of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Pfn(u32);
 
 impl Pfn {
-    /// The page number `n`. Any number makes a `Pfn`; whether it names a page is for the allocator to say.
+    /// The page with number `n`. Any number is accepted; the allocator rejects one that is no page.
     pub const fn new(n: u32) -> Self {
         Self(n)
     }
@@ -20,27 +20,27 @@ impl Pfn {
     pub const fn get(self) -> u32 {
         self.0
     }
-    /// As an index.
     #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
-    /// The page `pages` further up.
+    /// The page `pages` above this one.
     #[inline(always)]
     pub(crate) const fn up(self, pages: u32) -> Self {
         Self(self.0 + pages)
     }
-    /// The other half of the block of order `order + 1` that the block of `order` at `self` is one half of.
+    /// The buddy of the block of `order` at `self`: the other half of their common block of order `order +
+    /// 1`.
     #[inline(always)]
     pub(crate) const fn buddy(self, order: Order) -> Self {
         Self(self.0 ^ order.pages())
     }
-    /// Rounded down to a multiple of a block of `order`.
+    /// The start of the aligned block of `order` that contains this page.
     #[inline(always)]
     pub(crate) const fn align_down(self, order: Order) -> Self {
         Self(self.0 & !(order.pages() - 1))
     }
-    /// Whether a block of `order` may start here.
+    /// Returns `true` if a block of `order` may start here.
     pub(crate) const fn is_aligned(self, order: Order) -> bool {
         self.0 & (order.pages() - 1) == 0
     }
@@ -63,7 +63,7 @@ impl Order {
     /// The largest block: 1,024 pages, 4 MiB.
     pub const MAX: Self = Self(MAX_ORDER);
 
-    /// `None` above [`MAX_ORDER`].
+    /// The order `order`; `None` above [`MAX_ORDER`].
     pub const fn new(order: u8) -> Option<Self> {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
@@ -75,12 +75,11 @@ impl Order {
         let pages = bytes.div_ceil(1 << PAGE_SHIFT);
         Some(Self(if pages <= 1 { 0 } else { (usize::BITS - (pages - 1).leading_zeros()) as u8 }))
     }
-    /// The number.
+    /// The order as a number.
     #[inline(always)]
     pub const fn get(self) -> u8 {
         self.0
     }
-    /// As an index.
     #[inline(always)]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
@@ -95,23 +94,24 @@ impl Order {
     pub const fn bytes(self) -> usize {
         1 << (self.0 as u32 + PAGE_SHIFT)
     }
-    /// One order up; the caller stays at or below [`MAX_ORDER`].
+    /// The next larger order; must not exceed [`MAX_ORDER`].
     #[inline(always)]
     pub(crate) const fn up(self) -> Self {
         debug_assert!(self.0 < MAX_ORDER);
         Self(self.0 + 1)
     }
-    /// One order down; the caller stays at or above 0.
+    /// The next smaller order; `self` must be above 0.
     #[inline(always)]
     pub(crate) const fn down(self) -> Self {
         debug_assert!(self.0 > 0);
         Self(self.0 - 1)
     }
-    /// `self..=last`, going up.
+    /// The orders `self..=last`, ascending.
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }
-    /// The largest order, `most` or less, of a block that starts at `pfn` and has at most `pages` pages (not 0).
+    /// The largest order, at most `most`, of a block that starts at `pfn` and has at most `pages` pages (not
+    /// 0).
     pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
         debug_assert!(pages > 0);
         let aligned = pfn.get().trailing_zeros() as u8;

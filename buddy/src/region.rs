@@ -1,16 +1,16 @@
-//! Reserved address ranges: the only code of the project that talks to the OS about memory.
+//! Reserved address ranges: the only code of the project that requests memory from the OS.
 //!
-//! Reserving takes address space and nothing else (`PROT_NONE`, no swap accounted); committing makes a part of it
-//! readable and writable (pages are then backed when first touched, and zero); decommitting gives the backing back
-//! and makes the part inaccessible again, so that a use after it is a fault and not a silent read of zero.
+//! Reserving takes only address space (`PROT_NONE`, no swap accounted). Committing makes a part readable and
+//! writable; its pages are backed at the first touch, with zeros. Decommitting returns the backing and makes
+//! the part inaccessible again, so a use after it faults instead of silently reading zeros.
 //!
-//! There are three backends. [`Backend::Os`] is what ships: `mapped`, on Linux. [`Backend::Heap`] is plain heap memory behind the
-//! same interface, for models (loom runs everything in one address space thousands of times) and for programs that must not
-//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, `Os` is the heap, too. [`Backend::Phantom`] has no
-//! memory at all: a simulator's pages are addresses.
+//! There are three backends. [`Backend::Os`] is the shipping one: `mapped`, on Linux. [`Backend::Heap`] is
+//! plain heap memory behind the same interface, for models (loom runs thousands of executions in one address
+//! space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux, `Os`
+//! is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
 //!
-//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome: [`reserve_most`]
-//! halves its wish until it is granted.
+//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome:
+//! [`reserve_most`] halves the size until it succeeds.
 
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -34,43 +34,43 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
 use uslab_magazine::tracepoints::Step;
 
-/// Whether [`Backend::Os`] reserves addresses, and not memory.
+/// True if [`Backend::Os`] reserves addresses instead of memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
-/// Where a region's memory comes from.
+/// The source of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
     /// The system's: `mmap` on Linux.
     #[cfg_attr(not(loom), default)]
     Os,
-    /// The system's heap (`std::alloc::System`). All that is reserved is had at once, zeroed: nothing fails late, and
-    /// nothing goes back before the region is dropped. Fresh pages cost nothing before they are touched where the heap
-    /// maps large pieces and does not clear them itself, as on Linux.
+    /// The system's heap (`std::alloc::System`). A reservation allocates all its memory, zeroed: no later
+    /// commit fails, and no memory is returned before the region is dropped. Untouched pages cost nothing if
+    /// the heap maps large pieces and does not clear them, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
-    /// Nowhere: addresses with nothing behind them, for pages that nobody looks into. What describes the pages (frames,
-    /// bitmaps, magazines) is memory all the same. A region that must be written to as a whole is refused.
+    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames,
+    /// bitmaps, magazines) still have memory. A region that must be writable as a whole is refused.
     Phantom(Phantom),
 }
 
-/// The right to have pages that are only addresses ([`Backend::Phantom`]). They cost nothing but their frames: a simulator of
-/// gigabytes runs in megabytes.
+/// The right to use pages that are only addresses ([`Backend::Phantom`]). They cost only their frames: a
+/// simulator of gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// Nobody ever reads or writes memory of an allocator that is made through the result or a copy of it. That rules out,
+    /// No code reads or writes memory of an allocator made with the result or a copy of it. That rules out,
     /// on such an allocator: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and the like),
-    /// [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation. Safe code that
-    /// could do any of these must not get hold of it.
+    /// [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
+    /// Safe code that could do any of these must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
 }
 
 impl Backend {
-    /// Where what describes the pages comes from: always memory.
+    /// The backend of the tables that describe the pages: always memory.
     pub(crate) fn of_tables(self) -> Self {
         match self {
             Self::Phantom(_) => Self::default(),
@@ -79,20 +79,21 @@ impl Backend {
     }
 }
 
-/// What may be done with memory that is reserved but not committed.
+/// Accesses allowed to reserved memory that is not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncommitted {
-    /// Nothing: any access is a fault.
+    /// None: any access faults.
     NoAccess,
-    /// Reading, which finds zeros and backs nothing.
+    /// Reads, which return zeros and back nothing.
     ReadsZero,
 }
 
 /// A reserved range of addresses.
 ///
 /// # Invariants
-/// `base` is aligned as asked; `base..base + bytes` belongs to this value from `reserve` to drop; `bytes` is a
-/// multiple of the page size, and changes by one thread at a time ([`cut`](Region::cut), [`grow`](Region::grow)).
+/// `base` has the requested alignment. The value owns `base..base + bytes` until it is dropped. `bytes` is a
+/// multiple of the page size, and one thread at a time changes it ([`cut`](Region::cut),
+/// [`grow`](Region::grow)).
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -109,7 +110,7 @@ enum Backing {
     Phantom(Addresses, Phantom),
 }
 
-/// `$call` of the source behind `$backing`.
+/// Runs `$call` with the source of `$backing`.
 macro_rules! source {
     ($backing:expr, $source:ident => $call:expr) => {
         match $backing {
@@ -120,13 +121,14 @@ macro_rules! source {
     };
 }
 
-// SAFETY: the range is owned by the value; the methods only change its protection or hand out addresses.
+// SAFETY: the value owns the range; the methods only change its protection or return addresses.
 unsafe impl Send for Region {}
-// SAFETY: as above; `commit` is idempotent and `decommit` puts the exclusion on its caller.
+// SAFETY: `commit` is idempotent, and the contracts of `decommit` and the other `unsafe` methods exclude
+// concurrent use.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves `bytes` bytes (rounded up to pages) at a multiple of `align` (a power of two), or `None` when
+    /// Reserves `bytes` bytes (rounded up to pages) at a multiple of `align` (a power of two). `None` if
     /// refused.
     ///
     /// Costs one or two system calls on [`Backend::Os`].
@@ -143,8 +145,8 @@ impl Region {
         Self::new(bytes, align, uncommitted, uncommitted.access(), backend, faults)
     }
 
-    /// A region that is committed as a whole, and zero: what [`reserve`](Self::reserve) and [`commit`](Self::commit) would
-    /// make, in one step. The system may refuse it as more memory than there is.
+    /// Reserves and commits a zeroed region in one step. The system may refuse to commit more memory than it
+    /// has.
     pub fn committed(bytes: usize, align: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
             return None;
@@ -152,10 +154,11 @@ impl Region {
         Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, backend, faults)
     }
 
-    /// As [`reserve`](Self::reserve), at a multiple of `apart`, a power of two, of which none is near others' mappings: so addresses behind
-    /// the region are likely free, and it can [grow](Self::grow) up to `apart`. `None`, too, on other backends than [`Backend::Os`].
+    /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two), far from
+    /// other mappings. So the addresses behind the region are probably free, and it can [grow](Self::grow) up
+    /// to `apart`. `None` also on other backends than [`Backend::Os`].
     ///
-    /// Costs three system calls, and one for each place that is taken.
+    /// Costs three system calls, and one for each occupied place.
     pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         if faults.fires(Call::of(RESERVE, bytes)) {
@@ -194,12 +197,12 @@ impl Region {
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
-    /// Bytes reserved.
+    /// Number of reserved bytes.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
         self.bytes.get() as usize
     }
-    /// Which backend it is from.
+    /// The backend that supplied the region.
     pub fn backend(&self) -> Backend {
         match self.backing {
             Backing::Os(_) => Backend::Os,
@@ -208,7 +211,7 @@ impl Region {
         }
     }
 
-    /// Whether `range` (bytes from the base) is made of whole pages of this region.
+    /// Returns `true` if `range` (bytes from the base) consists of whole pages of this region.
     fn holds(&self, range: &Range<usize>) -> bool {
         range.start <= range.end
             && range.end <= self.bytes()
@@ -216,69 +219,73 @@ impl Region {
             && range.end.is_multiple_of(PAGE_SIZE)
     }
 
-    /// Makes `range` (bytes from the base, whole pages) readable and writable. What was not committed before is
-    /// zero. `false` when the OS refuses (a limit on memory or on mappings) or when `range` is not in the region;
-    /// nothing is lost then. Committing twice is harmless.
+    /// Makes `range` (bytes from the base, whole pages) readable and writable. Bytes not committed before are
+    /// zero. Returns `false`, with nothing lost, if the system refuses (a limit on memory or on mappings) or
+    /// `range` is not in the region. Committing twice is harmless.
     ///
     /// Costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
         }
-        // SAFETY: `holds` checked that the range is this region's.
+        // SAFETY: `holds` checked that the range is in this region.
         source!(&self.backing, source => unsafe { source.commit(self.at(&range), range.len()) })
     }
 
-    /// Gives the memory behind `range` (bytes from the base, whole pages) back to the OS and makes it inaccessible
-    /// (or readable as zero, see [`Uncommitted`]). On [`Backend::Heap`] it becomes zero, and stays accessible.
+    /// Returns the memory behind `range` (bytes from the base, whole pages) to the system and makes it
+    /// inaccessible (or readable as zero, see [`Uncommitted`]). On [`Backend::Heap`] it becomes zero and
+    /// stays accessible.
     ///
-    /// `false` when the range stays accessible: the memory is given back all the same, unless it is locked.
+    /// Returns `false` if the range stays accessible; its memory is then still returned, unless it is locked.
     ///
     /// # Safety
-    /// Nobody uses the bytes in `range`, nor will until they are committed again.
+    /// No thread uses the bytes in `range` until they are committed again.
     pub unsafe fn decommit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(DECOMMIT, range.len())) {
             return false;
         }
         let access = self.uncommitted.access();
-        // SAFETY: `holds` checked that the range is this region's; the caller says that nobody uses it.
+        // SAFETY: `holds` checked that the range is in this region; no thread uses it, by this function's
+        // contract.
         source!(&self.backing, source => unsafe { source.decommit(self.at(&range), range.len(), access) })
     }
 
-    /// Whether `range` (bytes from the base, whole pages that are committed) may be read and written from now on; else any access
-    /// is a fault. What it holds stays. `false`, with nothing changed, when it cannot be done: on [`Backend::Heap`], which
-    /// is always accessible, it cannot be taken away.
+    /// Makes `range` (bytes from the base, whole committed pages) accessible, or inaccessible so that any
+    /// access faults. Its contents stay. Returns `false`, with nothing changed, if that fails:
+    /// [`Backend::Heap`] is always accessible.
     ///
-    /// Costs one system call, and up to two mappings of those that a process may have.
+    /// Costs one system call, and up to two of the process's limited number of mappings.
     ///
     /// # Safety
-    /// Nobody uses the bytes in `range` while they are inaccessible.
+    /// No thread uses the bytes in `range` while they are inaccessible.
     pub unsafe fn protect(&self, range: Range<usize>, accessible: bool) -> bool {
         let access = if accessible { Access::ReadWrite } else { Access::Nothing };
         if !self.holds(&range) {
             return false;
         }
         let (at, bytes) = (self.at(&range), range.len());
-        // SAFETY: the range is this region's; by contract nobody uses it.
+        // SAFETY: `holds` checked that the range is in this region; no thread uses it, by this function's
+        // contract.
         source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
     }
 
-    /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
-    /// changed, when it cannot be done: always on [`Backend::Heap`].
+    /// Returns the memory behind `range` to the system and leaves the range accessible: it reads as zero.
+    /// Returns `false`, with nothing changed, if that fails: always on [`Backend::Heap`].
     ///
     /// # Safety
-    /// Nobody minds that the bytes become zero.
+    /// No thread relies on the contents of the bytes.
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;
         }
-        // SAFETY: `holds` checked that the range is this region's; the caller gives up its contents.
+        // SAFETY: `holds` checked that the range is in this region; its contents may be lost, by this
+        // function's contract.
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Makes a region that is committed as a whole `bytes` bytes long (rounded up to pages). What it had stays, as far
-    /// as it fits; what is new is zero. It moves only where `may_move` allows it, and is aligned to a page then. `false`,
-    /// with nothing changed, when it cannot be done.
+    /// Resizes a wholly committed region to `bytes` bytes (rounded up to pages). Contents stay, as far as
+    /// they fit; new bytes are zero. The region moves only if `may_move`, and is then page-aligned. Returns
+    /// `false`, with nothing changed, if that fails.
     ///
     /// Costs one system call, which copies no byte; on [`Backend::Heap`] a copy.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
@@ -287,7 +294,7 @@ impl Region {
         if bytes > old && self.faults.fires(Call::of(COMMIT, bytes - old)) {
             return false;
         }
-        // SAFETY: the region is the memory as a whole, and borrowed exclusively.
+        // SAFETY: the memory is the whole region, borrowed exclusively.
         let moved = source!(&mut self.backing, source => unsafe {
             source.resize(self.base, old, bytes, may_move)
         });
@@ -296,13 +303,13 @@ impl Region {
         true
     }
 
-    /// Gives the addresses from `bytes` bytes (rounded up to pages) on back to the system, if it has so many. `false`, with
-    /// nothing changed, on [`Backend::Heap`].
+    /// Returns the addresses from `bytes` bytes (rounded up to pages) on to the system, if there are any.
+    /// Returns `false`, with nothing changed, on [`Backend::Heap`].
     ///
     /// Costs one system call.
     ///
     /// # Safety
-    /// Nobody uses what lies there, nor commits any of it meanwhile.
+    /// No thread uses that part, or commits any of it during the call.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         let (Some(bytes), old) = (bytes.max(1).checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
             return false;
@@ -311,7 +318,7 @@ impl Region {
             return true;
         }
         let at = self.at(&(bytes..old));
-        // SAFETY: the part is this region's; by contract nobody else uses it.
+        // SAFETY: the part is in this region, and no thread uses it, by this function's contract.
         let cut = source!(&self.backing, source => unsafe { source.cut(at, old - bytes) });
         if cut {
             self.bytes.set(bytes as u64);
@@ -319,9 +326,9 @@ impl Region {
         cut
     }
 
-    /// Takes the addresses up to `bytes` bytes from the base (rounded up to pages), reserved as the others are, if it has fewer. `false`,
-    /// with nothing changed, if the system refuses, another mapping has any of them, or on [`Backend::Heap`]. By one thread at a time,
-    /// which does not [cut](Self::cut) either.
+    /// Reserves addresses up to `bytes` bytes from the base (rounded up to pages), if the region has fewer.
+    /// Returns `false`, with nothing changed, if the system refuses, another mapping has any of them, or on
+    /// [`Backend::Heap`]. Must not run concurrently with itself or [`cut`](Self::cut).
     ///
     /// Costs one system call.
     pub fn grow(&self, bytes: usize) -> bool {
@@ -340,25 +347,26 @@ impl Region {
         grown
     }
 
-    /// Makes the first `bytes` bytes of a region that is committed as a whole zero.
+    /// Zeroes the first `bytes` bytes of a wholly committed region.
     ///
-    /// Costs what it costs to write to them; from 4 MiB on, a system call that gives the memory back.
+    /// Costs writing the bytes; from 4 MiB on, a system call that returns the memory.
     ///
     /// # Panics
-    /// If it has fewer bytes.
+    /// If the region has fewer bytes.
     pub fn clear(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes());
-        // SAFETY: the part is this region's, which is borrowed exclusively.
+        // SAFETY: the part is in this region, which is borrowed exclusively.
         source!(&self.backing, source => unsafe { source.clear(self.base, bytes) });
     }
 
-    /// Whether it can be [cut in two](Self::split_off), and [joined](Self::join) to another one: not on [`Backend::Heap`].
+    /// Returns `true` if the region can be [split](Self::split_off) and [joined](Self::join) to another one:
+    /// not on [`Backend::Heap`].
     pub fn is_divisible(&self) -> bool {
         matches!(&self.backing, Backing::Os(os) if os.part().is_some())
     }
 
-    /// Keeps the first `bytes` bytes (rounded up to pages); the others are the result's. `None`, with nothing changed, if there
-    /// are no others, and where memory is had as a whole.
+    /// Splits the region: it keeps the first `bytes` bytes (rounded up to pages) and returns the rest.
+    /// `None`, with nothing changed, if there is no rest, or if the backend cannot divide memory.
     ///
     /// Costs nothing: the system does not know of regions.
     pub fn split_off(&mut self, bytes: usize) -> Option<Self> {
@@ -372,30 +380,31 @@ impl Region {
         Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
     }
 
-    /// Gives it back to the system, as dropping it does.
+    /// Returns the region to the system, as dropping it does.
     ///
     /// # Errors
-    /// The region, whose contents went back and whose addresses the system did not take: it would have to cut a mapping in two, and the
-    /// process has as many as it may. It may be tried again. A region that is dropped loses these addresses.
+    /// The region, if the system took its contents but not its addresses: unmapping would split a mapping,
+    /// and the process has reached its limit of mappings. The caller may retry; dropping the region loses
+    /// these addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
             && (self.faults.fires(Call::of(DECOMMIT, bytes))
-                // SAFETY: the region is the memory as a whole, and this its last user.
+                // SAFETY: the memory is the whole region, and this is its last user.
                 || !source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) }));
         if refused {
             return Err(self);
         }
-        // A dropped region has no memory any more.
+        // The drop must not free the memory again.
         self.bytes.set(0);
         Ok(())
     }
 
-    /// Takes `next` over, if that begins where this one ends. [Resizing](Self::resize) it may be refused from now on: the
-    /// system may take it for two.
+    /// Appends `next`, if it begins where this region ends. [Resizing](Self::resize) may be refused
+    /// afterwards, because the system may see two mappings.
     ///
     /// # Errors
-    /// `next`, if it does not begin there, or where memory is had as a whole.
+    /// `next`, if it does not begin there, or if the backend cannot divide memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -403,33 +412,34 @@ impl Region {
             return Err(next);
         }
         self.bytes = Counter::new((self.bytes() + next.bytes()) as u64);
-        // A dropped region has no memory any more.
+        // The drop of `next` must not free the memory.
         next.bytes.set(0);
         Ok(())
     }
 
-    /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
-    /// [`Backend::Heap`] nothing changes.
+    /// Advises the system on huge pages for this memory; `false` if it refuses. Does nothing on
+    /// [`Backend::Heap`].
     pub fn advise(&self, huge_pages: HugePages) -> bool {
-        // SAFETY: the region as a whole.
+        // SAFETY: the range is the whole region.
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
-    /// Where a range that the region [holds](Self::holds) begins.
+    /// The address of a range that the region [holds](Self::holds).
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: at most one past the end of the region.
         unsafe { behind(self.base, range.start) }
     }
 }
 
-/// The address `bytes` behind `base`, which may be a [phantom's](Backend::Phantom): plain numbers where nothing is mapped, which
-/// `add` is not for.
+/// The address `bytes` behind `base`. The addresses may be a [phantom's](Backend::Phantom), which on systems
+/// without mappings are plain numbers that `add` must not be used on.
 ///
 /// # Safety
-/// Both lie in one region, or the result one past its end.
+/// Both addresses are in one region, or the result is one past its end.
 #[inline(always)]
 pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
-    // SAFETY: by contract; a region does not wrap round, so the sum is not null.
+    // SAFETY: both addresses are in one region, by this function's contract; a region does not wrap around,
+    // so the sum is not null.
     unsafe {
         if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
     }
@@ -450,15 +460,15 @@ impl Drop for Region {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
+        // SAFETY: the memory is the whole region, and the drop is its last use.
         let _ = source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
 }
 
-/// How many bytes of addresses this process may have (`RLIMIT_AS`), and how many it has; `None` without a limit, and where
-/// nobody says.
+/// The limit on this process's addresses in bytes (`RLIMIT_AS`), and the bytes in use; `None` without a
+/// limit, or if it is unknown.
 ///
-/// Cost: a system call; with a limit three more.
+/// Cost: one system call; with a limit three more.
 pub fn address_limit() -> Option<(usize, usize)> {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::address_limit();
@@ -466,7 +476,7 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return None;
 }
 
-/// Whether the system would map so many bytes of addresses now.
+/// Returns `true` if the system would map this number of bytes now.
 ///
 /// Cost: two system calls.
 pub(crate) fn may_map(_bytes: usize) -> bool {
@@ -476,8 +486,8 @@ pub(crate) fn may_map(_bytes: usize) -> bool {
     return true;
 }
 
-/// Bytes: the lesser of the process's limits on addresses and on memory that it may write to (`RLIMIT_AS`, `RLIMIT_DATA`); `None` without
-/// either.
+/// The lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
+/// bytes; `None` without either.
 ///
 /// Cost: two system calls.
 pub fn own_limit() -> Option<u64> {
@@ -487,8 +497,8 @@ pub fn own_limit() -> Option<u64> {
     return None;
 }
 
-/// Whether memory that may be written to is counted against a limit although nobody has touched it, and although it was mapped
-/// without a reserve (`vm.overcommit_memory` is 2). Unknown, it is not.
+/// Returns `true` if writable memory counts against a limit before it is touched, even if mapped without a
+/// reserve (`vm.overcommit_memory` is 2). `false` if unknown.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();
@@ -496,10 +506,10 @@ pub(crate) fn commits_are_counted() -> bool {
     return false;
 }
 
-/// Halves the wish until `reserve` grants it, down to `least`.
+/// Calls `reserve` with half the size each time until it succeeds, down to `least`.
 ///
 /// # Errors
-/// The last size that was refused.
+/// The last refused size.
 pub fn reserve_most<T>(
     wish: usize,
     least: usize,
@@ -517,28 +527,28 @@ pub fn reserve_most<T>(
     }
 }
 
-/// Addresses that regions of tables are cut from: so the tables of an allocator and its pages are one reservation, and a few system
-/// calls instead of as many for each.
+/// Addresses for several regions: the tables of an allocator and its pages share one reservation, which saves
+/// system calls.
 #[derive(Debug)]
 pub struct Reservation {
     left: Option<Region>,
-    /// Where its memory comes from.
+    /// The source of the memory.
     pub backend: Backend,
     /// Faults to inject.
     pub faults: Faults,
 }
 
 impl Reservation {
-    /// Fewer are not kept for another region.
+    /// A rest smaller than this is not kept for another region.
     const LEFT: usize = 4 << 20;
 
-    /// Without addresses: each region is a reservation.
+    /// Creates an empty reservation: each region reserves separately.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
         Self { left: None, backend: backend.of_tables(), faults: faults.clone() }
     }
 
-    /// Reserves `tables` bytes, of which what is not committed reads as zero, and which are never in huge pages; and `pages` bytes at a
-    /// multiple of `align` behind them. `None` when refused, and where memory is no mapping.
+    /// Reserves `tables` bytes, which read as zero until committed and are never in huge pages, and behind
+    /// them `pages` bytes at a multiple of `align`. `None` if refused, or on a backend without mappings.
     ///
     /// Costs up to six system calls.
     pub(crate) fn with_pages(
@@ -558,20 +568,20 @@ impl Reservation {
         let mut held = left.split_off(first - left.base.addr().get())?;
         drop(held.split_off(pages));
         held.uncommitted = Uncommitted::NoAccess;
-        // SAFETY: reserved just now, so no other code has its address.
+        // SAFETY: the range was reserved just now, so no other code has its address.
         let hidden = unsafe { held.protect(0..pages, false) };
         // Used sparsely: a few bytes for each page in use, and the first page of most stacks.
         left.advise(HugePages::Never);
         hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
     }
 
-    /// True if no addresses are left.
+    /// Returns `true` if no addresses are left.
     pub fn is_empty(&self) -> bool {
         self.left.is_none()
     }
 
-    /// `bytes` bytes, rounded up to pages: of these addresses while there are as many, else a reservation. See [`Region::reserve`]. What
-    /// reads as zero is never in huge pages.
+    /// Takes `bytes` bytes, rounded up to pages, from these addresses while they last, else from a new
+    /// reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
     pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
@@ -586,7 +596,7 @@ impl Reservation {
             return None;
         }
         let mut region = self.left.take()?;
-        // The last region also gets what the pages' alignment left over.
+        // The last region also gets the rest that the alignment of the pages left.
         if region.bytes() - whole >= Self::LEFT {
             self.left = region.split_off(whole);
         }
@@ -595,30 +605,31 @@ impl Reservation {
     }
 }
 
-/// A region that is committed from its start upwards, on demand: the memory of side tables.
+/// A region that is committed on demand, from its start upwards: the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
-    /// Bytes from its beginning that are known to be committed. Stale only downwards, and then a commit is repeated.
+    /// Bytes from the start that are known to be committed. A stale value is too low, and only repeats a
+    /// commit.
     committed: Counter,
-    /// What a refusal is counted as.
+    /// The fault point of its commits.
     point: Point,
-    /// Bytes that it may grow to.
+    /// Maximum size in bytes.
     most: usize,
 }
 
 impl Reserved {
-    /// Committed in steps of this many bytes, so that growing page by page is not a system call each.
+    /// Granularity of commits in bytes, so that not every new page costs a system call.
     const STEP: usize = 64 << 10;
-    /// And by as much again as is committed, up to so many bytes.
+    /// A commit also doubles the committed bytes, by at most this many bytes.
     const MOST: usize = 1 << 20;
 
-    /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
-    /// [`Backend::Phantom`] it is memory from the default backend.
+    /// Reserves `bytes` bytes; `None` if refused. Each commit is a call of the fault point `point`. On
+    /// [`Backend::Phantom`] the memory comes from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
         Self::cut_from(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
     }
-    /// The same of these addresses.
+    /// Takes `bytes` bytes from `addresses`, like [`new`](Self::new).
     pub fn cut_from(
         addresses: &mut Reservation,
         bytes: usize,
@@ -628,7 +639,8 @@ impl Reserved {
         let region = addresses.reserve(bytes, uncommitted)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// The same of addresses that are not committed; with `apart` only the beginning, [apart](Region::apart) from others, so that it can [grow](Self::grow).
+    /// Takes `bytes` inaccessible bytes from `addresses`. With `apart`, reserves only the beginning,
+    /// [apart](Region::apart) from other mappings, so that it can [grow](Self::grow).
     pub fn growing(
         bytes: usize,
         apart: Option<usize>,
@@ -640,13 +652,14 @@ impl Reserved {
         let region = Region::apart(bytes.min(Self::STEP), apart, none, &addresses.faults)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Has addresses for at least the first `bytes` bytes, if there are to be so many: see [`Region::grow`]. By one thread at a time, which
-    /// does not [cut](Self::cut) either.
+    /// Ensures addresses for at least the first `bytes` bytes, up to its maximum: see [`Region::grow`]. Must
+    /// not run concurrently with itself or [`cut`](Self::cut).
     pub fn grow(&self, bytes: usize) -> bool {
         let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
-    /// The same as [`new`](Self::new) at a multiple of `align`, of which what is not committed reads as zero; never in huge pages.
+    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero; the memory
+    /// is never in huge pages.
     pub fn readable(
         bytes: usize,
         align: usize,
@@ -655,20 +668,22 @@ impl Reserved {
         point: Point,
     ) -> Option<Self> {
         let region = Region::reserve(bytes, align, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
-        // A few bytes for each page that somebody uses.
+        // Only a few bytes are used for each page in use.
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses behind the first `bytes` bytes to the system, except those that a commit may go ahead by (1 MiB and 64 KiB at
-    /// most). Returned addresses cannot be committed before it [grows](Self::grow).
+    /// Returns the addresses behind the first `bytes` bytes to the system, except those that a commit may run
+    /// ahead by (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
+    /// [grows](Self::grow).
     ///
     /// # Safety
-    /// During the call no thread uses memory behind `bytes` bytes, asks for a commit of it, or cuts.
+    /// During the call no thread uses memory behind `bytes` bytes, requests a commit of it, or cuts.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
-        // A commit that runs beside this was asked for up to `bytes`, of which less was committed, or for what is committed by now: it goes
-        // ahead of either by no more than this.
+        // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are committed by
+        // now. It runs ahead of either by at most this much.
         let ahead = Self::MOST + Self::STEP;
-        // SAFETY: passed on.
+        // SAFETY: no thread uses the cut part, by this function's contract; the margin covers concurrent
+        // commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
     /// Bytes of addresses reserved.
@@ -679,19 +694,21 @@ impl Reserved {
     pub fn committed(&self) -> usize {
         self.committed.get() as usize
     }
-    /// The first byte, aligned to a page. It stays where it is, and what was committed is zero at first.
+    /// The first byte, page-aligned. It never moves, and newly committed bytes are zero.
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
-    /// Gives the memory behind `range` back, in whole pages: it reads as zero. `false`, with nothing changed, when it cannot be done.
+    /// Returns the memory behind `range`, in whole pages, to the system: it reads as zero. `false`, with
+    /// nothing changed, if that fails.
     ///
     /// # Safety
-    /// It is committed, and nobody minds that the bytes become zero.
+    /// The range is committed, and no thread relies on its contents.
     pub unsafe fn discard(&self, range: Range<usize>) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: no thread relies on the contents, by this function's contract.
         unsafe { self.region.discard(range) }
     }
-    /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if there are fewer, or they cannot be had.
+    /// Commits at least the first `bytes` bytes, as part of `op`. `false` if the region is smaller or the
+    /// system refuses.
     pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;
@@ -703,7 +720,7 @@ impl Reserved {
         if bytes > self.region.bytes() {
             return false;
         }
-        // Where that much is refused, what is needed.
+        // If the larger step is refused, tries exactly what is needed.
         [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
             tell!(op: Step::TablesCommitted { bytes: goal as u32 });
@@ -744,13 +761,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_with_what_is_no_range_of_a_region() {
+    fn operations_on_an_invalid_range_do_nothing() {
         let region =
             Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::default(), &none()).unwrap();
         assert!(region.commit(0..4096));
         #[expect(clippy::reversed_empty_ranges)]
         let backwards = 8192..4096;
-        // SAFETY: nobody uses the region.
+        // SAFETY: no code uses the region.
         unsafe {
             assert!(!region.protect(backwards.clone(), true) && !region.protect(0..100, true));
             assert!(!region.discard(backwards) && !region.discard(0..0) && !region.discard(0..2 << 20));
@@ -762,13 +779,13 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn commits_are_counted_where_the_system_says_so() {
+    fn commits_are_counted_as_the_system_reports() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
 
     #[test]
-    fn what_was_decommitted_comes_back_as_zero() {
+    fn decommitted_memory_reads_as_zero_after_commit() {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, backend, &none()).unwrap();
             assert!(region.commit(0..4096));
@@ -817,7 +834,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_region_is_zero_whatever_was_touched_of_it() {
+    fn cleared_region_is_zero_for_any_touched_pages() {
         for backend in [Backend::Os, Backend::Heap] {
             for step in [1, 2, 40, 3000] {
                 let mut region = Region::committed(9 << 20, 4096, backend, &none()).unwrap();
@@ -836,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_cut_in_two_and_joined_again_where_parts_can_go_back() {
+    fn divisible_region_is_split_and_joined() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
@@ -854,11 +871,12 @@ mod tests {
         low.join(high).unwrap();
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
-        // SAFETY: as above; the last 2 MiB are gone.
+        // SAFETY: committed as a whole; this test is the only user, and the last 2 MiB are no longer part of
+        // it.
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
         let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
-        // What lies beside it is none of its kind.
+        // A region behind it from another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
         let Err(mut last) = low.join(last) else { panic!("it cannot go back with the others") };
@@ -901,22 +919,22 @@ mod tests {
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
         assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
-        // Refused as a reservation is, and where memory is the heap's.
+        // Refused like a reservation, and on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
         assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
         assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
     }
 
-    /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.
+    /// Tables that are written to get memory; pages that are never accessed may be only addresses.
     #[test]
-    fn a_phantom_is_addresses_for_pages_and_memory_for_what_describes_them() {
-        // SAFETY: nothing of the region is touched; tables are memory, which the test looks into.
+    fn phantom_pages_are_addresses_and_tables_are_memory() {
+        // SAFETY: the test does not touch the region's pages; tables have memory.
         let backend = Backend::Phantom(unsafe { Phantom::new() });
         let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
         assert_eq!((region.base().addr().get() % (4 << 20), region.backend()), (0, backend));
         assert!(region.commit(0..1 << 30) && region.advise(HugePages::Advise));
-        // SAFETY: nobody uses it.
+        // SAFETY: no code uses the region.
         assert!(unsafe { region.decommit(0..4096) });
         drop(region);
         assert!(Region::committed(4096, 4096, backend, &none()).is_none(), "it would be written to");
@@ -939,11 +957,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_wish_is_halved_down_to_the_least() {
+    fn refused_size_is_halved_down_to_the_minimum() {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
-        // More address space than there is.
+        // More address space than exists.
         let wish = 1 << 60;
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
@@ -952,7 +970,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
-    fn a_region_that_is_cut_gives_its_addresses_back_and_commits_none_of_them() {
+    fn cut_region_returns_addresses_and_cannot_commit_them() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
         // SAFETY: nothing there is committed, and this test is the only user.
@@ -960,13 +978,13 @@ mod tests {
         assert_eq!(region.bytes(), 4 << 20);
         assert!(region.commit(4096..4 << 20) && !region.commit(4 << 20..5 << 20));
         let heap = Region::reserve(8 << 20, 4096, Uncommitted::NoAccess, Backend::Heap, &none()).unwrap();
-        // SAFETY: as above.
+        // SAFETY: this test is the only user of the region.
         assert!(!unsafe { heap.cut(4096) } && heap.bytes() == 8 << 20);
     }
 
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn what_lies_apart_grows_and_is_zero() {
+    fn region_that_is_apart_grows_and_is_zero() {
         const APART: usize = 1 << 30;
         let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
@@ -983,7 +1001,7 @@ mod tests {
                 let last = region.base().add((8 << 20) - 1);
                 assert_eq!(last.read(), 0);
                 last.write(7);
-                // And shrinks, and grows again.
+                // Cuts, and grows again.
                 assert!(region.cut(1 << 20) && region.grow(8 << 20) && last.read() == 0);
             }
         }
@@ -1013,17 +1031,17 @@ mod tests {
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 
-    /// Once the last step was refused, because its end was gone. (The heap has no addresses to give up.)
+    /// Regression: the last step was refused, because its end was cut off. (The heap has no addresses to give up.)
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn all_that_is_left_behind_a_cut_can_be_committed() {
+    fn rest_of_a_cut_region_can_be_committed() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
-        // SAFETY: it is alone in its region, and nobody uses it.
+        // SAFETY: the memory behind `left` is unused, and no other thread exists.
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        // And what a commit may go ahead by.
+        // The margin that a commit may run ahead by stays.
         assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
         let growing = Reserved::growing(
             5 << 19,

@@ -1,10 +1,10 @@
-//! The zone and the per-CPU pages under both checkers: which scenarios there are, how each is run, and the planted bugs that it
-//! must notice.
+//! Scenarios of the zone and the per-CPU pages for both checkers, with the planted bugs that they must
+//! notice.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): B1-B7 blocks, frames and
-//! their memory, B8 charges, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
-//! have scripts, one thread is moved to the other CPU before each of its first steps. Those of shuttle are larger, sampled, and
-//! sequentially consistent: orderings are loom's business.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): B1-B7
+//! blocks, frames and their memory, B8 charges, P1 and P2 per-CPU pages. Each ends with the audit of `world`.
+//! loom's scenarios are small and exhaustive; their scripts move one thread to the other CPU before each of
+//! its first steps. shuttle's are larger, sampled, and sequentially consistent: loom checks the orderings.
 
 #[cfg(loom)]
 mod models;
@@ -22,7 +22,7 @@ use uslab_magazine::{
 
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its steps.
+/// Scripts: the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
 #[cfg(loom)]
 fn moves(floor: u64) -> Models<Script> {
     Model::new(THREE, floor).each(Script::all(0, 2, 6))

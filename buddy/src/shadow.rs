@@ -1,10 +1,10 @@
-//! The page allocator's shadow model: a plain map of who holds which block, beside an allocator that does the same
-//! operations. Property tests and the fuzzer make the operations; what must hold is here.
+//! The page allocator's shadow model: a plain map of the allocated blocks, next to an allocator that executes
+//! the same operations. Property tests and the fuzzer generate the operations; this module has the checks.
 //!
-//! After every allocation: no page is held twice, it lies in a zone and on a node that the flags allow, and an allocation
-//! that no watermark holds back fails only if no zone has a block. After every sequence: the audit agrees with the
-//! shadow; and once all is freed and released, all memory has coalesced and gone back. Refusals on purpose may come at
-//! any time: then allocations may fail, and everything else holds.
+//! After every allocation: no page is allocated twice, the block is in a zone and on a node that the flags
+//! allow, and an allocation that ignores watermarks fails only if no zone has a block. After every sequence
+//! the audit agrees with the shadow. Once everything is freed and decommitted, all memory has coalesced and
+//! was returned. With injected refusals allocations may fail, and all other checks still apply.
 
 use crate::faults::{POINTS, Rule};
 use crate::{Backend, Faults, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -12,7 +12,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use std::collections::BTreeMap;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// What is done. Numbers are brought into their ranges.
+/// An operation. Numbers are reduced to their ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Op {
     Alloc {
@@ -24,7 +24,7 @@ pub(crate) enum Op {
         node: Option<u32>,
     },
     Free(u16),
-    /// A block, so many orders down.
+    /// A block, and the number of orders to split it down.
     Split(u16, u8),
     Bulk {
         #[arbitrary(with = gfp)]
@@ -37,13 +37,14 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// From now on calls are refused: of this point (of all for a number too large), from the `nth` on, so many.
+    /// Refuses calls of this point (of all points if the number is too large): `times` calls from the `nth`
+    /// on.
     Refuse {
         point: u8,
         nth: u8,
         times: Option<u8>,
     },
-    /// From now on none are.
+    /// Ends all refusals.
     Grant,
 }
 
@@ -53,12 +54,12 @@ fn order(u: &mut Unstructured<'_>) -> Result<Order> {
 fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()))
 }
-/// One of those that there may be, or the first that there is not.
+/// An existing node, or the first number past the last node.
 fn node(u: &mut Unstructured<'_>) -> Result<Option<u32>> {
     Ok(if u.arbitrary()? { Some(u.int_in_range(0..=3)?) } else { None })
 }
 
-/// Any allocator of up to three nodes with up to three zones, small enough to run dry.
+/// Any allocator of up to three nodes with up to three zones, small enough to run out of memory.
 fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     let cpus = u.int_in_range(1..=4)?;
     let cpu_nodes = u.int_in_range(1..=cpus.min(3))?;
@@ -81,11 +82,11 @@ fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     })
 }
 
-/// Who holds what.
+/// The allocated blocks.
 struct Shadow {
     pages: PageAllocator,
     faults: Faults,
-    /// Whether something may be refused.
+    /// True while a refusal may happen.
     refusing: bool,
     blocks: BTreeMap<Pfn, Order>,
 }
@@ -107,7 +108,7 @@ impl Shadow {
         if gfp.contains(Gfp::COMP) && order > Order::ZERO {
             assert_eq!(self.pages.block_of(last), Some((pfn, order)));
         }
-        // SAFETY: the block is allocated and the shadow's.
+        // SAFETY: the block is allocated, and the shadow owns it.
         unsafe {
             let [first, last] = [pfn, last].map(|page| self.pages.address(page).cast::<u32>());
             assert!(!gfp.contains(Gfp::ZERO) || (first.read(), last.read()) == (0, 0));
@@ -119,7 +120,7 @@ impl Shadow {
 
     fn remove(&mut self, pfn: Pfn) {
         let order = self.blocks.remove(&pfn).unwrap();
-        // SAFETY: the shadow holds the block, with this order.
+        // SAFETY: the shadow owns the block, which has this order.
         unsafe {
             for page in [pfn, pfn.up(order.pages() - 1)] {
                 let bytes = self.pages.address(page).cast::<u32>();
@@ -134,7 +135,7 @@ impl Shadow {
         (n > 0).then(|| *self.blocks.keys().nth(usize::from(pick) % n).unwrap())
     }
 
-    /// An allocation that no watermark held back, and that could call in the magazines, failed: there must be none.
+    /// Checks a failed allocation that ignores watermarks and may flush the magazines: no zone has a block.
     fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {
@@ -163,7 +164,7 @@ impl Shadow {
                 let Some(pfn) = self.pick(pick) else { return };
                 let from = self.blocks[&pfn];
                 let to = Order::new(from.get().saturating_sub(down)).unwrap();
-                // SAFETY: the shadow holds the block, with this order.
+                // SAFETY: the shadow owns the block, which has this order.
                 unsafe { self.pages.split(pfn, from, to) };
                 self.blocks.remove(&pfn);
                 for page in (0..from.pages()).step_by(to.pages() as usize) {
@@ -212,14 +213,14 @@ impl Shadow {
     }
 }
 
-/// Does all operations, then frees everything, and checks.
+/// Executes all operations, then frees everything, and checks.
 ///
 /// # Panics
-/// The allocator and its shadow do not agree.
+/// If the allocator and its shadow disagree.
 pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     on_cpu(0);
     let faults = Faults::new(0);
-    // Some sizes are none: no pages at all.
+    // Some sizes are invalid, such as no pages at all.
     let Ok(pages) = PageAllocator::new(PageConfig { faults: faults.clone(), ..config }) else { return };
     let mut shadow = Shadow { pages, faults, refusing: false, blocks: BTreeMap::new() };
     for op in ops {
@@ -227,7 +228,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     }
     shadow.audit();
     shadow.grant();
-    // Nothing that could be given back is left.
+    // All free memory has been returned.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
     assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));
@@ -260,10 +261,10 @@ struct Case {
     ops: Vec<Op>,
 }
 
-/// Runs the allocator that `data` describes through the operations that it describes.
+/// Runs the operations that `data` encodes on the allocator that it encodes.
 ///
 /// # Panics
-/// The allocator and its shadow do not agree.
+/// If the allocator and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.config, &case.ops);

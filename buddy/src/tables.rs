@@ -1,7 +1,8 @@
-//! The [tables](uslab_magazine::table) of an allocator: where the CPUs' stacks of pages lie, and of whatever else is cached by
-//! CPU on its pages.
+//! The [tables](uslab_magazine::table) of an allocator: the memory of the CPUs' stacks, of pages and of
+//! whatever else is cached per CPU above them.
 //!
-//! There is one at first. Where its numbers or its addresses run out, another one is made beside it; classes never move.
+//! There is one table at first. When it runs out of class numbers or addresses, another table is added;
+//! classes never move.
 
 use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
@@ -15,17 +16,17 @@ use uslab_magazine::sync::{Counter, Rank, tell};
 use uslab_magazine::tracepoints::{Step, Tracepoints};
 use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
 
-/// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
+/// The memory of a table: addresses that read as zero, and become memory when a CPU uses them.
 #[derive(Debug)]
 pub struct StackMemory {
     region: Region,
     faults: Faults,
-    /// So much of it was committed at once.
+    /// Bytes from the start that were committed in one step.
     whole: usize,
 }
 
 impl StackMemory {
-    /// `at_once` is how much of it is committed now, if the system takes that for addresses only.
+    /// Commits the first `at_once` bytes immediately, if the system counts that as addresses only.
     fn new(addresses: &mut Reservation, bytes: usize, at_once: usize) -> Option<Self> {
         const { assert!(ALIGN <= PAGE_SIZE) };
         let region = addresses.reserve(bytes, Uncommitted::ReadsZero)?;
@@ -34,7 +35,8 @@ impl StackMemory {
     }
 }
 
-// SAFETY: a region is aligned to pages; it reads as zero, is ours until drop, and is never moved or decommitted.
+// SAFETY: a region is page-aligned, reads as zero, belongs to this value until it is dropped, and is never
+// moved or decommitted.
 unsafe impl Memory for StackMemory {
     fn base(&self) -> NonNull<u8> {
         self.region.base()
@@ -54,30 +56,30 @@ unsafe impl Memory for StackMemory {
         self.region.commit(range)
     }
     unsafe fn decommit(&self, range: Range<usize>) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: no thread relies on the contents, by this function's contract.
         unsafe { self.region.discard(range) }
     }
 }
 
-/// The most tables that an allocator has.
+/// Maximum number of tables of an allocator.
 const MOST: usize = 148;
-/// The least addresses that a region has where the system grants no more.
+/// Minimum addresses of a table's region, if the system grants no more.
 const LEAST: usize = 128 << 10;
-/// See the [module](self).
+/// The tables of an allocator. See the [module](self).
 #[derive(Debug)]
 pub struct Tables {
     cpus: Cpus,
     backend: Backend,
     faults: Faults,
     tracepoints: Arc<Tracepoints>,
-    /// With room for all that there may be.
+    /// Has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Whether their inlined paths are closed, and those of frees by address, as 1; the list's lock protects it.
+    /// 1 if the inlined paths are closed, and 1 if the paths of frees by address are; protected by the list's lock.
     closed: [Counter; 2],
 }
 
 impl Tables {
-    /// Where addresses are limited, a table takes at most one part in so many of what is left.
+    /// If addresses are limited, a table takes at most 1/`SHARE` of what is left.
     pub(crate) const SHARE: usize = 8;
 
     /// Bytes of addresses of the first table.
@@ -99,8 +101,9 @@ impl Tables {
         made.tables.lock().push(first);
         Some(made)
     }
-    /// The first one is committed as it is used, which makes two mappings of each region; any more as a whole, if that is only
-    /// addresses: so the mappings of a process do not grow with its caches times the CPUs.
+    /// Makes a table. The first one is committed as it is used, which makes two mappings of each region.
+    /// Further tables are committed as a whole if that costs only addresses, so the number of mappings does
+    /// not grow with caches times CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
@@ -108,7 +111,7 @@ impl Tables {
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
-        // A reservation with addresses left has enough for the table.
+        // If the reservation has addresses left, they suffice for the table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
             while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
@@ -128,8 +131,8 @@ impl Tables {
         }
     }
 
-    /// A layer with a class for each node, or if `one_node` with one for all; `None` if there is no memory for it, or more
-    /// classes were asked for than there are numbers.
+    /// Creates a layer with a class for each node, or with one for all if `one_node`. `None` if memory or
+    /// class numbers run out.
     pub fn layer<R: Round>(&self, config: Config, one_node: bool) -> Option<Layer<R, StackMemory>> {
         let layer = |table: &Arc<Table<StackMemory>>| match one_node {
             true => Layer::on_one_node(table, config),
@@ -142,7 +145,7 @@ impl Tables {
         if let Some(made) = layer(&newest) {
             return Some(made);
         }
-        // Numbers that were given back.
+        // Class numbers that were freed.
         let older = (0..count).find_map(|i| {
             let table = self.tables.lock().get(i)?.clone();
             layer(&table)
@@ -156,7 +159,7 @@ impl Tables {
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
             return None;
         }
-        // Nobody would sweep it, nor wait for its locks at a fork.
+        // Sweeps and forks visit at most `MOST` tables.
         if tables.len() == MOST {
             return None;
         }
@@ -166,33 +169,33 @@ impl Tables {
 }
 
 impl Tables {
-    /// Who observes the layers.
+    /// The observers of the layers.
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
     }
 
-    /// The tables one by one, oldest first.
+    /// Each table, oldest first.
     fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
-    /// Every table as it is when nobody works.
+    /// Asserts that every table is quiescent.
     #[cfg(shuttle)]
     pub fn assert_at_rest(&self) {
         self.each().for_each(|table| table.assert_all_at_rest());
     }
 
-    /// Takes what lies on the stacks of `cpus` of all layers in these groups: see [`Table::sweep`].
+    /// Takes the stacks of `cpus` of all layers in these groups: see [`Table::sweep`].
     ///
-    /// Cost: one fence for each table.
+    /// Cost: one fence per table.
     pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Lets all inlined paths miss from now on, those of frees by address only `with_frees`: see [`Table::close_inlined`]. `false` if
-    /// that cannot be had: then they are open.
+    /// Makes all inlined paths miss from now on; the paths of frees by address only `with_frees`: see
+    /// [`Table::close_inlined`]. Returns `false` if that fails; the paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
-        // Held throughout, so that a table that is made meanwhile knows.
+        // Held throughout, so that a table made concurrently is closed, too.
         let tables = self.tables.lock();
         let closed = tables.iter().all(|table| table.close_inlined(with_frees));
         if !closed {
@@ -202,19 +205,19 @@ impl Tables {
         self.closed[1].set((closed && with_frees).into());
         closed
     }
-    /// Takes [`close_inlined`](Self::close_inlined) back.
+    /// Opens what [`close_inlined`](Self::close_inlined) closed.
     pub fn open_inlined(&self) {
         let tables = self.tables.lock();
         tables.iter().for_each(|table| table.open_inlined());
         self.closed.iter().for_each(|closed| closed.set(0));
     }
 
-    /// What the drains of each table did so far.
+    /// The counts of each table's drains.
     pub fn drains(&self) -> impl Iterator<Item = Drains> + '_ {
         self.each().map(|table| table.drains())
     }
 
-    /// Gives back to the system the pages of stacks that serve nothing: see [`Table::decommit_idle`]. The bytes.
+    /// Decommits stack pages that serve no class: see [`Table::decommit_idle`]. Returns bytes.
     pub fn decommit_idle(&self) -> usize {
         self.each().map(|table| table.decommit_idle()).sum()
     }
@@ -225,20 +228,21 @@ impl Fork for Tables {
         if rank == Rank::Tables {
             visit(&self.tables);
         } else if rank > Rank::Tables {
-            // SAFETY: by contract the lock of the list is held.
+            // SAFETY: this thread holds the list's lock, by this function's contract.
             for table in unsafe { self.tables.held() }.into_iter().flatten() {
-                // SAFETY: passed on.
+                // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this
+                // function's contract.
                 unsafe { table.locks(rank, visit) };
             }
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: by contract the lock of the list is held.
+        // SAFETY: this thread holds the list's lock, by this function's contract.
         for table in unsafe { self.tables.held() }.into_iter().flatten() {
-            // SAFETY: passed on.
+            // SAFETY: the process is a child with a single thread, by this function's contract.
             unsafe { table.forget_other_threads() };
         }
-        // SAFETY: passed on.
+        // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe { self.tracepoints.forget_other_threads() };
     }
 }
@@ -250,7 +254,7 @@ mod tests {
     use crate::pfn::Pfn;
     use uslab_magazine::{Mechanism, Supplier};
 
-    /// Pages that nobody has to give back.
+    /// A supplier for pages that need not be returned.
     struct Pages;
     impl Supplier<PageRound> for Pages {
         fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(PageRound)) -> usize {
@@ -269,7 +273,7 @@ mod tests {
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Layers until there is one more table; the last one is of that.
+    /// Creates layers until there is one more table; the last layer belongs to it.
     fn until_another(tables: &Tables) -> Vec<OfPages> {
         let before = tables.each().count();
         let mut layers = vec![];
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn another_table_has_its_inlined_paths_closed_as_the_others_have() {
+    fn new_table_inherits_closed_inlined_paths() {
         let tables = tables();
         for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
@@ -292,7 +296,7 @@ mod tests {
             for _ in 0..1000 {
                 let used: Vec<_> = (0..3).map(|_| layer.alloc(&Pages).unwrap()).collect();
                 used.into_iter().for_each(|page| layer.free(&Pages, page));
-                // SAFETY: the layer lives.
+                // SAFETY: the layer is alive.
                 unsafe {
                     had += u32::from(layer.fast_path().alloc_fast().is_some());
                     freed += u32::from(layer.fast_path_of_frees().free_fast(PageRound(Pfn::new(1))));
@@ -304,20 +308,20 @@ mod tests {
                 [sections && closed.is_none(), sections && closed != Some(true)]
             );
             tables.open_inlined();
-            // The thread may be elsewhere each time.
+            // The thread may run on another CPU each time.
             let opened = (0..1000).any(|_| {
                 layer.free(&Pages, PageRound(Pfn::new(2)));
-                // SAFETY: as above.
+                // SAFETY: the layer is alive.
                 unsafe { layer.fast_path().alloc_fast() }.is_some()
             });
             assert_eq!(opened, sections);
         }
     }
 
-    /// Each commit of a part of a region is one more mapping.
+    /// Each commit of a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn another_table_is_committed_as_a_whole_where_that_costs_addresses_only() {
+    fn later_table_is_committed_whole_if_that_costs_only_addresses() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -342,7 +346,7 @@ mod tests {
         faults.arm(vec![]);
         let layers = until_another(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
-        // All but what lies behind the empty region.
+        // All commits, except for the part behind the empty region.
         let at_once = u64::from(!commits_are_counted());
         assert_eq!(commits_of_another, asked - at_once);
     }
@@ -372,7 +376,7 @@ mod tests {
         }
     }
 
-    /// Of 1 GiB: one part in eight of what is left, or the least that a table has.
+    /// With a limit of 1 GiB: 1/8 of what is left, or a table's minimum.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn a_table_takes_its_share_of_limited_addresses() {
@@ -382,7 +386,7 @@ mod tests {
     #[test]
     #[ignore = "run under `ulimit -v` by a_table_takes_its_share_of_limited_addresses"]
     fn under_limited_address_space() {
-        // A region of so many CPUs would take more.
+        // Without the limit a region for 32 CPUs would be larger.
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (limit, has) = address_limit().unwrap();
@@ -397,9 +401,9 @@ mod tests {
         drop(tables);
     }
 
-    /// Of those that are made at once, too: nobody would sweep one more.
+    /// Also with concurrent creation: sweeps would not visit one more table.
     #[test]
-    fn there_are_never_more_tables_than_are_looked_at() {
+    fn number_of_tables_is_limited() {
         let tables = tables();
         drop(until_another(&tables).pop());
         tables.tables.lock().truncate(1);
@@ -410,14 +414,14 @@ mod tests {
         .collect();
         let first = tables.each().next().unwrap();
         tables.tables.lock().extend((2..MOST).map(|_| first.clone()));
-        // Both have seen that there may be one more when they go on.
+        // Both threads have seen that one more table may be made before they continue.
         // SAFETY: this thread does not fork.
         unsafe { first.before_fork() };
         let made: Vec<_> = std::thread::scope(|threads| {
             let one = || tables.layer::<PageRound>(Config::new(4, 2, 2), true).is_some();
             let both = [(); 2].map(|()| threads.spawn(one));
             std::thread::sleep(core::time::Duration::from_millis(100));
-            // SAFETY: as above.
+            // SAFETY: this thread does not fork.
             unsafe { first.after_fork_in_parent() };
             both.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_given_back_serves_before_another_table_is_made() {
+    fn freed_number_is_reused_before_a_table_is_added() {
         let tables = tables();
         let mut first = until_another(&tables);
         let newest = first.pop();
@@ -434,7 +438,7 @@ mod tests {
         let third = second.pop();
         assert_eq!((first.len(), tables.each().count()), (second.len() + 1, 3));
         drop((newest, third));
-        // Of the last table, which has its numbers all free again, and of the second one.
+        // Layers of the last table, whose numbers are all free again, and of the second one.
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
         let anew = [layer(&tables), layer(&tables)];

@@ -1,4 +1,4 @@
-//! The allocator's behaviour, one sentence a test.
+//! The allocator's behaviour, one sentence per test.
 
 use crate::corruption::Handler;
 use crate::{
@@ -64,7 +64,7 @@ fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
                 keep_free: Some(end as usize * end as usize),
                 ..plain(&[(kind, pages)])
             };
-            // So large a range may be refused, and halved.
+            // The system may refuse a range of this size, which is then halved.
             let pages = made(config);
             drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None));
             assert_eq!(pages.alloc_bulk(Gfp::KERNEL, Some(u32::MAX), usize::MAX, |_| ()), 0, "no such node");
@@ -109,7 +109,7 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap keeps it")]
-fn given_back_memory_leaves_the_process() {
+fn decommitted_memory_leaves_the_process() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -134,7 +134,7 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     let resident = || {
         let mut each = [0_u8; N / 64];
         let first = std::ptr::from_ref(frames.frame(Pfn::new(0))).cast_mut();
-        // SAFETY: the frames of the range begin a page, and fill as many as there are bytes.
+        // SAFETY: the frames of the range begin at a page, and fill one page for each byte of `each`.
         let known =
             unsafe { nix::libc::mincore(first.cast(), N * size_of::<crate::Frame>(), each.as_mut_ptr()) };
         assert_eq!(known, 0);
@@ -142,17 +142,18 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     };
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(resident(), N / 64, "each page of frames was written");
-    // A block of the highest order is decommitted; the last one of each stays out, so that smaller ones are discarded.
+    // A block of the highest order is decommitted. The last page of each such block stays allocated, so
+    // smaller ones are discarded.
     let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
     assert_eq!(pages.decommit_free(), (N - kept.len()) * PAGE_SIZE);
-    // Of each 1,024 pages some frames say which blocks they begin: 512, 256, 128, 64 of them and what is in one page of frames.
+    // Per 1,024 pages five pages of frames stay: those with the first frames of the free blocks of 512, 256,
+    // 128 and 64 pages, and the last one.
     assert_eq!(resident(), kept.len() * 5);
     drop(kept);
     pages.decommit();
     assert_eq!(resident(), 0, "and none where nothing is committed");
 }
 
-/// Pages of a block that are resident.
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn resident_pages(pages: &PageAllocator, block: &PageBlock<'_>) -> usize {
     let mut each = vec![0_u8; block.order().pages() as usize];
@@ -165,28 +166,28 @@ fn resident_pages(pages: &PageAllocator, block: &PageBlock<'_>) -> usize {
 }
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8] {
-    // SAFETY: the block is committed, and the caller's as long as it is borrowed.
+    // SAFETY: the block is committed, and the caller owns it while it is borrowed.
     unsafe { core::slice::from_raw_parts_mut(pages.address(block.pfn()).as_ptr(), block.order().bytes()) }
 }
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
+fn only_pages_not_known_to_be_zero_are_written() {
     let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
     let pages = made(config);
     let order = order(6);
     let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
-    // Never used: both halves of each block that was split.
+    // Never used: both halves of each split block.
     let (mut a, b) = (zeroed(), zeroed());
     assert_eq!([&a, &b].map(|block| resident_pages(&pages, block)), [0, 0]);
-    // Used, freed and merged with what was not.
+    // Used, freed and merged with an unused one.
     bytes(&pages, &mut a).fill(7);
     drop((a, b));
     let (whole, _) = all(&pages, Order::MAX, Gfp::ZERO);
     for mut block in whole {
         assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
     }
-    // Given back while a neighbour stays: discarded, and split again.
+    // Returned while a neighbour stays allocated: discarded, and split again.
     let kept = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert!(pages.decommit() > 0);
     let mut c = zeroed();
@@ -202,7 +203,7 @@ fn pages_that_are_known_to_be_zero_are_not_written_and_all_others_are() {
 /// The system does not take the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_that_were_given_back_and_not_taken_are_written() {
+fn pages_kept_by_mlock_are_zeroed_by_writing() {
     let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -212,7 +213,7 @@ fn pages_that_were_given_back_and_not_taken_are_written() {
         memory.fill(7);
         // SAFETY: the memory is mapped.
         if unsafe { nix::libc::mlock(memory.as_ptr().cast(), memory.len()) } != 0 {
-            // Some systems allow nobody to.
+            // Some systems forbid locking.
             return;
         }
         drop(used);
@@ -226,7 +227,7 @@ fn pages_that_were_given_back_and_not_taken_are_written() {
 }
 
 #[test]
-fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
+fn tail_below_a_maximal_block_is_used_and_coalesces() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -290,9 +291,9 @@ fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
     assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
 }
 
-/// Which blocks, how often they were cut or joined, and what the system gave or got.
+/// The blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
-fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
+fn operation_reports_moved_blocks_and_system_memory() {
     let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -309,7 +310,7 @@ fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
     assert_eq!(steps(), [taken(0, 7), Step::Committed { pages: 1024 }]);
     let second = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(steps(), [taken(8, 0)], "the system was not asked");
-    // All that is free beside the first one; then the maximal block.
+    // All free pages next to the first block; then the maximal block.
     drop(second);
     assert_eq!(steps(), [given(8, 0), Step::Decommitted { pages: 1016 }]);
     drop(first);
@@ -317,7 +318,7 @@ fn an_operation_tells_which_blocks_moved_and_what_the_system_did() {
 }
 
 #[test]
-fn threads_are_told_their_own_splits_and_merges() {
+fn operations_report_their_own_splits_and_merges() {
     let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(threads));
     let told = Arc::new([const { Counter::new(0) }; 2]);
@@ -339,7 +340,7 @@ fn threads_are_told_their_own_splits_and_merges() {
 }
 
 #[test]
-fn what_will_merge_soon_is_handed_out_last() {
+fn block_that_will_merge_soon_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
     let pages = made(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
@@ -348,7 +349,7 @@ fn what_will_merge_soon_is_handed_out_last() {
     free(2);
     free(3);
     free(8);
-    // Its buddy's parent's buddy, pages 2 and 3, is free: page 0 will merge into a block of order 2 soon.
+    // Its buddy's parent's buddy, pages 2 and 3, is free: page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert_eq!(next, Pfn::new(8), "freed before page 0, handed out before it");
@@ -383,7 +384,7 @@ fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
     drop(pinned);
 }
 
-/// Of the type of the pages that came last.
+/// They get the type of the pages that were freed last.
 #[test]
 fn pageblocks_that_merge_are_of_one_type() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
@@ -418,7 +419,7 @@ fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
 }
 
 #[test]
-fn the_smallest_block_of_another_type_is_stolen_and_comes_back_to_it() {
+fn stolen_block_is_the_smallest_and_returns_to_its_type() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -430,8 +431,9 @@ fn the_smallest_block_of_another_type_is_stolen_and_comes_back_to_it() {
     audited(&pages);
 }
 
-/// Three pageblocks of 64 pages and a tail, all allocated in blocks of `size` with `gfp`; those of the first
-/// pageblock that `freed` names (by number) are freed, then `more` is allocated. Returns (claims, steals) of that.
+/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`, frees the blocks of the
+/// first pageblock that `freed` selects (by number), then allocates `more`. Returns (claims, steals) of the
+/// last step.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),
@@ -463,7 +465,7 @@ fn compatible_pages_count_towards_a_claim() {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
         assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
     }
-    // Reclaimable pages are of no use to unmovable ones, nor the other way round.
+    // Reclaimable pages do not count for unmovable ones, nor the reverse.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
     assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
@@ -479,14 +481,14 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 
 #[test]
 fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
-    // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, of which all are freed.
+    // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, all of which are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
-    // The last whole one is.
+    // The last whole pageblock is claimed.
     assert_eq!(fallback(0, (order(3), Gfp::MOVABLE), |n| n >= 20, &[(Gfp::KERNEL, None)]), (1, 0));
 }
 
 #[test]
-fn a_page_goes_back_to_the_magazines_of_its_type() {
+fn page_returns_to_the_magazines_of_its_type() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
     let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
     let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
@@ -543,7 +545,7 @@ fn each_priority_stops_at_its_own_mark() {
     assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
-    // A block of just the pages that are left is there, but below the mark.
+    // A block with exactly the remaining pages exists, but below the mark.
     let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
     let (blocks, limit) = all(&pages, order(7), Gfp::KERNEL);
     assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
@@ -595,7 +597,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn an_error_says_which_limit_was_met() {
+fn error_names_the_limit() {
     let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -612,7 +614,8 @@ fn every_bad_free_is_named_and_changes_nothing() {
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
         let before = audited(&pages);
         let bad = |pfn, order| {
-            // SAFETY: not allocated so; that is what must be found out before anything is touched.
+            // SAFETY: the block was not allocated with these values; the free must detect that before it
+            // touches anything.
             unsafe { pages.free(pfn, order) };
             FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
@@ -671,7 +674,7 @@ fn an_owner_is_cleared_by_the_free() {
     let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let frame = pages.frame(block.pfn());
     assert!(frame.owner().is_null());
-    // SAFETY: the block is ours, and nobody reads its owner but this test.
+    // SAFETY: this test owns the block and is the only reader of its owner.
     unsafe { frame.set_owner(core::ptr::without_provenance_mut(64)) };
     block.free();
     assert!(frame.owner().is_null());
@@ -683,7 +686,7 @@ fn a_split_block_is_freed_in_parts() {
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
     for page in 0..16 {
-        // SAFETY: the block is ours, and nobody reads its owner but this test.
+        // SAFETY: this test owns the block and is the only reader of its owner.
         unsafe { pages.frame(block.pfn().up(page)).set_owner(core::ptr::without_provenance_mut(64)) };
     }
     let mut parts = block.split(order(1));
@@ -700,7 +703,7 @@ fn a_split_block_is_freed_in_parts() {
 }
 
 #[test]
-fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
+fn cpu_out_of_pages_gets_another_cpus_magazines() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
@@ -719,7 +722,7 @@ fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
 }
 
 #[test]
-fn what_a_cpu_keeps_of_all_orders_and_types_goes_to_the_zone_when_it_is_drained() {
+fn drain_flushes_all_orders_and_types_to_the_zone() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
     let kept = || pages.cached_zones[0].layers().map(|layer| layer.stats().in_magazines).collect::<Vec<_>>();
@@ -739,7 +742,7 @@ fn what_a_cpu_keeps_of_all_orders_and_types_goes_to_the_zone_when_it_is_drained(
 }
 
 #[test]
-fn there_are_magazines_for_each_order_and_for_each_type_where_pages_are_grouped() {
+fn each_order_and_grouped_type_has_magazines() {
     let layers = |pages| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
         pages.cached_zones[0].layers().count()
@@ -771,9 +774,10 @@ fn idle_per_cpu_pages_are_reaped() {
     assert_eq!(pages.info().per_cpu(), 0);
 }
 
-/// What the pages' users give back in a reap had no use for an interval: it goes with what was free, and no CPU keeps it.
+/// Pages that users free in a reap count as unused for an interval: they are decommitted with the other free
+/// pages, and no CPU keeps them.
 #[test]
-fn what_a_reap_frees_goes_back_at_once() {
+fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
@@ -787,7 +791,7 @@ fn what_a_reap_frees_goes_back_at_once() {
 }
 
 #[test]
-fn bulk_gives_what_there_is_and_never_more() {
+fn bulk_allocates_at_most_the_available_pages() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(300) });
         let mut got = Vec::new();
@@ -835,7 +839,7 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
 }
 
 #[test]
-fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
+fn panicking_bulk_caller_leaks_no_undelivered_page() {
     let pages = made(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
@@ -848,7 +852,7 @@ fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
     assert_eq!(audited(&pages).allocated, 10);
 }
 
-/// Once the panic reached the caller of the free.
+/// Regression: the panic reached the caller of the free.
 #[test]
 fn a_handler_of_corruption_that_panics_refuses_the_free() {
     let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
@@ -863,7 +867,7 @@ fn a_handler_of_corruption_that_panics_refuses_the_free() {
 }
 
 #[test]
-fn the_audit_sees_what_is_broken() {
+fn audit_detects_broken_invariants() {
     use crate::census::Broken;
     let broken = |damage: fn(&PageAllocator)| {
         let pages = made(normal(1024));
@@ -887,7 +891,7 @@ fn the_audit_sees_what_is_broken() {
 }
 
 #[test]
-fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
+fn free_block_with_a_damaged_frame_is_not_decommitted() {
     let pages = made(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
@@ -904,23 +908,23 @@ fn a_free_block_whose_frame_is_damaged_is_not_given_back() {
 }
 
 #[test]
-fn frames_of_memory_that_went_say_that_nothing_begins_there() {
+fn frames_of_decommitted_memory_start_no_block() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
     drop(block);
     assert_eq!(pages.decommit_free(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
-    // The frames of a tail of four pages fill no page of their own, which would go as a whole.
+    // The frames of a tail of four pages share their OS page, which therefore stays.
     let pages = made(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
     assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
 }
 
-/// Once the pages of the tail that had gone before were counted twice.
+/// Regression: pages of the tail that had been decommitted before were counted twice.
 #[test]
-fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
+fn decommit_of_the_tail_does_not_count_discarded_pages() {
     let pages = made(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
@@ -930,9 +934,9 @@ fn a_release_of_the_tail_counts_what_went_back_and_not_what_had_gone() {
     assert_eq!(audited(&pages).uncommitted, 6);
 }
 
-/// Nor what had gone elsewhere in the zone.
+/// Regression: pages decommitted elsewhere in the zone were counted.
 #[test]
-fn a_release_of_the_tail_counts_nothing_of_other_blocks() {
+fn decommit_of_the_tail_counts_no_other_blocks() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(blocks.len(), 70);
@@ -978,9 +982,9 @@ fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
     audited(&pages);
 }
 
-/// Once it took what lies low first, and gave a part of it back to another zone.
+/// Regression: the lowest zone was charged first, and a part was returned to another zone.
 #[test]
-fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() {
+fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
@@ -995,7 +999,7 @@ fn of_several_zones_the_highest_is_charged_first_and_a_refused_charge_is_none() 
     audited(&pages);
 }
 
-/// Once it took what the highest had, gave the memory of its free pages back to the system, and was refused by the next.
+/// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
 #[test]
 fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
@@ -1018,7 +1022,7 @@ fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
     assert_eq!(pages.info().zones[0].charged, 0);
 }
 
-/// What one of them charged to a zone another one may take back there, who charged it elsewhere.
+/// One thread may cancel in a zone a charge that another thread made there, having charged a different zone.
 #[test]
 fn threads_that_charge_two_zones_leave_nothing_charged() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
@@ -1039,7 +1043,7 @@ fn threads_that_charge_two_zones_leave_nothing_charged() {
 }
 
 #[test]
-fn threads_that_do_everything_at_once_lose_nothing() {
+fn concurrent_mixed_operations_lose_nothing() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig {
@@ -1099,9 +1103,9 @@ fn threads_that_do_everything_at_once_lose_nothing() {
     assert!(events.claims > 0 && events.steals > 0 && events.commits > 0, "{events:?}");
 }
 
-/// It may be wanted at the moment when it goes.
+/// A request may arrive while the block is being decommitted.
 #[test]
-fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
+fn maximal_block_is_decommitted_or_allocated_not_both() {
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
@@ -1116,7 +1120,7 @@ fn a_maximal_block_goes_back_or_is_handed_out_and_not_both() {
     assert_eq!(audited(&pages).allocated, 0);
 }
 
-/// Runs one ignored test of this binary under a shell limit, and returns what it printed.
+/// Runs one ignored test of this binary under a shell limit, and returns its output.
 pub(crate) fn limited(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
@@ -1128,15 +1132,15 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
     text
 }
 
-/// A quarter of the limit was kept from pages, and three quarters from everything else.
+/// Regression: a quarter of the limit was withheld from pages, and three quarters from everything else.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed() {
+fn with_limited_addresses_pages_get_them_at_commit() {
     limited("-v 1048576", "tests::under_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by pages_of_a_process_with_few_addresses_get_theirs_when_they_are_committed"]
+#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_get_them_at_commit"]
 fn under_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
@@ -1149,14 +1153,14 @@ fn under_limited_address_space() {
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All but what others are to have.
+    // All addresses except those reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes are left of {limit}, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
     audited(&pages);
-    // When they have it, nothing need be left.
+    // Once other mappings have their addresses, none need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
     let more = all(&pages, order(10), Gfp::KERNEL).0.len();
@@ -1168,22 +1172,22 @@ fn under_limited_address_space() {
     assert_eq!(all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
 }
 
-/// As a limit finds it that is set later.
+/// The limit is set later, as a program may do.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_mapping_where_pages_would_get_their_addresses_is_a_refusal() {
-    limited("-v 1048576", "tests::where_another_mapping_is");
+fn foreign_mapping_at_needed_addresses_refuses_the_commit() {
+    limited("-v 1048576", "tests::another_mapping_at_the_needed_addresses");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by a_mapping_where_pages_would_get_their_addresses_is_a_refusal"]
-fn where_another_mapping_is() {
+#[ignore = "run under `ulimit -v` by foreign_mapping_at_needed_addresses_refuses_the_commit"]
+fn another_mapping_at_the_needed_addresses() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
     let (at, flags) =
         (core::num::NonZeroUsize::new(end), MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE);
-    // SAFETY: nothing is replaced.
+    // SAFETY: the flags prevent replacing a mapping.
     let other = unsafe { mmap_anonymous(at, 4096.try_into().unwrap(), ProtFlags::PROT_READ, flags) }.unwrap();
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!((blocks.len(), refused, pages.frames().len()), (2, Limit::CommitRefused, 2048));
@@ -1196,11 +1200,11 @@ fn where_another_mapping_is() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
-fn a_refused_commit_is_an_error_that_says_so_and_costs_nothing() {
+fn refused_commit_is_an_error_and_changes_nothing() {
     limited("-d 65536", "tests::under_limited_data");
 }
 #[test]
-#[ignore = "run under `ulimit -d` by a_refused_commit_is_an_error_that_says_so_and_costs_nothing"]
+#[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
 fn under_limited_data() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
@@ -1214,7 +1218,7 @@ fn under_limited_data() {
 }
 
 #[test]
-fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
+fn freed_blocks_above_the_bound_are_decommitted() {
     let config =
         PageConfig { keep_free: Some(8 << 20), ..PageConfig::default_for(Cpus::simulated(2, 1).unwrap()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1225,7 +1229,7 @@ fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
     let small: Vec<_> =
         (0..20_000).map(|_| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     drop(small);
-    // The bound, and what CPUs keep.
+    // The bound, and the pages on CPUs.
     let info = pages.info();
     assert!(info.backed_bytes() <= (8 << 20) + info.per_cpu() * PAGE_SIZE as u64, "{}", info.backed_bytes());
     pages.decommit();
@@ -1233,7 +1237,7 @@ fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
     pages.check().unwrap();
 }
 
-/// Above the surplus, down to three quarters of it; not at it.
+/// Above the surplus, down to three quarters of it; nothing at the surplus.
 #[test]
 fn frees_return_memory_above_the_surplus_and_not_at_it() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
@@ -1244,7 +1248,7 @@ fn frees_return_memory_above_the_surplus_and_not_at_it() {
         unsafe { pages.free_in(&op, pfn, Order::MAX) };
         (pages.info().committed_bytes() >> 20, op.path())
     });
-    // 4 and 8 MiB are kept; of 12, what is above 6; with the next block there are 8 again.
+    // 4 and 8 MiB are kept; of 12, all above 6 is returned; the next block makes 8 again.
     assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
 }
 
@@ -1257,9 +1261,10 @@ fn an_eighth_of_the_pages_in_use_stays_backed() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is returned and taken again in turn stays after some turns; and when it is not taken again, it goes.
+/// Memory that is returned and taken again several times stays backed; once it is not taken again, it is
+/// returned.
 #[test]
-fn what_is_taken_again_stays_backed_and_what_is_not_goes() {
+fn reused_memory_stays_backed_and_unused_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
@@ -1275,9 +1280,10 @@ fn what_is_taken_again_stays_backed_and_what_is_not_goes() {
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 
-/// The bound is about free blocks that could go back: a free of others gives nothing back, and does not say that it did.
+/// The bound covers only free blocks that could be returned. A free of smaller ones returns nothing, and must
+/// not report that it did.
 #[test]
-fn free_blocks_that_are_too_small_to_go_back_are_not_held_against_the_bound() {
+fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (freed, kept): (Vec<_>, Vec<_>) =
@@ -1288,15 +1294,15 @@ fn free_blocks_that_are_too_small_to_go_back_are_not_held_against_the_bound() {
         unsafe { pages.free_in(&op, pfn, Order::ZERO) };
         assert_eq!(op.path(), Path::Pages);
     }
-    // SAFETY: as above.
+    // SAFETY: allocated above, and freed once.
     kept.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().committed_bytes(), 0);
 }
 
-/// What was never committed; all that was stays usable.
+/// Only addresses that were never committed; committed ones stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn addresses_that_were_never_used_are_given_up_and_no_others() {
+fn only_never_used_addresses_are_given_up() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -1305,25 +1311,26 @@ fn addresses_that_were_never_used_are_given_up_and_no_others() {
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
-    // Once what was mapped there next was taken for one of its pages.
+    // Regression: a mapping made there next was taken for one of the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();
     let of_all = frames.reserved();
     assert_eq!(of_all, 64 * 8 * 1024);
-    // SAFETY: nobody looks at a frame meanwhile.
+    // SAFETY: no other thread reads a frame during the call.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
     assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
-    // Pages get them again if the limit leaves room and no other mapping took them. Mappings of other tests may.
+    // Pages get addresses again if the limit leaves room and no other mapping took them, as mappings of other
+    // tests may.
     let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
     assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
 }
 
-/// The heap takes no part back.
+/// The heap cannot return a part of its memory.
 #[test]
-fn addresses_that_the_system_does_not_take_back_stay_in_use() {
+fn addresses_that_cannot_be_returned_stay_in_use() {
     let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
     let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.gave_up_addresses());
     let before = what_there_is();
@@ -1335,19 +1342,19 @@ fn addresses_that_the_system_does_not_take_back_stay_in_use() {
 /// Every eighth page stays in use: no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn free_pages_in_blocks_that_are_partly_used_go_back() {
+fn free_pages_of_partly_used_blocks_are_discarded() {
     const N: usize = 4096;
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let mut all: Vec<_> = (0..N).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     all.sort();
-    // SAFETY: committed; memory that was given back reads as zero.
+    // SAFETY: committed; returned memory reads as zero.
     let is_backed = |pfn: &Pfn| unsafe { pages.address(*pfn).cast::<u32>().read() } == pfn.get() + 1;
     // SAFETY: allocated above, and freed once below.
     let touch = |pfn: Pfn| unsafe { pages.address(pfn).cast::<u32>().write(pfn.get() + 1) };
     all.iter().copied().for_each(touch);
     let (kept, freed): (Vec<_>, Vec<_>) = all.iter().copied().partition(|pfn| pfn.get() % 8 == 3);
-    // SAFETY: as above.
+    // SAFETY: allocated above, and freed once.
     freed.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
     assert_eq!(pages.decommit_free(), freed.len() * PAGE_SIZE);
@@ -1363,16 +1370,16 @@ fn free_pages_in_blocks_that_are_partly_used_go_back() {
     let again: Vec<_> = freed.iter().map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     again.iter().copied().for_each(touch);
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
-    // SAFETY: as above.
+    // SAFETY: allocated above, and freed once.
     again.iter().chain(&kept).for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
     pages.check().unwrap();
 }
 
-/// A program that uses its free memory again keeps it.
+/// A program that reuses its free memory keeps it.
 #[test]
-fn an_interval_gives_back_what_was_free_throughout() {
+fn interval_returns_memory_that_was_free_throughout() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let backed = || pages.info().backed_bytes() >> 20;
@@ -1391,7 +1398,7 @@ fn an_interval_gives_back_what_was_free_throughout() {
     pages.check().unwrap();
 }
 
-/// Of two free blocks of one order the one whose memory is there is handed out.
+/// Of two free blocks of one order, the backed one is allocated first.
 #[test]
 fn backed_blocks_are_handed_out_before_discarded_ones() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
@@ -1401,16 +1408,16 @@ fn backed_blocks_are_handed_out_before_discarded_ones() {
     // SAFETY: allocated above, freed once.
     unsafe { pages.free(four[0], Order::ZERO) };
     pages.decommit_free();
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { pages.free(four[2], Order::ZERO) };
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[2]));
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[0]));
 }
 
-/// Where memory should be in huge pages, no part of one is given back.
-/// As long as none of its parts changes, a reap finds nothing new.
+/// If memory should be in huge pages, no part of one is returned. While no part changes, a reap finds nothing
+/// new.
 #[test]
-fn what_comes_back_and_what_goes_to_the_system_are_changes() {
+fn frees_and_returned_memory_count_as_changes() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -1430,11 +1437,11 @@ fn what_comes_back_and_what_goes_to_the_system_are_changes() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
-fn the_guard_of_a_block_gives_the_memory_of_its_last_page_back() {
+fn guard_decommits_the_last_page() {
     let pages = made(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
-    // SAFETY: the block is ours, and nobody looks at its last page meanwhile.
+    // SAFETY: this test owns the block, and no other thread uses its last page.
     unsafe { assert!(pages.guard(block.pfn(), order(2), true) && pages.guard(block.pfn(), order(2), false)) };
     let (rest, last) = block.bytes().split_at(3 * PAGE_SIZE);
     assert!(rest.iter().all(|byte| *byte == 7) && last.iter().all(|byte| *byte == 0));
@@ -1452,9 +1459,9 @@ fn huge_pages_are_not_broken() {
     pages.check().unwrap();
 }
 
-/// What went before is no news, though it lies beside what goes now.
+/// Pages that were discarded before are not counted, although they are next to pages discarded now.
 #[test]
-fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
+fn pages_discarded_before_are_not_counted_again() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
     assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
@@ -1466,14 +1473,14 @@ fn of_pages_that_go_back_beside_discarded_ones_only_those_are_counted() {
     audited(&pages);
 }
 
-/// Nor is it counted as what could go back.
+/// The small block does not count as memory that could be returned.
 #[test]
-fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
+fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };
     let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
-    // Four that become one block of just the order that is large enough, and one beside it.
+    // Four pages that form one block of exactly the smallest discarded order, and one page next to it.
     freed.clear();
     assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
     assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));
@@ -1483,7 +1490,7 @@ fn a_block_that_is_too_small_to_go_back_stays_beside_one_that_goes() {
 }
 
 #[test]
-fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
+fn pages_are_grouped_by_type_if_each_has_a_pageblock() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = made(normal(count));
@@ -1494,7 +1501,7 @@ fn pages_are_grouped_by_type_where_there_is_a_pageblock_for_each() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn the_memory_of_stacks_that_serve_nothing_goes_back_with_that_of_pages() {
+fn decommit_also_returns_unused_stack_memory() {
     let ends: [fn(&PageAllocator); 4] = [
         |_| (),
         |pages| _ = pages.decommit(),

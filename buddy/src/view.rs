@@ -1,4 +1,4 @@
-//! What each CPU holds of pages: for pictures. The sums are [`ZoneInfo`](crate::ZoneInfo)'s.
+//! A view of the pages that each CPU holds, for pictures. [`ZoneInfo`](crate::ZoneInfo) has the sums.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::Order;
@@ -8,17 +8,17 @@ use uslab_magazine::MagazineView;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PerCpuView {
-    /// Of each CPU.
+    /// Blocks of each order, indexed by CPU.
     pub cpus: Vec<Vec<u32>>,
     /// In the depots, which all CPUs share.
     pub depot: Vec<u32>,
 }
 
 impl PageAllocator {
-    /// The blocks in per-CPU magazines, of all zones.
+    /// Returns the blocks in per-CPU magazines of all zones.
     ///
     /// # Safety
-    /// Nobody else uses the allocator until this returns.
+    /// No other thread uses the allocator during the call.
     #[doc(hidden)]
     pub unsafe fn per_cpu_view(&self) -> PerCpuView {
         let mut view =
@@ -31,7 +31,7 @@ impl PageAllocator {
         for (order, layer) in
             self.cached_zones.iter().filter_map(|cached| cached.per_cpu.as_ref()).flat_map(|p| p.layers())
         {
-            // SAFETY: passed on.
+            // SAFETY: no other thread uses the allocator, by this function's contract.
             let layer = unsafe { layer.view(|_| ()) };
             for (to, cpu) in view.cpus.iter_mut().zip(&layer.cpus) {
                 add(to, order, &mut cpu.magazines.iter());
@@ -48,7 +48,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn pages_in_magazines_are_seen_at_the_cpu_that_holds_them() {
+    fn view_shows_magazine_pages_at_their_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let pages = PageAllocator::new(PageConfig::default_for(cpus).limit(1 << 30)).unwrap();
         on_cpu(1);

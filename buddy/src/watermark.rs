@@ -1,13 +1,14 @@
-//! Watermarks: how much of a zone is kept free, and for whom.
+//! Watermarks: how much of a zone is kept free, and for which requests.
 //!
-//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A range as a whole
-//! keeps `sqrt(16 * KiB)` KiB, shared out over its zones by size; a kernel with huge pages keeps more (about 11 times as
-//! much on a machine of 1 GiB), so that whole pageblocks stay free of mixed migrate types. An allocation first asks at the *low* mark; below
-//! it memory is getting scarce (the kernel would wake its reclaimer) and the allocation asks again at the *min* mark;
-//! below that only high priority goes on, down to half. On top of the mark a zone keeps a *lowmem reserve* against
-//! requests that a higher zone could have served.
+//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A whole range
+//! keeps `sqrt(16 * KiB)` KiB, divided among its zones by size. A kernel with huge pages keeps more (about 11
+//! times as much on a machine of 1 GiB), so that whole pageblocks stay free of mixed migrate types. An
+//! allocation first tries the *low* mark. Below it memory is getting scarce (the kernel would wake its
+//! reclaimer), and the allocation tries the *min* mark. Below that only high-priority requests succeed, down
+//! to half of the mark. In addition, a zone keeps a *lowmem reserve* against requests that a higher zone
+//! could have served.
 //!
-//! Zones of fewer than [`TINY`] pages keep nothing: the smallest reserve of the formula would be all they have.
+//! Zones of fewer than [`TINY`] pages keep nothing: the formula's smallest reserve would be all their pages.
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
@@ -18,18 +19,19 @@ pub const TINY: u32 = 64;
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// What each zone keeps against requests for a higher one: 1/ratio of the higher zones' pages; 0 keeps nothing.
+/// The reserve of each zone against requests for a higher one: 1/ratio of the higher zones' pages; 0 reserves
+/// nothing.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
-/// A zone's marks, in pages.
+/// A zone's watermarks, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
-    /// Only high priority goes below.
+    /// Only high-priority requests go below this mark.
     pub min: u32,
-    /// Below it, reclaim should begin.
+    /// Reclaim should begin below this mark.
     pub low: u32,
-    /// Above it, reclaim may stop.
+    /// Reclaim may stop above this mark.
     pub high: u32,
 }
 
@@ -42,17 +44,17 @@ pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
 /// Migrate types that per-CPU lists hold: unmovable, movable, reclaimable.
 const PCP_TYPES: u64 = 3;
 
-/// Pages that the kernel's huge-page daemon asks to keep free (`set_recommended_min_free_kbytes`): for each of `zones`
-/// zones but Movable two pageblocks, so that one is free while another one is filled, and one for each pair of migrate
-/// types that may mix in one. At most a 20th of `lowmem`. (The kernel takes the 20th of what lies above the high
-/// watermarks, which is a little less.)
+/// Pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). For each of
+/// `zones` zones except Movable: two pageblocks, so that one is free while another one is filled, and one for
+/// each pair of migrate types that may mix in one. At most a 20th of `lowmem`. (The kernel takes the 20th of
+/// the pages above the high watermarks, which is slightly less.)
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }
 
 impl Watermarks {
-    /// The marks of a zone of `managed` pages, in a range that keeps `min_free` pages free and has `lowmem` pages
-    /// in all zones but Movable; `scale` as [`SCALE_FACTOR`].
+    /// The marks of a zone of `managed` pages, in a range that keeps `min_free` pages free and has `lowmem`
+    /// pages in all zones except Movable; `scale` is in the unit of [`SCALE_FACTOR`].
     pub(crate) fn new(kind: ZoneKind, managed: u32, lowmem: u64, min_free: u64, scale: u32) -> Self {
         if managed < TINY {
             return Self::default();
@@ -66,8 +68,8 @@ impl Watermarks {
     }
 }
 
-/// What each zone of one node keeps against requests whose highest zone is the index: `managed` by kind, 0 for a
-/// zone that is not there. `reserve[zone][highest]`, in pages.
+/// The reserve of each zone of one node against requests with each highest zone: `reserve[zone][highest]`, in
+/// pages. `managed` has the zones' pages by kind, 0 for a missing zone.
 pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
     let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
     for zone in 0..ZoneKind::COUNT {
@@ -83,7 +85,7 @@ pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind
     reserve
 }
 
-/// Which mark an attempt is held to.
+/// The watermark that an attempt must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Low,
@@ -91,8 +93,8 @@ pub(crate) enum Mark {
 }
 
 impl Watermarks {
-    /// The pages that must stay free after an allocation with `gfp` at `mark`, the lowmem reserve included; `None`
-    /// where no watermark holds.
+    /// The pages that must stay free after an allocation with `gfp` at `mark`, including the lowmem reserve;
+    /// `None` if the allocation ignores watermarks.
     pub(crate) fn floor(&self, mark: Mark, gfp: Gfp, reserve: u32) -> Option<u32> {
         if gfp.contains(Gfp::MEMALLOC) {
             return None;
@@ -114,9 +116,9 @@ impl Watermarks {
     }
 }
 
-/// Whether `free` pages allow a block of `order` when `floor` must stay.
+/// Returns `true` if `free` pages allow a block of `order` when `floor` pages must stay free.
 ///
-/// As in the kernel the block's first page is not subtracted: the last page above the floor may be taken.
+/// Like the kernel, it does not subtract the block's first page: the last page above the floor may be taken.
 pub(crate) fn allows(free: u32, order: Order, floor: Option<u32>) -> bool {
     let beyond_first = order.pages() - 1;
     match floor {
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_equal_those_of_a_running_kernel() {
+    fn marks_equal_a_running_kernels() {
         // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
@@ -154,11 +156,11 @@ mod tests {
         assert_eq!((reserve[2], reserve[3]), ([0; 4], [0; 4]));
     }
 
-    /// Once the daemon's part was left out, and the marks were 11 times too low beside recorded kernels.
+    /// Regression: the daemon's part was missing, and the marks were 11 times lower than recorded kernels'.
     #[test]
-    fn marks_with_huge_pages_are_those_of_recorded_kernels() {
-        // Pages managed by zone (DMA, DMA32, Normal), and the kernel's min, low and high: /proc/zoneinfo. Small kernels
-        // set their marks before they gave back what only their start needed, and differ by a few pages.
+    fn marks_with_huge_pages_equal_recorded_kernels() {
+        // Pages managed by zone (DMA, DMA32, Normal), and the kernel's min, low and high: /proc/zoneinfo.
+        // Small kernels set their marks before they free their boot memory, and differ by a few pages.
         let recorded = [
             ("6.1, 1 GiB", 5, [3840, 241_910, 0], [[177, 221, 265], [11_086, 13_857, 16_628], [0; 3]]),
             ("6.12, 1 GiB", 5, [3840, 243_657, 0], [[176, 220, 264], [11_087, 13_858, 16_629], [0; 3]]),
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_that_is_not_there_keeps_nothing_and_the_highest_has_none_above() {
+    fn missing_zone_keeps_nothing_and_highest_zone_has_no_reserve() {
         let mut managed = [1 << 16; ZoneKind::COUNT];
         managed[ZoneKind::Dma as usize] = 0;
         let reserve = lowmem_reserve(managed);

@@ -1,59 +1,63 @@
 //! A zone: the buddy allocator proper.
 //!
-//! A zone is a run of pages. Its free pages lie in blocks of `2^order` pages, each starting at a multiple of its
-//! size; two blocks of one order that are halves of one block of the next are *buddies*: `pfn ^ 2^order`. An
-//! allocation takes a block of the smallest order that is large enough and **splits** it, keeping the low half each
-//! time; a free **merges** the block with its buddy as long as that is free too. Both cost O(1) an order: the buddy's
-//! frame says whether it is free, and lists are doubly linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
+//! A zone is a run of pages. Its free pages are in blocks of `2^order` pages, each starting at a multiple of
+//! its size. Two blocks of one order that are halves of one block of the next order are *buddies*:
+//! `pfn ^ 2^order`. An allocation takes a block of the smallest order that is large enough and **splits** it,
+//! keeping the low half each time. A free **merges** the block with its buddy while the buddy is free, too.
+//! Both cost O(1) per order: the buddy's frame says whether it is free, and lists are doubly linked (Knuth,
+//! TAOCP 1, 2.5; the kernel's `page_alloc.c`).
 //!
 //! ## What keeps large blocks free
 //!
-//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from pages that stay. A request
-//!   goes down this ladder:
+//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from pages that stay. A
+//!   request goes down this ladder:
 //!   1. its own type, smallest fit;
-//!   2. reserved memory that was never committed, or was given back: it has no type yet;
-//!   3. *claim*: from the largest block of the fallback types downwards, take the block's whole pageblock over if the
-//!      type can hope to fill it (a block that is a pageblock or more always; else if half of the pageblock is
-//!      free or compatible);
-//!   4. *steal*: the smallest block of a fallback type that is large enough; its pageblock keeps its type, so that
-//!      the page comes back to where it was.
-//! * **Placement.** A freed block whose merged buddy's buddy is free goes to the back of its list: given a little
-//!   time, the two merge into a block two orders up.
+//!   2. reserved memory that was never committed, or was decommitted: it has no type yet;
+//!   3. *claim*: from the largest block of the fallback types downwards, take over the block's whole pageblock
+//!      if the type can hope to fill it (a block of a pageblock or more always; a smaller one if half of the
+//!      pageblock is free or compatible);
+//!   4. *steal*: the smallest block of a fallback type that is large enough; its pageblock keeps its type, so
+//!      that the page returns to the same type.
+//! * **Placement.** A freed block whose merged buddy's buddy is free goes to the back of its list: with a
+//!   little time, the two merge into a block two orders up.
 //!
 //! ## Commitment
 //!
-//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve.
-//! Uncommitted memory counts as free: watermarks, buddyinfo and indices speak of the zone, not of what the OS has
-//! backed. A zone begins at a multiple of the maximal block; if its size is none, its last pages are the *tail*,
-//! committed as one, which coalesces to the largest aligned blocks that fit.
+//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot
+//! serve. Uncommitted memory counts as free: watermarks, buddyinfo and indices describe the zone, not the
+//! backed memory. A zone begins at a multiple of the maximal block. If its size is no such multiple, its last
+//! pages are the *tail*: committed together, they coalesce to the largest aligned blocks that fit.
 //!
-//! ## Giving back
+//! ## Decommitting and discarding
 //!
-//! A wholly free maximal block is *decommitted*. Free pages beside pages in use are *discarded*: the block stays free and
-//! committed, and its pages are backed anew when they are next touched. (`MADV_DONTNEED`, not `MADV_FREE`: what the
-//! process takes falls at once, not when the machine is short of memory.) Adjacent free blocks are discarded by one
-//! system call, up to [`CHUNK`] pages or one block. A block that comes back is backed, and so is the one that it merges
-//! to; the halves of a block that is split are what it was. Of two blocks of one order a backed one is handed out first.
+//! A wholly free maximal block is *decommitted*. Free pages next to pages in use are *discarded*: the block
+//! stays free and committed, and its pages are backed anew at the next touch. (`MADV_DONTNEED`, not
+//! `MADV_FREE`: the process's memory falls immediately, not when the machine runs short.) Adjacent free
+//! blocks are discarded by one system call, up to [`CHUNK`] pages or one block. A freed block is backed, and
+//! so is the block that it merges into; the halves of a split block keep its state. Of two blocks of one
+//! order a backed one is allocated first.
 //!
-//! What is given back, and when, is said in bytes that are free and backed, `backed`; largest blocks go first:
-//! * frees return what is above the *surplus*, down to three quarters of it. The surplus is an eighth of the pages in use, between a
-//!   sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts: it doubles when as many pages as it has were returned and
-//!   taken again, and halves when four times as many were returned and few of them taken again;
-//! * [`decommit_idle`](Zone::decommit_idle) gives back as much as was free throughout since it was called last, and what a reap
-//!   has just freed;
+//! The counter `backed` has the free backed pages. Largest blocks are returned first:
+//! * frees return what is above the *surplus*, down to three quarters of it. The surplus is an eighth of the
+//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts: it
+//!   doubles when as many pages as it has were returned and taken again, and halves when four times as many
+//!   were returned and few of them taken again;
+//! * [`decommit_idle`](Zone::decommit_idle) returns as much as was free throughout since its last call, and
+//!   what a reap has just freed;
 //! * [`decommit_free`](Zone::decommit_free) returns all of it.
 //!
 //! ## Charges
 //!
-//! What others map beside the pages can be *charged* to a zone: it holds as many free pages back, as a balloon does in a virtual
-//! machine. So a limit on the zones is one on both together. Of several zones each is charged a part. Whether all have room for all of it
-//! is judged, and the parts are charged, while all are locked.
+//! Memory mapped outside the pages can be *charged* to a zone: the zone then withdraws as many free pages,
+//! like a balloon in a virtual machine. So a limit on the zones also covers that memory. With several zones
+//! each is charged a part. All zones are locked while the room is checked and the parts are charged.
 //!
 //! ## Lock
 //!
-//! One lock a zone, a leaf: nothing else is locked, but by a charge the zones behind it, and no foreign code runs under it, save what
-//! fills and empties a magazine for the layer that asked. It protects the free areas, the links and states of free frames, and the
-//! commitment. Pageblock types are written under it; they are also read without it, as a hint, to choose a magazine.
+//! One lock per zone, a leaf: under it no other lock is taken, except that a charge locks the following
+//! zones. No foreign code runs under it, except the code that fills and empties a magazine for the calling
+//! layer. It protects the free areas, the links and states of free frames, and the commitment. Pageblock
+//! types are written under it; they are also read without it, as a hint, to choose a magazine.
 
 use crate::error::Limit;
 use crate::faults::{Call, Faults, PAGE};
@@ -73,7 +77,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Fixed, MODEL, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 
-/// What all zones of an allocator share.
+/// State shared by all zones of an allocator.
 #[derive(Debug)]
 pub(crate) struct ZoneShared {
     pub(crate) region: Region,
@@ -81,65 +85,65 @@ pub(crate) struct ZoneShared {
     /// The largest order, and the step of commitment.
     pub(crate) max_order: Order,
     pub(crate) pageblock_order: Order,
-    /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
+    /// True if pages are grouped by type; false if there are too few pageblocks.
     pub(crate) mobility: bool,
-    /// Free pages that a zone keeps backed when pages come back, at most; and the most that this may be.
+    /// Most free pages that a zone keeps backed after frees; and the upper bound of that number.
     pub(crate) keep: Fixed,
     pub(crate) most_kept: u32,
-    /// Pages that there may be in all: more than the region and the frames have where addresses are limited.
+    /// Maximum number of pages in all: more than region and frames have if addresses are limited.
     pub(crate) most: Fixed,
     pub(crate) limit: AddressLimit,
     pub(crate) huge_pages: HugePages,
-    /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
+    /// The smallest block that is discarded. Above 0 if a part of a huge page is not worth splitting it.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
 }
 
 impl ZoneShared {
-    /// The type of pageblocks that nobody has claimed.
+    /// The type of unclaimed pageblocks.
     fn unclaimed(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
-    /// Gives the memory of `pages` back. They stay committed. `false` if it stays: memory that is locked (`mlock`) only costs more than was
-    /// thought.
+    /// Discards `pages`; they stay committed. `false` if the system keeps them: locked memory (`mlock`),
+    /// which only costs more than expected.
     ///
     /// # Safety
-    /// The pages are free, committed, and nobody can take them meanwhile.
+    /// The pages are free and committed, and no thread can take them during the call.
     unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
         if MODEL {
             (pages.start.get()..pages.end.get())
                 .for_each(|page| self.frames.frame(Pfn::new(page)).page_discard());
         }
-        // SAFETY: nobody uses them, by contract.
+        // SAFETY: no thread uses the pages, by this function's contract.
         unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
     }
 }
 
-/// Under a limit on addresses: how many other mappings have, and how many are reserved for them.
+/// With limited addresses: the bytes used by other mappings, and the bytes reserved for them.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLimit {
-    /// Bytes of others' mappings when the limit was first seen.
+    /// Bytes of other mappings when the limit was first seen.
     others: Counter,
     /// Bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses that others may map at least, from the time that a limit is seen; of a small limit an eighth. Threads have 8 MiB each
-/// for their stacks.
+/// Bytes of addresses left to other mappings, counted from the time that a limit is seen; an eighth of a
+/// small limit. A thread's stack takes 8 MiB.
 const OTHERS: usize = 32 << 20;
 
 impl ZoneShared {
-    /// Bytes of addresses of the pages and of what describes them.
+    /// Bytes of addresses of the pages and of the tables that describe them.
     fn own_addresses(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
-    /// Notes what others have now, of all addresses that the process has.
+    /// Records the bytes of other mappings, out of the `has` bytes of the process.
     pub(crate) fn see_limit(&self, has: usize) {
         self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
     }
-    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if others have them or need them.
-    /// Under the lock of the only zone.
+    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if other
+    /// mappings have or need them. The caller holds the lock of the only zone.
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
         let more = bytes - self.region.bytes();
@@ -149,7 +153,7 @@ impl ZoneShared {
             has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
-            // First without a file, which a program may have forbidden itself to open.
+            // The test without a file is first: a sandbox may forbid opening files.
             && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
@@ -164,10 +168,10 @@ impl ZoneShared {
     }
 }
 
-/// Pages that are looked at together for adjacent free blocks, as an order: their frames are one page of the OS.
+/// Order of the group of pages that is searched for adjacent free blocks; their frames fill one OS page.
 const CHUNK: u8 = 6;
 
-/// What a zone did, counted under its lock.
+/// Counts of a zone's events, kept under its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneEvents {
@@ -175,32 +179,32 @@ pub struct ZoneEvents {
     pub splits: u64,
     /// Pairs of buddies joined.
     pub merges: u64,
-    /// Pageblocks (or larger blocks) taken over from another migrate type.
+    /// Pageblocks (or larger blocks) claimed from another migrate type.
     pub claims: u64,
-    /// Blocks taken from a pageblock that kept its other type: fragmentation events.
+    /// Blocks stolen from a pageblock that kept its other type: fragmentation events.
     pub steals: u64,
     /// Maximal blocks (or the tail) committed.
     pub commits: u64,
-    /// Commits that the OS refused.
+    /// Commits that the system refused.
     pub commits_refused: u64,
-    /// Maximal blocks (or the tail) given back to the OS.
+    /// Maximal blocks (or the tail) decommitted.
     pub decommits: u64,
-    /// Runs of free pages whose memory was given back to the OS while they stayed committed.
+    /// Runs of free pages that were discarded while they stayed committed.
     pub discards: u64,
-    /// Pages that left the free lists.
+    /// Pages taken off the free lists.
     pub pages_taken: u64,
-    /// Pages that came back to them.
+    /// Pages freed to them.
     pub pages_freed: u64,
 }
 
 impl ZoneEvents {
-    /// Times that the system was asked for memory or got some back.
+    /// Number of system calls that supplied or returned memory.
     fn system_calls(&self) -> u64 {
         self.commits + self.commits_refused + self.decommits
     }
 }
 
-/// A run of pages under one lock. What comes before the lock is a line that is only read.
+/// A run of pages under one lock. The fields before the lock are read-only and have their own cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Zone {
@@ -213,7 +217,7 @@ pub(crate) struct Zone {
     pub(crate) marks: Watermarks,
     /// By the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
-    /// The migrate type of each pageblock, as [`encode`] writes it. Written under the lock.
+    /// The migrate type of each pageblock, as [`encode`] stores it. Written under the lock.
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
@@ -227,35 +231,37 @@ pub(crate) struct Inner {
     areas: [FreeArea; MAX_ORDER as usize + 1],
     /// Pages on the lists.
     listed: u32,
-    /// Of these, in discarded blocks.
+    /// Listed pages in discarded blocks.
     discarded: u32,
-    /// The system took the contents of all pages that were given back so far. It keeps those of locked memory (`mlock`).
+    /// True if the system took the contents of all returned pages so far. It keeps the contents of locked
+    /// memory (`mlock`).
     discards_zero: bool,
-    /// Of these, in backed blocks that are large enough to be discarded.
+    /// Listed pages in backed blocks that are large enough to be discarded.
     backed: u32,
-    /// The least that `backed` was since the last `decommit_idle`.
+    /// The minimum of `backed` since the last `decommit_idle`.
     idle: u32,
-    /// Backed pages that were of use in the interval that ended last.
+    /// Backed pages that were used in the interval that ended last.
     recent: u32,
-    /// Free pages that frees leave backed, at least.
+    /// Lower bound of the free pages that frees leave backed.
     surplus: u32,
-    /// Pages that frees returned to the system, and returned pages that were taken again, since `surplus` changed.
+    /// Pages that frees returned to the system, and returned pages that were taken again, since `surplus`
+    /// changed.
     returned: u32,
     taken_again: u32,
     /// Pages that are not committed.
     uncommitted: u32,
-    /// Free pages that are held back, because as much memory is in use elsewhere.
+    /// Free pages withdrawn because other code uses as much memory.
     charged: u32,
     fresh: Fresh,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
 
-/// Part of [`ZoneShared::keep`] that stays backed at least.
+/// At least 1/16 of [`ZoneShared::keep`] stays backed.
 const LEAST_SURPLUS: u32 = 16;
 
 impl Inner {
-    /// Changes the least surplus if what was returned has been taken again, or has not.
+    /// Adapts the lower bound to whether returned pages were taken again.
     fn adapt(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
@@ -268,7 +274,7 @@ impl Inner {
         }
         (self.returned, self.taken_again) = (0, 0);
     }
-    /// Free pages, committed or not, without those that are held back.
+    /// Free pages, committed or not, except charged ones.
     pub(crate) fn free(&self) -> u32 {
         self.listed + self.uncommitted - self.charged
     }
@@ -278,11 +284,11 @@ impl Inner {
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
     }
-    /// Free pages that are committed and have been given back.
+    /// Free committed pages that were discarded.
     pub(crate) fn discarded(&self) -> u32 {
         self.discarded
     }
-    /// Free pages that could be given back.
+    /// Free pages that could be discarded.
     pub(crate) fn backed(&self) -> u32 {
         self.backed
     }
@@ -290,15 +296,15 @@ impl Inner {
     pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
-    /// Of these, those that were committed once.
+    /// The uncommitted blocks that were committed before.
     pub(crate) fn returned(&self) -> &[u32] {
         &self.fresh.returned
     }
-    /// The lowest maximal block from which on none was ever committed.
+    /// The lowest maximal block from which on no block was ever committed.
     pub(crate) fn untouched(&self) -> u32 {
         self.fresh.never.start
     }
-    /// The free pages as a story shows them.
+    /// The free pages, for a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {
         let parts = vec![("free pages".to_owned(), self.free().to_string())];
@@ -309,19 +315,20 @@ impl Inner {
     }
 }
 
-/// The maximal blocks of a zone that are not committed, by number within the zone. The tail is not among them.
+/// The uncommitted maximal blocks of a zone, by number within the zone, without the tail.
 ///
-/// A zone of 64 GiB has 16,384 of them; making it touches none.
+/// A zone of 64 GiB has 16,384 of them; creating this touches none.
 #[derive(Debug)]
 struct Fresh {
-    /// Those that were committed once; the next one last. It has room for all blocks, so it never grows.
+    /// Blocks that were committed before; the last one is next. Its capacity is all blocks, so it never
+    /// grows.
     returned: Vec<u32>,
-    /// Those that never were, lowest first, once no others are left.
+    /// Blocks that were never committed; the lowest is next once `returned` is empty.
     never: Range<u32>,
 }
 
 impl Fresh {
-    /// `None` if the heap has no room for so many.
+    /// Creates the list of all `blocks` blocks; `None` if the heap refuses the memory.
     fn all(blocks: u32) -> Option<Self> {
         let mut returned = Vec::new();
         returned.try_reserve_exact(blocks as usize).ok()?;
@@ -330,7 +337,7 @@ impl Fresh {
     fn len(&self) -> u32 {
         self.returned.len() as u32 + self.never.len() as u32
     }
-    /// The one that is committed next.
+    /// The block that is committed next.
     fn next(&self) -> Option<u32> {
         self.returned.last().copied().or_else(|| self.never.clone().next())
     }
@@ -342,10 +349,10 @@ impl Fresh {
     }
 }
 
-/// So many values whose bytes are all zero, which need not be written where the heap has zeros; `None` if it has no room.
+/// Allocates `len` all-zero values, without writing them if the heap has zeroed memory; `None` if it refuses.
 ///
 /// # Safety
-/// Zeros are a valid `T`.
+/// All-zero bytes are a valid `T`.
 pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     let layout = Layout::array::<T>(len).ok()?;
     if layout.size() == 0 {
@@ -353,11 +360,12 @@ pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     }
     // SAFETY: the layout's size is not zero.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
-    // SAFETY: allocated just now by the global allocator for this slice; by contract zeros are valid.
+    // SAFETY: the global allocator has just allocated the slice, and zeros are a valid `T`, by this
+    // function's contract.
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(memory, len).as_ptr()) })
 }
 
-/// How the type of a pageblock is kept: zero is [`MigrateType::Movable`], so that a table of zeros need not be written.
+/// Encodes the type of a pageblock. Zero is [`MigrateType::Movable`], so a table of zeros needs no write.
 const fn encode(mobility: MigrateType) -> u32 {
     mobility as u32 ^ MigrateType::Movable as u32
 }
@@ -365,20 +373,19 @@ fn decode(kept: &Fixed) -> MigrateType {
     MigrateType::from_bits(kept.get() ^ MigrateType::Movable as u32)
 }
 
-/// What a caller wants of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
-    /// Pages that stay free; `None` is no limit.
+    /// Pages that must stay free; `None` ignores watermarks.
     pub(crate) floor: Option<u32>,
 }
 
-/// The OS refused to commit memory.
+/// The system refused to commit memory.
 struct Refused;
 
 impl Zone {
-    /// `None` if the heap has no room for what describes the pages.
+    /// Creates a zone; `None` if the heap refuses memory for its tables.
     pub(crate) fn new(
         shared: &ZoneShared,
         (node, kind): (u32, ZoneKind),
@@ -424,11 +431,10 @@ impl Zone {
         })
     }
 
-    /// What a fork waits for.
+    /// The lock that a fork holds.
     pub(crate) fn lists(&self) -> &ForkMutex<Inner> {
         &self.inner
     }
-    /// Waits for the zone.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -449,7 +455,7 @@ impl Zone {
     fn pageblock(&self, shared: &ZoneShared, pfn: Pfn) -> &Fixed {
         &self.types[(pfn.index() - self.start.index()) >> shared.pageblock_order.get()]
     }
-    /// The type of the pageblock that `pfn` is in: exact under the lock, a hint without it.
+    /// The type of the pageblock of `pfn`: exact under the lock, a hint without it.
     #[inline]
     pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
         decode(self.pageblock(shared, pfn))
@@ -457,7 +463,7 @@ impl Zone {
     pub(crate) fn pageblock_types(&self) -> impl Iterator<Item = MigrateType> {
         self.types.iter().map(decode)
     }
-    /// Sets the type of all pageblocks that begin in `pages` pages from `pfn` (a pageblock's start).
+    /// Sets the type of all pageblocks that begin in the `pages` pages from `pfn`, which starts a pageblock.
     fn set_types(&self, shared: &ZoneShared, pfn: Pfn, pages: u32, mobility: MigrateType) {
         let first = (pfn.index() - self.start.index()) >> shared.pageblock_order.get();
         let count = pages.div_ceil(shared.pageblock_order.pages()) as usize;
@@ -468,7 +474,7 @@ impl Zone {
 
     // --- Free lists ------------------------------------------------------------------------------------------
 
-    /// Lists a block as `state`, which says that it is free.
+    /// Lists a block with `state`, a free one.
     fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
         let order = state.order();
         inner.listed += order.pages();
@@ -477,11 +483,11 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed += order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock; the block is the zone's and on no list, as every
-        // caller has just taken it off, or got it back, or committed it.
+        // SAFETY: `inner` is borrowed from this zone's lock. The block is in the zone and on no list: every
+        // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
-    /// Takes a block that is listed as `state` off; what its frame says is left to the caller.
+    /// Unlists a block that is listed with `state`; the caller updates its frame.
     fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
@@ -490,22 +496,23 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed -= order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock; the callers have found the block on this very list, or
-        // its frame says, under the lock, that it is there.
+        // SAFETY: `inner` is borrowed from this zone's lock. The callers found the block on this list, or in
+        // its frame under the lock.
         unsafe { inner.areas[order.index()].remove(&shared.frames, pfn, state) }
     }
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Takes one block of `order` if `floor` pages stay free. Its frame says [`Kind::PerCpu`]: on its way.
+    /// Takes one block of `order` if `floor` pages stay free. Its frame becomes [`Kind::PerCpu`] until it is
+    /// handed out.
     pub(crate) fn alloc(&self, op: &Operation, shared: &ZoneShared, wanted: Wanted) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
         let (_, limit) = self.fill(op, shared, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
-    /// Takes up to `max` blocks of `order` in one hold of the lock and gives each to `put`. Returns how many, and
-    /// the limit that was met when it were fewer.
+    /// Takes up to `max` blocks of `order` in one hold of the lock and passes each to `put`. Returns their
+    /// number, and the limit that was met if there were fewer.
     pub(crate) fn fill(
         &self,
         op: &Operation,
@@ -540,7 +547,7 @@ impl Zone {
                         inner = self.inner.lock();
                     });
                     let frame = shared.frames.frame(pfn);
-                    // Its own, or that of the free block that it was cut from.
+                    // Its own state, or the state of the free block that it was split from.
                     let zero = frame.state().is_zero() && inner.discards_zero;
                     frame.set_state(State::new(Kind::PerCpu, order, mobility).zero(zero));
                     inner.events.pages_taken += u64::from(order.pages());
@@ -567,7 +574,7 @@ impl Zone {
         (filled, limit)
     }
 
-    /// The ladder.
+    /// Goes down the ladder of the module's documentation.
     fn take(
         &self,
         shared: &ZoneShared,
@@ -593,7 +600,7 @@ impl Zone {
             .ok_or(limit)
     }
 
-    /// A block from the lists of one type: the lowest order that is large enough.
+    /// Takes the smallest sufficient block from the lists of one type.
     fn smallest_fit(
         &self,
         shared: &ZoneShared,
@@ -610,8 +617,8 @@ impl Zone {
         })
     }
 
-    /// Cuts an unlisted block that was free as `state` down to order `low`: the low half stays, the upper halves are
-    /// listed.
+    /// Splits an unlisted block that was free with `state` down to order `low`: keeps the low half and lists
+    /// the upper halves.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
@@ -621,7 +628,7 @@ impl Zone {
         }
     }
 
-    /// Takes a pageblock over from another type, the largest free block first, and a block from it.
+    /// Claims a pageblock from another type, trying the largest free blocks first, and takes a block from it.
     fn claim(
         &self,
         shared: &ZoneShared,
@@ -631,7 +638,8 @@ impl Zone {
     ) -> Option<Pfn> {
         let pageblock = shared.pageblock_order;
         for current in order.through(shared.max_order).rev() {
-            // A small movable block in a foreign pageblock does little harm; an unmovable one pins the pageblock.
+            // A small movable block in a foreign pageblock does little harm; an unmovable one pins the
+            // pageblock.
             if current.get() < pageblock.get() / 2 && mobility == MigrateType::Movable {
                 return None;
             }
@@ -654,8 +662,8 @@ impl Zone {
         None
     }
 
-    /// Gives the pageblock around `pfn` to `mobility` and moves its free blocks to that type's lists, if at least
-    /// half of it is free or compatible.
+    /// Changes the type of the pageblock of `pfn` to `mobility` and moves its free blocks to that type's
+    /// lists, if at least half of it is free or compatible.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,
@@ -698,7 +706,7 @@ impl Zone {
         true
     }
 
-    /// Takes the smallest block of another type that is large enough; its pageblock keeps its type.
+    /// Takes the smallest sufficient block of another type; its pageblock keeps its type.
     fn steal(
         &self,
         shared: &ZoneShared,
@@ -720,7 +728,7 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Takes blocks of `order` back in one hold of the lock. Their frames say [`Kind::PerCpu`].
+    /// Frees blocks of `order` in one hold of the lock. Their frames say [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -788,7 +796,7 @@ impl Zone {
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
-    /// Whether the block, once merged with its buddy, would find the next buddy free.
+    /// Returns `true` if the block, once merged with its buddy, would find its next buddy free.
     fn will_merge(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
         if order.get() + 1 >= shared.max_order.get() {
             return false;
@@ -800,7 +808,8 @@ impl Zone {
 
     // --- Commitment ------------------------------------------------------------------------------------------
 
-    /// Commits the next maximal block, or the tail if it can hold a block of `order`. `Ok(false)` if there is none.
+    /// Commits the next maximal block, or the tail if it can hold a block of `order`. `Ok(false)` if nothing
+    /// is left.
     fn commit(
         &self,
         shared: &ZoneShared,
@@ -841,9 +850,9 @@ impl Zone {
         Ok(true)
     }
 
-    /// Gives the memory of all free pages back to the OS. Returns bytes.
+    /// Decommits all free pages. Returns bytes.
     ///
-    /// The lock is dropped between blocks.
+    /// Releases the lock between blocks.
     pub(crate) fn decommit_free(&self, shared: &ZoneShared) -> usize {
         let mut bytes = 0;
         let mut inner = self.inner.lock();
@@ -852,19 +861,20 @@ impl Zone {
             let discarded = inner.discarded;
             self.decommit_block(shared, &mut inner, start, pages);
             inner.tail_committed = false;
-            // Without what had gone before.
+            // Without pages that had been returned before.
             bytes += (pages - (discarded - inner.discarded)) as usize * PAGE_SIZE;
         }
         drop(inner);
         bytes + self.decommit_down_to(shared, 0)
     }
 
-    /// An interval is over: what becomes free from here to [`decommit_idle`](Self::decommit_idle) had no use through it.
+    /// Ends an interval: pages freed from here to [`decommit_idle`](Self::decommit_idle) count as unused in
+    /// it.
     pub(crate) fn begin_reap(&self) {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Ends an interval: gives the memory of free pages back, but for as many as were of use since the call before the last
+    /// Decommits free pages, except as many as were used since the call before the last
     /// [`begin_reap`](Self::begin_reap). Returns bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
@@ -874,9 +884,9 @@ impl Zone {
         bytes
     }
 
-    /// Gives memory of free pages back, of the largest blocks first, until `keep` pages of it are left. Returns bytes.
+    /// Decommits free pages, largest blocks first, until `keep` backed ones are left. Returns bytes.
     ///
-    /// The lock is dropped between blocks.
+    /// Releases the lock between blocks.
     fn decommit_down_to(&self, shared: &ZoneShared, keep: u32) -> usize {
         let mut bytes = 0;
         loop {
@@ -895,14 +905,14 @@ impl Zone {
             }
             let (run, pages) = self.mark_discarded(shared, &mut inner, pfn, order);
             if pages == 0 {
-                // The frame does not say what its list says: damaged, and for the audit to tell.
+                // The frame disagrees with its list: damaged, and the audit reports it.
                 return bytes;
             }
             bytes += pages as usize * PAGE_SIZE;
-            // Until the memory has gone nobody may take the pages.
+            // The lock is held until the memory is returned, so that no thread takes the pages.
             planted!("free pages are discarded after their lock" => {
                 drop(inner);
-                // SAFETY: there is none: others may take the pages.
+                // SAFETY: none; the planted bug lets other threads take the pages.
                 unsafe { shared.discard(run.clone()) };
                 inner = self.inner.lock();
             });
@@ -911,8 +921,8 @@ impl Zone {
         }
     }
 
-    /// Lists the backed free block `pfn` as discarded, and so its free neighbours in its chunk. Returns the run of free pages
-    /// that this makes, and how many of them were backed.
+    /// Lists the backed free block `pfn` and its adjacent free blocks in the chunk as discarded. Returns the
+    /// resulting run of free pages, and how many of them were backed.
     fn mark_discarded(
         &self,
         shared: &ZoneShared,
@@ -943,7 +953,7 @@ impl Zone {
                 self.remove(shared, inner, block, state);
                 self.insert(shared, inner, block, state.discarded(true).zero(true), End::Back);
                 backed += pages;
-                // SAFETY: the frames of a free block but for its first one say `Inside`, and nobody uses them.
+                // SAFETY: all frames of a free block except its first say `Inside`, and no thread uses them.
                 unsafe { shared.frames.discard(block.get() + 1..block.get() + pages) };
             }
         }
@@ -952,13 +962,13 @@ impl Zone {
         (run, backed)
     }
 
-    /// Whether the `pages` pages from `start` are free in the largest blocks that they can be in.
+    /// Returns `true` if the `pages` pages from `start` are free in the largest possible blocks.
     fn is_maximal(&self, shared: &ZoneShared, start: Pfn, pages: u32) -> bool {
         maximal_blocks(start, pages, shared.max_order)
             .all(|(pfn, order)| shared.frames.frame(pfn).state().is_free(order))
     }
 
-    /// Unlists the free maximal blocks of `pages` pages from `start` and gives their memory back.
+    /// Unlists the free maximal blocks of `pages` pages from `start` and decommits them.
     fn decommit_block(&self, shared: &ZoneShared, inner: &mut Inner, start: Pfn, pages: u32) {
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
             let frame = shared.frames.frame(pfn);
@@ -970,8 +980,8 @@ impl Zone {
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
-        // SAFETY: the pages were free and are now on no list, so nobody uses them or their frames, all of which say
-        // `Inside`; the lock is held until they are among the uncommitted ones.
+        // SAFETY: the pages were free and are on no list now, so no thread uses them or their frames, all of
+        // which say `Inside`. The lock is held until they count as uncommitted.
         unsafe {
             inner.discards_zero &= shared.region.decommit(byte_range(start, pages));
             shared.frames.discard(start.get()..start.get() + pages);
@@ -980,11 +990,12 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Holds free pages back, down to the lowest mark. `others` are the zones behind this one: they hear how many pages this one could
-    /// hold back, charge what they can, and return how many are left for it. It holds back as many of these as it has, and returns the rest.
-    /// `None` of `others` is a refusal, and charges nothing.
+    /// Withdraws free pages, down to the minimum watermark. `others` charges the following zones: it receives
+    /// the number of pages that this zone has room for, charges as many as it can, and returns how many are left.
+    /// This zone charges as many of these as it can, and returns the rest. If `others` returns `None`, the
+    /// charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
-        // Nested: the zones before this one are held, ascending.
+        // Nested: the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
@@ -997,15 +1008,15 @@ impl Zone {
         debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
         Some(left - charged)
     }
-    /// Holds up to `pages` pages back no more. Returns how many.
+    /// Cancels a charge of up to `pages` pages. Returns how many.
     pub(crate) fn uncharge(&self, pages: u32) -> u32 {
         let mut inner = self.inner.lock();
         let back = inner.charged.min(pages);
         inner.charged -= back;
         back
     }
-    /// Free pages stay backed only as far as none is held back: together with what they are held back for, the zone takes no more
-    /// than its size. Without charges this is always so.
+    /// Decommits backed pages that exceed the free pages: together with its charges the zone then takes no
+    /// more than its size. Without charges no backed page exceeds them.
     pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
@@ -1015,9 +1026,10 @@ impl Zone {
         }
     }
 
-    // --- Looking ---------------------------------------------------------------------------------------------
+    // --- Reports
+    // ---------------------------------------------------------------------------------------------
 
-    /// Free blocks by order and type; uncommitted memory counts as the blocks that it would be committed as.
+    /// Free blocks by order and type; uncommitted memory counts as the blocks as which it would be committed.
     pub(crate) fn free_blocks(
         &self,
         shared: &ZoneShared,
@@ -1039,8 +1051,8 @@ impl Zone {
         blocks
     }
 
-    /// Pages that are not in a free block of the largest size that their place allows: what is in use, and what
-    /// could not merge because of it.
+    /// Pages that are not in a free block of the largest size that their place allows: pages in use, and free
+    /// pages that could not merge because of them.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {
@@ -1053,7 +1065,8 @@ impl Zone {
         self.managed - maximal
     }
 
-    /// The parts of the zone that are committed, as (first page, pages); `committed` says which whole maximal blocks are.
+    /// The committed parts of the zone, as (first page, pages); `committed` has a flag for each whole maximal
+    /// block.
     pub(crate) fn committed(
         &self,
         shared: &ZoneShared,
@@ -1066,13 +1079,13 @@ impl Zone {
         let tail = (self.tail_start(shared), self.tail_pages(shared));
         whole.chain(inner.tail_committed.then_some(tail))
     }
-    /// Maximal blocks that lie in the zone as a whole.
+    /// Number of whole maximal blocks in the zone.
     pub(crate) fn whole_blocks(&self, shared: &ZoneShared) -> u32 {
         self.managed / shared.max_order.pages()
     }
 }
 
-/// The largest aligned blocks that `pages` pages from `start` are made of.
+/// The largest aligned blocks that make up `pages` pages from `start`.
 fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (Pfn, Order)> {
     let end = start.up(pages);
     let mut at = start;
@@ -1087,9 +1100,9 @@ fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (P
     })
 }
 
-/// The blocks that start between two pages, each with its state; pages that start no block are passed over.
+/// The blocks that start between two pages, each with its state; other pages are skipped.
 ///
-/// Exact for free blocks under the zone's lock; allocated ones may change meanwhile.
+/// Exact for free blocks under the zone's lock; allocated blocks may change concurrently.
 pub(crate) fn blocks_between(
     frames: &FrameTable,
     start: Pfn,
@@ -1115,7 +1128,7 @@ fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
 
 #[cfg(any(loom, shuttle))]
 impl Zone {
-    /// A planted bug: the buddy is found free in one hold of the lock and merged with in the next.
+    /// A planted bug: the buddy is found free in one hold of the lock and merged in the next.
     fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
         let frames = &shared.frames;
         let buddy = pfn.buddy(order);
@@ -1139,9 +1152,10 @@ impl Zone {
 mod tests {
     use super::*;
 
-    /// It is noted under the zone's lock, where nothing may be asked of the heap: that may stand on this zone.
+    /// The list is written under the zone's lock, where the heap must not be called: it may be built on this
+    /// zone.
     #[test]
-    fn there_is_room_for_all_blocks_that_may_come_back_from_the_beginning() {
+    fn list_of_returned_blocks_never_grows() {
         let mut fresh = Fresh::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);

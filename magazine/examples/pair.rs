@@ -1,9 +1,9 @@
-//! What an allocation and its free cost at the level of a layer: restartable sequences, the claimed slot, a
-//! thread-local `Vec` and a thread-local magazine (an array and a length, the least that could be had), in turns,
-//! medians of many rounds.
+//! Benchmarks an allocation and its free at the level of a layer: restartable sequences, the claimed slot, a
+//! thread-local `Vec`, and a thread-local magazine (an array and a length, the least possible). They
+//! alternate; results are medians of many rounds.
 //!
-//! `cargo run --release --package uslab-magazine --example pair [rounds]`; its machine code:
-//! `objdump -d -M intel --disassemble=pair_rseq target/release/examples/pair`.
+//! `cargo run --release --package uslab-magazine --example pair [rounds]`; its machine code: `objdump -d -M
+//! intel --disassemble=pair_rseq target/release/examples/pair`.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
-// SAFETY: whoever has it owns the block.
+// SAFETY: the holder of the value owns the block, on any thread.
 unsafe impl Send for Block {}
 impl Round for Block {
     fn into_raw(self) -> NonNull<u8> {
@@ -25,7 +25,7 @@ impl Round for Block {
     }
 }
 
-/// Blocks of 64 bytes, never given back.
+/// A supplier of 64-byte blocks that are never freed.
 struct Blocks;
 impl Supplier<Block> for Blocks {
     fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Block)) -> usize {
@@ -43,9 +43,9 @@ impl Supplier<Block> for Blocks {
 
 const PAIRS: u32 = 2_000_000;
 
-/// Writes the first word, as whoever allocates does.
+/// Writes the first word, as a user of the block would.
 fn touch(block: Block) -> Block {
-    // SAFETY: a block is 64 bytes long, aligned to 8, and belongs to whoever took it.
+    // SAFETY: a block has 64 bytes, is aligned to 8, and belongs to the caller.
     unsafe { block.0.cast::<u64>().write(1) };
     black_box(block)
 }

@@ -1,13 +1,14 @@
-//! The depot: what the CPUs of a node share of a class, full magazines under one lock.
+//! The depot: full magazines of one class that the CPUs of a node share, under one lock.
 //!
-//! It is visited once a magazine at most, so a plain lock serves: what costs when CPUs meet here is the other CPU's cache
-//! lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out: one visit is one
-//! lock hold, and there are no empty magazines to keep. An empty depot costs no lock: its length is readable from outside.
-//! What they lie in is the table's memory, which a depot asks for as it grows and gives back at a reap: an allocator may stand
-//! on this, so a visit allocates nothing; and a depot that was never used is a few words.
+//! A CPU visits it at most once per magazine, so a plain lock suffices: contention costs the transfer of
+//! cache lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out.
+//! So one visit takes the lock once, and there are no empty magazines to keep. An empty depot costs no lock,
+//! because its length is readable without it. The magazines are stored in the table's memory: the depot
+//! requests more as it grows, and returns it at a reap. An allocator may be built on this crate, so a visit
+//! allocates nothing, and an unused depot takes only a few words.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot remembers the smallest length that it had since the last
-//! reap. So many magazines were not needed through the whole interval: they are surplus.
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
+//! reap. That number of magazines was not needed during the whole interval; they are surplus.
 
 use crate::magazine::Magazine;
 use crate::sync::Ordering::Relaxed;
@@ -16,7 +17,7 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Room for a magazine, in the memory of a table; on lists of one owner each.
+/// Space for one magazine, in the memory of a table. It is on one list, whose owner owns it.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
 #[derive(Debug)]
@@ -26,19 +27,19 @@ pub(crate) struct Slot {
     magazine: Magazine,
 }
 
-// SAFETY: whoever has it owns the slot.
+// SAFETY: the holder of the value owns the slot, on any thread.
 unsafe impl Send for Block {}
 
 impl Block {
     /// # Safety
-    /// `at` is aligned for a slot, may be written to, and is nobody else's from now on.
+    /// `at` is aligned for a slot and writable, and no other code uses it from now on.
     pub(crate) unsafe fn at(at: NonNull<u8>) -> Self {
         let at = at.cast::<Slot>();
-        // SAFETY: by contract.
+        // SAFETY: `at` is aligned, writable and unused by other code, by this function's contract.
         unsafe { at.write(Slot { next: None, magazine: Magazine::new() }) };
         Self(at)
     }
-    /// For whom there is no table.
+    /// Allocates a block from the heap, for tests without a table.
     #[cfg(any(test, loom, shuttle))]
     pub(crate) fn on_heap() -> Self {
         Self(NonNull::from(Box::leak(Box::new(Slot { next: None, magazine: Magazine::new() }))))
@@ -48,17 +49,19 @@ impl Block {
         self.0.addr().get()
     }
     fn slot(&self) -> &Slot {
-        // SAFETY: written when the block was made; it is this owner's.
+        // SAFETY: the slot was written when the block was created, and this value owns it.
         unsafe { self.0.as_ref() }
     }
     fn slot_mut(&mut self) -> &mut Slot {
-        // SAFETY: as above.
+        // SAFETY: the slot was written when the block was created, and this value owns it, borrowed
+        // exclusively.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Slot {
-    /// For debuggers: where the address of the next one lies, and the length and the rounds of its magazine.
+    /// For debuggers: offsets of the next slot's address, and of the length and the rounds of the slot's
+    /// magazine.
     pub(crate) const LAYOUT: [usize; 3] = {
         let magazine = core::mem::offset_of!(Self, magazine);
         let [len, rounds] = Magazine::LAYOUT;
@@ -66,7 +69,7 @@ impl Slot {
     };
 }
 
-/// A list of them, the newest first.
+/// A list of blocks, the newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Option<Block>);
 
@@ -80,7 +83,7 @@ impl Blocks {
         self.0 = block.slot_mut().next.take();
         Some(block)
     }
-    /// Takes all of the others over.
+    /// Moves all blocks of `others` to this list.
     pub(crate) fn append(&mut self, mut others: Self) {
         core::iter::from_fn(|| others.pop()).for_each(|block| self.push(block));
     }
@@ -88,31 +91,29 @@ impl Blocks {
         let slots = core::iter::successors(self.0.as_ref(), |block| block.slot().next.as_ref());
         slots.map(|block| &block.slot().magazine)
     }
-    /// Where there is no table to take them back. Returns how many they were.
+    /// Frees blocks without a table. Returns their number.
     #[cfg(any(test, loom, shuttle))]
     pub(crate) fn free(mut self) -> usize {
-        // SAFETY: made by `Block::on_heap`, and owned.
+        // SAFETY: `Block::on_heap` made the block, and the list owned it.
         let free = |block: Block| unsafe { drop(Box::from_raw(block.0.as_ptr())) };
         core::iter::from_fn(|| self.pop()).map(free).count()
     }
 }
 
-/// The magazines.
 #[derive(Debug)]
 pub(crate) struct Full {
-    /// The newest first,
+    /// The magazines, newest first.
     magazines: Blocks,
-    /// and how many.
     len: u32,
-    /// Room that was used and is not now, kept for the next magazines.
+    /// Unused blocks, kept for the next magazines.
     spare: Blocks,
-    /// Whether it takes magazines.
+    /// True if the depot accepts magazines.
     open: bool,
-    /// Shortest since the interval began.
+    /// Minimum length since the interval began.
     min: u32,
 }
 
-/// See the module. What each visit writes comes first.
+/// The depot of a node's class; see the [module](self). The fields that each visit writes come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
@@ -124,12 +125,12 @@ pub(crate) struct Depot {
     pub(crate) full: ForkMutex<Full>,
     /// Visits that found the lock taken.
     pub(crate) contention: Counter,
-    /// 1 where there may be room to spare.
+    /// 1 if there may be unused blocks.
     spare: Counter,
 }
 
 impl Depot {
-    /// For up to `limit` magazines. It has room for none yet.
+    /// Creates a depot for up to `limit` magazines, without blocks.
     pub(crate) fn new(limit: u32) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
         let full = Full { magazines, len: 0, spare, open: true, min: 0 };
@@ -143,7 +144,7 @@ impl Depot {
         }
     }
 
-    /// The length as a story shows it.
+    /// The length, for a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> crate::sync::story::Watched {
         let parts = vec![("depot".to_owned(), self.len.peek().to_string())];
@@ -159,27 +160,27 @@ impl Depot {
         })
     }
 
-    /// Where the address of the newest magazine's slot lies, for debuggers.
+    /// Address of the pointer to the newest magazine's slot, for debuggers.
     pub(crate) fn first(&self) -> usize {
         self.full.place().addr() + core::mem::offset_of!(Full, magazines)
     }
-    /// How many magazines lie here, as a hint.
+    /// Number of magazines, as a hint.
     pub(crate) fn len(&self) -> u32 {
-        // Relaxed: a pop that misses a push it did not happen after is a pop that came before it.
+        // Relaxed: a pop that does not see a push is ordered before that push.
         self.len.load(Relaxed)
     }
 
-    /// Publishes the length; for whoever holds the lock.
+    /// Publishes the length. The caller holds the lock.
     fn publish(&self, len: u32) {
         // Relaxed: a hint; the lock orders the magazines.
         self.len.store(len, Relaxed);
     }
-    /// A magazine was moved by whoever holds the lock.
+    /// Counts a moved magazine. The caller holds the lock.
     fn exchanged(&self) {
         self.exchanges.set(self.exchanges.get() + 1);
     }
 
-    /// Takes the newest magazine; `false` if there is none. An empty depot costs no lock.
+    /// Takes the newest magazine; `false` if the depot is empty, which costs no lock.
     pub(crate) fn take(&self, op: &Operation, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
@@ -192,7 +193,7 @@ impl Depot {
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
-            // Once: its line is not the one that all visits write.
+            // Only once: `spare` is on a cache line that visits usually do not write.
             if self.spare.get() == 0 {
                 self.spare.set(1);
             }
@@ -210,7 +211,7 @@ impl Depot {
         true
     }
 
-    /// Puts a magazine here; `false` if there is no room, which `more` may have.
+    /// Adds a magazine; `false` if the depot is full or closed, or if `more` is needed and supplies no block.
     #[must_use = "a magazine that was not taken is still the caller's"]
     pub(crate) fn put(
         &self,
@@ -240,12 +241,12 @@ impl Depot {
         true
     }
 
-    /// Whether it takes magazines from now on.
+    /// Opens or closes the depot for magazines.
     pub(crate) fn set_open(&self, open: bool) {
         self.full.lock().open = open;
     }
 
-    /// Ends an interval: how many magazines were surplus through all of it.
+    /// Ends an interval. Returns the number of magazines that were surplus during all of it.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
@@ -254,7 +255,7 @@ impl Depot {
         n
     }
 
-    /// The room that it does not use now, if there is any: the caller's.
+    /// Takes the unused blocks, if there may be any.
     pub(crate) fn spare(&self) -> Option<Blocks> {
         if self.spare.get() == 0 {
             return None;
@@ -263,7 +264,7 @@ impl Depot {
         self.spare.set(0);
         Some(core::mem::take(&mut full.spare))
     }
-    /// All of its room, with what lies there: nobody uses it any more.
+    /// Takes all blocks, with the magazines in them. The depot must have no other user.
     pub(crate) fn end(&self) -> Blocks {
         let mut full = self.full.lock();
         let mut blocks = core::mem::take(&mut full.magazines);
@@ -272,9 +273,9 @@ impl Depot {
         blocks
     }
 
-    /// The magazines, the next one to be taken first.
+    /// Copies of the magazines, the next one to be taken first.
     pub(crate) fn look(&self) -> Vec<Magazine> {
-        // Room for all of them, outside the lock, as long as nobody else comes; its caller is alone.
+        // Allocated outside the lock; large enough without concurrent users, and the caller is the only user.
         let mut magazines = Vec::with_capacity(self.len() as usize);
         let full = self.full.lock();
         let room = magazines.capacity();
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_a_magazine_has_left_is_used_again_or_goes_back_once() {
+    fn empty_block_is_reused_or_returned_once() {
         let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
         assert!(depot.put(op, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
         assert!(depot.take(op, &mut magazine) && depot.put(op, &magazine, || None));
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_needed_for_an_interval_is_surplus() {
+    fn magazines_unused_for_an_interval_are_surplus() {
         let (depot, op, mut magazine) = (Depot::new(8), &Operation::new(), Magazine::new());
         for _ in 0..5 {
             assert!(depot.put(op, &magazine, || Some(Block::on_heap())));
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
-        // One comes while the surplus leaves: it is not surplus at once.
+        // A magazine is added while the surplus is removed: it does not immediately count as surplus.
         assert!(depot.put(op, &magazine, || None));
         assert!((0..3).all(|_| depot.take(op, &mut magazine)));
         assert_eq!((depot.len(), depot.surplus(op), depot.surplus(op)), (1, 0, 1));
@@ -331,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn debuggers_find_the_list_of_magazines_where_it_lies() {
+    fn debugger_layout_matches_the_list_of_magazines() {
         let depot = Depot::new(1);
         assert_eq!(depot.first(), core::ptr::from_ref(&depot.full.lock().magazines).addr());
     }
 
     #[test]
-    fn a_closed_depot_takes_no_magazine_and_hands_out_what_it_has() {
+    fn closed_depot_rejects_puts_and_serves_takes() {
         let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
         assert!(put(&magazine));
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn all_room_of_a_depot_comes_back_when_it_ends() {
+    fn ending_a_depot_returns_all_its_blocks() {
         let (depot, op, mut magazine) = (Depot::new(3), &Operation::new(), Magazine::new());
         assert!((0..3).all(|_| depot.put(op, &magazine, || Some(Block::on_heap()))));
         assert!(depot.take(op, &mut magazine));

@@ -1,13 +1,14 @@
-//! The model of the protocol (`tests/protocol/model.rs`) and the code do the same.
+//! Compares the model of the protocol (`tests/protocol/model.rs`) with the code.
 //!
-//! A random script of actions runs through both. Each thread of the model is a thread here, which stops at *gates*: where the layer
-//! calls its supplier, and wherever [`inject_yield`](crate::layer) stands. From one to the next it runs alone, on the CPU that the
-//! script says, and the model takes all its actions up to the same place. Behind each such step all that both have must agree:
-//! stacks, places, limits, what drains took, the depot, the supplier, the class, and who holds which round. A fork has two ends, of which
-//! the script chooses one: in the child no other thread is told to go on any more.
+//! A random script of actions runs through both. Each thread of the model is a thread here, which stops at
+//! *gates*: before the layer calls its supplier, and at every [`inject_yield`](crate::layer). Between two
+//! gates it runs alone, on the CPU that the script selects, and the model takes all its actions up to the
+//! same place. After each such step the states must agree: stacks, places, limits, rounds taken by drains,
+//! the depot, the supplier, the class, and the owner of each round. A fork has two ends, of which the script
+//! chooses one; in the child no other thread continues.
 //!
-//! It runs over the claimed slot. No thread stops inside of a section or under a lock: what others meet there is the business of the
-//! models under loom, whose bodies these are, and of the stepper.
+//! The code uses the claimed slot. No thread stops inside a section or under a lock: the models under loom,
+//! which have the same bodies, and the stepper cover these cases.
 
 #[allow(dead_code, reason = "what explores it is another program")]
 #[path = "../../tests/protocol/model.rs"]
@@ -29,20 +30,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What a thread is told: on which CPU it is from now on, and, if it is idle, what to begin; of a fork, whether it goes on as the child.
+/// A command to a thread: the CPU that it is on from now on; the operation to begin, if it is idle; and
+/// whether it continues as the child of a fork.
 type Told = (u32, Op, bool);
-/// What it says: whether its operation is over.
+/// A thread's report: true if its operation is over.
 type Said = bool;
 
 std::thread_local! {
     static GATE: RefCell<Option<(Sender<Said>, Receiver<Told>)>> = const { RefCell::new(None) };
 }
 
-/// Waits until the script goes on with this thread. Others pass.
+/// Waits until the script continues this thread. Threads outside a script pass.
 pub(crate) fn gate() {
     GATE.with_borrow(|gate| {
         if let Some((said, told)) = gate {
-            // Where the script is over this thread is, too, in the middle of its operation.
+            // At the end of the script this thread ends, too, even inside an operation.
             let next = said.send(false).ok().and_then(|()| told.recv().ok());
             let Some((cpu, ..)) = next else { std::panic::resume_unwind(Box::new(())) };
             on_cpu(cpu);
@@ -50,7 +52,7 @@ pub(crate) fn gate() {
     });
 }
 
-/// Gives the lowest of its rounds, as the model's does.
+/// Supplies the lowest of its rounds, like the model.
 struct Rounds(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for Rounds {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -70,16 +72,15 @@ impl Supplier<TestRound> for Rounds {
     }
 }
 
-/// What the threads work on.
+/// The objects that the threads use.
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,
-    /// None between two owners of its number.
+    /// `None` between two owners of the class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
     supplier: Rounds,
-    /// How many an owner of the number has.
+    /// Number of rounds of each owner of the class number.
     rounds: usize,
-    /// By thread.
     held: Vec<Mutex<Vec<usize>>>,
 }
 const GROUP: SweepGroup = SweepGroup::new(0);
@@ -145,13 +146,14 @@ impl Code {
                 let class = self.class().index;
                 drop(layer);
                 drop(self.layer.lock().take());
-                // The next owner's rounds count on from those of this one.
+                // The next owner's rounds have the following numbers.
                 let fresh = self.rounds + 1..=2 * self.rounds;
                 *self.supplier.0.lock() = fresh.collect();
                 *self.layer.lock() = Some(Self::owner(&self.table, self.config));
                 assert_eq!(self.class().index, class, "the number is the next one's");
             }
-            // SAFETY: nothing comes between the two calls, and in the child no other thread goes on.
+            // SAFETY: the thread does nothing between the two calls, and in the child no other thread
+            // continues.
             Op::Fork => unsafe {
                 let process = Process(&self.table, &layer);
                 process.before_fork();
@@ -166,7 +168,7 @@ impl Code {
         }
     }
 
-    /// What the model must have, too.
+    /// The state to compare with the model's.
     fn look(&self) -> Vec<(String, String)> {
         let (layer, class) = (self.layer(), self.class());
         let mut parts = vec![];
@@ -204,18 +206,18 @@ impl Code {
     }
 }
 
-/// A process that forks.
 struct Process<'a>(&'a Table<Heap>, &'a Layer<TestRound>);
 impl Fork for Process<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
+        // contract.
         unsafe {
             self.0.locks(rank, visit);
             self.1.locks(rank, visit);
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe {
             self.1.forget_other_threads();
             self.0.forget_other_threads();
@@ -223,7 +225,7 @@ impl Fork for Process<'_> {
     }
 }
 
-/// The same of the model.
+/// The state of the model, to compare with the code's.
 fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     let mut parts = vec![];
     let mut put = |name: String, value: String| parts.push((name, value));
@@ -255,7 +257,7 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     parts
 }
 
-/// Whether the code has a gate where the thread of the model is now, which came there from `before`.
+/// Returns `true` if the code has a gate at `pc`, which the model's thread reached from `before`.
 fn is_gate(pc: Pc, before: Pc) -> bool {
     match pc {
         Pc::Enter(stage) => !matches!(stage, model::Stage::Pop | model::Stage::Push),
@@ -272,7 +274,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// All actions of a thread from a gate to the next, on `cpu`, and behind a fork as the `child` or not. Drains go from CPU to CPU in their order.
+/// Executes all actions of a thread from a gate to the next, on `cpu`; after a fork as the child if `child`.
+/// Drains visit the CPUs in ascending order.
 fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
@@ -317,7 +320,7 @@ fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
     }
 }
 
-/// Runs a script of so many steps through both. What differs, behind which steps.
+/// Runs a script of `steps` steps through both. Returns the difference and the steps before it.
 fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let code = Arc::new(Code::new(protocol));
     let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Dice(seed * 2 + 1));
@@ -330,7 +333,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let mut step = || {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
-        // A fork comes when others are at work: there is one of a script.
+        // A fork is rare, so that other threads are in operations when it comes: a script has only one.
         let action = loop {
             let action = actions[dice.below(actions.len())];
             if action.act != Act::Begin(Op::Fork) || dice.below(16) == 0 {
@@ -338,7 +341,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
             }
         };
         let me = usize::from(action.thread);
-        // Every thread stands at a gate: what it does next on that CPU.
+        // Every thread is at a gate: the CPU for its next step.
         let cpu = dice.below(protocol.cpus.into()) as u8;
         let pc = state.threads[me].pc;
         let (op, first) = match action.act {
@@ -364,10 +367,10 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         other.map(|((part, model), (_, code))| format!("{part}: the model has {model}, the code {code}"))
     };
     let difference = (0..steps).find_map(|_| step());
-    // Each operation is brought to its end, without the model; where the code is at odds with it, what runs is left.
+    // Each operation runs to its end, without the model; after a difference it is abandoned.
     for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
         if state.threads[thread].pc == Pc::Gone {
-            // No thread of the child: it waits where the fork found it.
+            // The child does not have this thread: it waits at the place of the fork.
             core::mem::forget(tell);
             continue;
         }
@@ -413,15 +416,15 @@ const ROLES: [&[Role]; 9] = [
     &[Role::User, Role::User, Role::Drainer, Role::Forker],
     &[Role::User, Role::Drainer, Role::Reaper, Role::Forker],
 ];
-/// Scripts of each kind, and their length.
+/// Number of scripts of each kind, and their length.
 const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
-fn model_and_code_do_the_same() {
+fn model_and_code_agree() {
     let mut ran = 0;
     for sizes in SIZES {
-        // Miri takes the threads that a child does not have for leaks.
+        // Miri reports the threads that a child does not have as leaks.
         for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&Role::Forker)) {
             for seed in 0..SCRIPTS {
                 let protocol = protocol(sizes, roles, None);
@@ -435,10 +438,10 @@ fn model_and_code_do_the_same() {
     println!("IN STEP | {ran} scripts | {STEPS} steps each");
 }
 
-/// The scripts come to what a model would do wrong.
+/// The scripts reach the places where a wrong model differs.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn a_model_that_is_wrong_is_told_from_the_code() {
+fn wrong_model_differs_from_the_code() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,

@@ -1,37 +1,38 @@
-//! Per-CPU magazines over a depot: the fast path of an allocator that makes the common allocation and free touch nothing
-//! that other CPUs touch.
+//! Per-CPU magazines over a depot: the fast path of an allocator, in which a common allocation or free
+//! touches nothing that other CPUs touch.
 //!
-//! Three things come together here:
+//! It combines three designs:
 //!
-//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything that fits a
-//!   pointer: objects, pages) travel in **magazines**. A CPU has room for two at least, so at least a magazine's worth of
-//!   operations lies between two visits to what CPUs share. That is the **depot**, one for each node. It keeps full magazines,
-//!   and gives back what is not in its **working set**.
-//! * **tcmalloc's per-CPU mode**. Each CPU has one **region**, in which it keeps a stack of pointers for each class. A
-//!   restartable sequence pops or pushes there with plain loads and stores, and commits by one store.
-//! * **Ours**. One [`Table`] of regions serves all [layers](Layer); a region costs no memory before its CPU misses for the
-//!   first time. A drain leads a CPU's word to a region of zeros, where every operation misses: so no fast
-//!   path asks whether there is one, and one fence serves all CPUs and classes that it wants. Where there are no restartable
-//!   sequences a claim does the same, and both are model-checked.
+//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything
+//!   that fits a pointer: objects, pages) travel in **magazines**. A CPU has room for at least two, so at
+//!   least a magazine's worth of operations separates two visits to shared state. That state is the
+//!   **depot**, one for each node. It keeps full magazines, and returns those that are not in its **working
+//!   set**.
+//! * **tcmalloc's per-CPU mode**. Each CPU has one **region**, which has a stack of pointers for each class.
+//!   A restartable sequence pops or pushes there with plain loads and stores, and commits by one store.
+//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer); a region costs no memory
+//!   before its CPU misses for the first time. A drain points a CPU's word to a region of zeros, in which
+//!   every operation misses. So no fast path tests for a drain, and one fence serves all CPUs and classes.
+//!   Without restartable sequences a claim has the same effect. Both are model-checked.
 //!
-//! Behind the depot stands the caller's [`Supplier`]. The crate knows neither pages nor objects; `uslab-buddy` caches pages in
-//! it and `uslab` objects.
+//! Behind the depot is the caller's [`Supplier`]. The crate does not depend on pages or objects;
+//! `uslab-buddy` caches pages in it, and `uslab` caches objects.
 //!
 //! | module | |
 //! |---|---|
 //! | [`layer`] | the algorithm: alloc, free, drain, reap |
 //! | [`table`] | the regions of all CPUs: numbers and rooms of classes, drains, and the rules of both |
-//! | `region` | what a CPU keeps, and what one operation does to it |
+//! | `region` | the per-CPU data, and the operations on it |
 //! | `depot` | the full magazines of a node, its working set |
-//! | `magazine` | rounds on their way |
-//! | `tuning` | how much a stack may hold, and a fill asks for |
+//! | `magazine` | rounds in transit |
+//! | `tuning` | limits of stacks, and sizes of fills |
 //! | [`fast_path`] | the inlined path |
-//! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and `claimed` |
-//! | [`memory`] | who gives the table its memory |
+//! | [`cpu`] | the current CPU's number; the two mechanisms: `rseq`, the restartable sequences, and `claimed` |
+//! | [`memory`] | the source of the table's memory |
 //! | [`mod@fork`] | forking while other threads allocate |
-//! | [`paths`] | what operations did at the dearest, and how many of each class there were |
-//! | `tracepoints` | what slow operations do, step by step, for those who observe |
-//! | [`view`] | what lies where, for pictures |
+//! | [`paths`] | the level that served each operation, and counts by level |
+//! | `tracepoints` | the steps of slow operations, for observers |
+//! | [`view`] | a view of all stacks and depots, for pictures |
 //! | [`sync`] | the facade over atomics and locks; loom: `uslab-sync` |
 //!
 //! # Example
@@ -53,7 +54,7 @@
 //!     }
 //! }
 //!
-//! /// Prints new tickets, and takes back what nobody wants.
+//! /// Prints new tickets, and drops the flushed ones.
 //! struct Printer(Cell<usize>);
 //! impl Supplier<Ticket> for Printer {
 //!     fn fill(&self, op: &Operation, _node: u32, max: usize, mut put: impl FnMut(Ticket)) -> usize {
@@ -75,7 +76,7 @@
 //! let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
 //! // One for all layers of the program.
 //! let table = Arc::new(Table::new(cpus, region, memory)?);
-//! // Magazines of 8; a CPU has room for 4 beyond the two that it needs, the depot for 16.
+//! // Magazines of 8; a CPU has room for 4 in addition to the two that it needs, the depot for 16.
 //! let layer = Layer::new(&table, Config::new(8, 4, 16)).expect("a number and a few KiB");
 //! let printer = Printer(Cell::new(0));
 //! let ticket = layer.alloc(&printer).expect("the printer never runs dry");
@@ -92,7 +93,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// One thread, simulated CPUs and addresses below 4 GiB: there claims, and rounds of 4 bytes, will do.
+// Claims and rounds of 4 bytes suffice there: one thread, simulated CPUs and addresses below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
     "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \
@@ -163,7 +164,7 @@ pub use tracepoints::Operation;
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};
 
-/// The README's example is run.
+/// Runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

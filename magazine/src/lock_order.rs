@@ -1,49 +1,50 @@
-//! The one lock order of these crates.
+//! The single lock order of these crates.
 
 uslab_sync::ranks! {
-    /// The place of a lock in the lock order, outermost first: whoever holds one asks only for later ones.
+    /// The position of a lock in the lock order, outermost first: a thread that holds one may only wait for
+    /// later ones.
     ///
-    /// ARCHITECTURE.md, "Locks", says for each what it protects and what is taken under it.
+    /// ARCHITECTURE.md, "Locks", lists for each the protected data and the locks taken under it.
     pub enum Rank {
-        /// The list of caches that others may share.
+        /// The list of mergeable caches.
         Mergeable,
         /// The list of shrinkers.
         Shrinkers,
         /// The list of caches.
         Caches,
-        /// Who waits for an object of a cache.
+        /// The waiters for an object of a cache.
         Waiters,
-        /// The samples of a heap profile, and whether one runs.
+        /// The samples of a heap profile, and whether a profile is running.
         Profile,
         /// The list of tables.
         Tables,
-        /// What serialises the drains of a table.
+        /// Serialises the drains of a table.
         Drains,
-        /// The magazines of a CPU, where a lock protects them.
+        /// The magazines of a CPU, if a lock protects them.
         Cpu,
         /// The magazines of a depot.
         Depot,
-        /// The numbers of a table's classes, and what of it is committed.
+        /// The class numbers of a table, and its committed parts.
         Making,
         /// The slabs of a cache on one node.
         Node,
-        /// Who is inside of a cache that may go.
+        /// The threads inside a cache that may be destroyed.
         CacheRefs,
         /// The free lists of a zone.
         Zone,
-        /// The table of memory above the largest block.
+        /// The table of allocations above the largest block.
         Huge,
         /// The tags of checked frees.
         Tags,
         /// A CPU's batch of objects that wait for readers.
         Deferred,
-        /// The numbers of handles that nobody uses.
+        /// The free handle numbers.
         Numbers,
-        /// The objects of a mempool that are kept back.
+        /// The reserved objects of a mempool.
         Reserve,
         /// The thread that runs on a CPU, in models.
         Token,
-        /// Which calls are to be refused, in tests.
+        /// The faults to inject, in tests.
         Faults,
     }
 }
@@ -52,7 +53,7 @@ uslab_sync::ranks! {
 mod tests {
     use super::Rank;
 
-    /// The table of ARCHITECTURE.md is the one statement of the order: it has each rank, in its place.
+    /// ARCHITECTURE.md has the only description of the order: its table has each rank in its place.
     #[test]
     fn the_published_lock_order_is_the_asserted_one() {
         let text = include_str!("../../ARCHITECTURE.md");
@@ -62,7 +63,7 @@ mod tests {
         assert_eq!(rows.collect::<Vec<_>>(), order);
     }
 
-    /// `Mutex::new` makes a lock of no place in the order: it is for users, tests and models.
+    /// `Mutex::new` makes a lock without a rank: for users, tests and models.
     #[test]
     #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
     fn no_lock_of_the_crates_is_without_a_rank() {

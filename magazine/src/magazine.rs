@@ -1,26 +1,26 @@
-//! A magazine: so many rounds on their way between a CPU's stack, the depot and the supplier.
+//! A magazine: a batch of rounds in transit between a CPU's stack, the depot and the supplier.
 
 use core::ptr::NonNull;
 
-/// The most rounds of a magazine.
+/// Maximum number of rounds of a magazine.
 ///
-/// A magazine is what one CPU hands another one in one visit to the depot. Where one CPU allocates what another one frees,
-/// magazines of 32 rounds cost 7 ns a pair, of 64 5 ns, and of 256 86 ns: what circulates between two CPUs no longer fits
-/// their caches.
+/// A magazine is what one CPU passes to another one in one visit to the depot. If one CPU allocates what
+/// another one frees, magazines of 32 rounds cost 7 ns per pair, of 64 5 ns, and of 256 86 ns: then the
+/// rounds in circulation no longer fit the caches of the two CPUs.
 pub const MAX_CAPACITY: u16 = 64;
 
-/// Rounds in the order in which they were put in. A value: whoever has it owns the rounds.
+/// Rounds in the order of their insertion. The holder of the value owns the rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Magazine {
     len: u32,
     rounds: [NonNull<u8>; MAX_CAPACITY as usize],
 }
 
-// SAFETY: rounds are `Send`, whatever they are (`Round`).
+// SAFETY: all rounds are `Send` (`Round`).
 unsafe impl Send for Magazine {}
 
 impl Magazine {
-    /// For debuggers: where its length and its rounds lie.
+    /// For debuggers: offsets of the length and the rounds.
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 
@@ -34,28 +34,28 @@ impl Magazine {
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The rounds, the newest last.
+    /// The rounds, newest last.
     pub(crate) fn rounds(&self) -> &[NonNull<u8>] {
         &self.rounds[..self.len()]
     }
-    /// `false` if there is no room.
+    /// Adds a round; `false` if the magazine is full.
     pub(crate) fn push(&mut self, round: NonNull<u8>) -> bool {
         let Some(place) = self.rounds.get_mut(self.len as usize) else { return false };
         *place = round;
         self.len += 1;
         true
     }
-    /// The newest.
+    /// Removes the newest round.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         self.len = self.len.checked_sub(1)?;
         Some(self.rounds[self.len()])
     }
-    /// Takes over what another one has.
+    /// Replaces the rounds by copies of `other`'s.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;
     }
-    /// Room for `len` rounds, which `fill` writes if it answers `true`; else the magazine stays empty.
+    /// Makes room for `len` rounds, which `fill` writes; if it returns `false`, the magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {

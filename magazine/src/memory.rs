@@ -1,38 +1,40 @@
-//! The memory that a [`Table`](crate::Table) lies in.
+//! The memory of a [`Table`](crate::Table).
 
 use crate::tracepoints::Operation;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// One range of addresses for a table: readable as zero from the start, writable where it was committed.
+/// One address range for a table, readable as zero from the start and writable after a commit.
 ///
 /// # Safety
-/// `base` is aligned to [`ALIGN`]; `bytes` bytes from there on stay where they are, and are nobody else's, until the value
-/// is dropped. They read as zero until they are written to. What [`commit`](Memory::commit) has granted may be written to.
+/// `base` is aligned to [`ALIGN`]. The `bytes` bytes from there on do not move, and no other code uses them,
+/// until the value is dropped. They read as zero until they are written. Memory that
+/// [`commit`](Memory::commit) granted is writable.
 ///
 /// # Panics
-/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they must not use the table. A
-/// panic of theirs is contained and counts as a refusal; while a table is made, it reaches [`Table::new`](crate::Table::new)'s caller.
+/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they
+/// must not use the table. A panic in them is contained and counts as a refusal; during the creation of a
+/// table it reaches the caller of [`Table::new`](crate::Table::new).
 pub unsafe trait Memory: Send + Sync {
     /// The first byte; aligned to [`ALIGN`].
     fn base(&self) -> NonNull<u8>;
-    /// How many there are.
+    /// Number of bytes.
     fn bytes(&self) -> usize;
-    /// Makes `range` (bytes from the base) writable on behalf of `op`; `false` if that cannot be had. What was granted stays
-    /// granted; granting twice is harmless.
+    /// Makes `range` (bytes from the base) writable, as part of `op`; `false` if the system refuses. Granted
+    /// memory stays writable; granting twice is harmless.
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
-    /// Gives the memory behind `range` (whole pages, in bytes from the base, granted before) back to the system. It reads as
-    /// zero then, and stays granted. `false`, with nothing changed, where that cannot be done.
+    /// Returns the memory behind `range` (whole pages, in bytes from the base, granted before) to the system.
+    /// The range then reads as zero and stays writable. `false`, with nothing changed, if that fails.
     ///
     /// # Safety
-    /// Nobody writes there meanwhile, nor minds that what lies there becomes zero.
+    /// No thread writes to the range during the call, or relies on its contents.
     unsafe fn decommit(&self, _range: Range<usize>) -> bool {
         false
     }
 }
 
-/// The alignment of a [`Memory`], in bytes.
+/// Alignment of a [`Memory`], in bytes.
 #[doc(hidden)]
 pub const ALIGN: usize = 4096;
 
@@ -43,13 +45,13 @@ pub struct Heap {
     layout: Layout,
 }
 
-// SAFETY: the range is owned by the value and only handed out by address.
+// SAFETY: the value owns the range, and only returns its address.
 unsafe impl Send for Heap {}
-// SAFETY: as above; no method writes to it.
+// SAFETY: the value owns the range, and no method writes to it.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// A range of `bytes` bytes, or `None` if the global allocator refuses.
+    /// Allocates `bytes` bytes; `None` if the global allocator refuses.
     pub fn new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
@@ -58,7 +60,8 @@ impl Heap {
     }
 }
 
-// SAFETY: allocated zeroed with that alignment, owned until drop, all of it usable from the start.
+// SAFETY: the range was allocated zeroed with that alignment, is writable, and belongs to this value until it
+// is dropped.
 unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -73,7 +76,7 @@ unsafe impl Memory for Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: `new` allocated the range with this layout.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }

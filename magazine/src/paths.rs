@@ -1,23 +1,24 @@
-//! Where operations were served: each allocation and free is of one class, by the dearest thing it did.
+//! Counts of operations by level: each allocation and free counts at the highest level that it reached.
 //!
-//! | class | the dearest thing that the operation did |
+//! | level | highest level reached |
 //! |---|---|
 //! | [`cpu`](Path::Cpu) | moved a round on or off its CPU's own stack: no lock |
-//! | [`depot`](Path::Depot) | locked what the CPUs of a node share: the depot, or what is committed of their regions |
+//! | [`depot`](Path::Depot) | locked state shared by the CPUs of a node: the depot, or the committed size of their regions |
 //! | [`slab`](Path::Slab) | locked a node's lists of slabs |
-//! | [`pages`](Path::Pages) | asked the page allocator: its per-CPU pages, or a zone |
-//! | [`commit`](Path::Commit) | asked the system for memory, or gave memory back to it |
+//! | [`pages`](Path::Pages) | called the page allocator: its per-CPU pages, or a zone |
+//! | [`commit`](Path::Commit) | requested memory from the system, or returned memory to it |
 //!
-//! The classes add up to the operations. What was tried in vain counts, too: a free that found no place in the depot
-//! visited it all the same.
+//! The levels add up to the operations. Failed attempts count, too: a free that finds the depot full has
+//! still visited it.
 //!
-//! An operation is one round that changed hands: a bulk request of ten is ten, each of the class of what its batch did; an
-//! allocation that failed is none. Reaps and drains are none either. Objects that are set aside for one owner are operations
-//! when they leave the cache and when they come back, not in between. A deferred free is one, at the moment when it is done.
+//! An operation is one round that changed owners. A bulk request of ten is ten operations, each at the level
+//! of its batch; a failed allocation is no operation, and neither is a reap or a drain. An object in one
+//! owner's reserve counts when it leaves the cache and when it is returned, not in between. A deferred free
+//! counts when it is executed.
 //!
-//! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, which each
-//! [`Step`](crate::tracepoints::Step) that has a class tells. `cpu` is the remainder: the operations, which the heads of the stacks count, less
-//! those that were dearer.
+//! Fast paths count nothing here. A slow path passes an [`Operation`] down to the page allocator; each
+//! [`Step`](crate::tracepoints::Step) with a level raises its level. `cpu` is the rest: all operations, which
+//! the heads of the stacks count, less those at higher levels.
 
 use crate::sync::Counter;
 use crate::tracepoints::Operation;
@@ -25,13 +26,13 @@ use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign};
 
-/// What an operation did at the dearest, cheapest first. See the [module](self).
+/// The level that served an operation, lowest first. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
     /// Its CPU's own stack, without a lock.
     #[default]
     Cpu,
-    /// What the CPUs of a node share: the depot, what is committed of their regions.
+    /// State shared by the CPUs of a node: the depot, or the committed size of their regions.
     Depot,
     /// A node's lists of slabs.
     Slab,
@@ -42,10 +43,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// All, cheapest first.
+    /// All levels, lowest first.
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
 
-    /// As reports and [`Paths`] name it.
+    /// The name in reports and in [`Paths`].
     #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,24 +59,24 @@ impl Path {
     }
 }
 
-/// Operations by class. Exact at quiescence; while they go on a snapshot, each number for itself.
+/// Operations by level. Exact when no operation runs; otherwise each number is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Paths {
-    /// [`Path::Cpu`].
+    /// Operations at level [`Path::Cpu`].
     pub cpu: u64,
-    /// [`Path::Depot`].
+    /// Operations at level [`Path::Depot`].
     pub depot: u64,
-    /// [`Path::Slab`].
+    /// Operations at level [`Path::Slab`].
     pub slab: u64,
-    /// [`Path::Pages`].
+    /// Operations at level [`Path::Pages`].
     pub pages: u64,
-    /// [`Path::Commit`].
+    /// Operations at level [`Path::Commit`].
     pub commit: u64,
 }
 
 impl Paths {
-    /// The operations of one class.
+    /// The operations of one level.
     #[doc(hidden)]
     pub const fn of(&self, path: Path) -> u64 {
         match path {
@@ -86,11 +87,11 @@ impl Paths {
             Path::Commit => self.commit,
         }
     }
-    /// All operations.
+    /// Sum over all levels.
     pub const fn operations(&self) -> u64 {
         self.cpu + self.depot + self.slab + self.pages + self.commit
     }
-    /// The part of all operations that is of one class, 0 to 1; `None` before the first.
+    /// The part of all operations at one level, 0 to 1; `None` before the first operation.
     pub fn share(&self, path: Path) -> Option<f64> {
         let all = self.operations();
         (all > 0).then(|| self.of(path) as f64 / all as f64)
@@ -131,25 +132,25 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Counts of the operations that were dearer than [`Path::Cpu`], by class.
+/// Counts of the operations above [`Path::Cpu`], by level.
 #[derive(Debug, Default)]
 #[doc(hidden)]
 pub struct PathCounts([Counter; Path::ALL.len() - 1]);
 
 impl PathCounts {
-    /// The operation is done.
+    /// Counts a finished operation.
     pub fn count(&self, op: &Operation) {
         self.add(op.path(), 1);
     }
-    /// `n` operations of one class are done.
+    /// Counts `n` finished operations of one level.
     pub fn add(&self, path: Path, n: u64) {
-        // The rest is the CPU's own.
+        // [`Path::Cpu`] is the rest.
         if let Some(at) = (path as usize).checked_sub(1) {
             self.0[at].add(n);
         }
     }
-    /// The counts now; to be asked *before* the operations themselves are counted, so that of those that go on meanwhile
-    /// none is counted here alone.
+    /// The current counts. Must be read *before* the number of operations, so that a concurrent operation is
+    /// not counted only here.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }
@@ -157,7 +158,7 @@ impl PathCounts {
 }
 
 impl Paths {
-    /// The same beside those that were not dear, of so many operations in all.
+    /// Adds the rest of `operations` operations at level [`Path::Cpu`].
     #[must_use]
     #[doc(hidden)]
     pub const fn of_operations(self, operations: u64) -> Self {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_is_of_the_dearest_class_and_of_no_other() {
+    fn operation_counts_at_its_highest_level_only() {
         let counts = PathCounts::default();
         for (did, is) in [
             (&[][..], Path::Cpu),

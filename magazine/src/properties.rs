@@ -1,9 +1,10 @@
-//! Property tests of the layer on simulated CPUs, against a shadow model: a plain map of who holds what.
+//! Property tests of the layer on simulated CPUs, against a shadow model: a plain map of the owners of all
+//! rounds.
 //!
-//! I1 to I6 are the invariants that the kmem literature states for magazines: what a CPU leaves in the depot or takes from
-//! there is a full magazine (I1, I6); between two visits of a CPU to the shared depot lie at least a magazine's worth of
-//! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
-//! nothing is lost (I5).
+//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and
+//! from the depot (I1, I6); at least a magazine's worth of a CPU's operations separates its visits to the
+//! shared depot (I2); alternation at any fill level never visits it twice (I3); an empty depot costs no visit
+//! (I4); nothing is lost (I5).
 
 use crate::region::LEN;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -38,7 +39,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A layer of these sizes.
 fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestRound> {
     shadow::layer(cpus, Config::new(capacity, stock, depot_limit))
 }
@@ -46,20 +46,21 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I1, I5, I6 on any mix of operations, CPUs, nodes and sizes (the shadow looks at each place behind each step).
+    /// I1, I5, I6 for any mix of operations, CPUs, nodes and sizes (the shadow checks each place after each
+    /// step).
     #[test]
     fn nothing_is_lost_or_handed_out_twice(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: at least `capacity` operations of a CPU lie between two of its visits to the shared depot.
+    /// I2: at least `capacity` operations of a CPU separate two of its visits to the shared depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
         on_cpu(0);
-        // Nothing to fill from: rounds come from the depot or not at all.
+        // The supplier is empty: rounds come only from the depot.
         let supplier = TestSupplier::new(0, 1);
         let mut next = 0;
         let mut held = vec![];
@@ -88,7 +89,7 @@ proptest! {
         }
     }
 
-    /// I3: alternating alloc and free, whatever the fill, does not go on visiting the depot.
+    /// I3: alternating alloc and free, at any fill level, does not keep visiting the depot.
     #[test]
     fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
@@ -115,7 +116,7 @@ fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
 }
 
-/// What the fuzzer found worth keeping.
+/// Cases that the fuzzer kept.
 #[test]
 fn the_fuzzers_corpus_agrees_with_the_shadow() {
     let files =
@@ -128,7 +129,7 @@ fn the_fuzzers_corpus_agrees_with_the_shadow() {
     assert!(replayed.count() > 0);
 }
 
-/// I4: an empty depot is seen without a visit.
+/// I4: an empty depot is detected without a visit.
 #[test]
 fn an_empty_depot_costs_no_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
@@ -148,13 +149,13 @@ fn n_workers_touch_n_regions() {
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
     }
-    // Each CPU filled a magazine of its own: 4 rounds each.
+    // Each CPU filled its own magazine: 4 rounds each.
     assert_eq!(layer.stats().in_magazines, 32);
 }
 
-/// The working set stays; what was not needed through an interval goes.
+/// The working set stays; magazines unused during an interval are returned.
 #[test]
-fn reap_takes_only_what_an_interval_did_not_need() {
+fn reap_returns_only_magazines_unused_for_an_interval() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -183,7 +184,7 @@ fn reap_takes_only_what_an_interval_did_not_need() {
     assert!(s.in_depot > 0);
 }
 
-/// An idle CPU gives back what it holds; a busy one keeps it.
+/// An idle CPU returns its rounds; a busy one keeps them.
 #[test]
 fn reap_drains_idle_cpus_only() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 4, 0, 10);
@@ -218,7 +219,7 @@ fn a_layer_keeps_no_more_than_it_has_served() {
     assert!(most > 55, "{most}: and then fills whole magazines");
 }
 
-/// A stack may hold half as much each time that memory is short, two magazines at least, and as much as before when it is not.
+/// Each shortage of memory halves a stack's limit, down to two magazines; intervals without one restore it.
 #[test]
 fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     let cpus = Cpus::simulated(1, 1).unwrap();
@@ -242,9 +243,9 @@ fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
 }
 
-/// What lies on a stack when memory runs short stays usable, and goes with the next drain.
+/// Rounds on a stack above its new limit stay usable, and leave at the next drain.
 #[test]
-fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
+fn stack_above_its_limit_still_serves() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -256,7 +257,8 @@ fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
 
-/// Threads, not steps: four real threads on two simulated CPUs, and two that drain; nothing lost, the counts exact.
+/// With real threads: four on two simulated CPUs, and two that drain; nothing is lost, and the counts are
+/// exact.
 #[test]
 fn threads_lose_nothing() {
     use crate::sync::Mutex;
@@ -315,7 +317,7 @@ fn threads_lose_nothing() {
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
 
-/// Whichever CPU a thread is moved to, between any two steps: a stack holds rounds of its own node only.
+/// A stack has only rounds of its node, whatever CPU a thread migrates to between any two steps.
 #[test]
 fn a_thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
@@ -343,13 +345,13 @@ fn a_thread_moved_between_nodes_mixes_no_rounds() {
     }
 }
 
-/// `n` rounds out and back, on the current CPU.
+/// Allocates `n` rounds and frees them, on the current CPU.
 fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
     let held: Vec<TestRound> = (0..n).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.iter().for_each(|b| layer.free(supplier, *b));
 }
 
-/// What a stack has room for never leaves the CPU again; beyond that, a magazine moves at a time.
+/// Rounds that fit the stack never leave the CPU again; beyond that, one magazine moves at a time.
 #[test]
 fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
@@ -366,12 +368,12 @@ fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
     let warm = layer.stats();
     (0..10).for_each(|_| batch(&layer, &supplier, 42));
     let s = layer.stats();
-    // 15 full magazines go and come back.
+    // 15 full magazines leave and return.
     assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 30, 0));
     assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// What belongs to another node lies on a stack of that node here, and goes home in magazines.
+/// Rounds of another node are kept on a separate stack of that node, and return home in magazines.
 #[test]
 fn rounds_of_another_node_go_home_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
@@ -386,7 +388,7 @@ fn rounds_of_another_node_go_home_in_magazines() {
     assert!(home.len() == 4 && home.iter().all(|round| round % 2 == 1), "{home:?}");
 }
 
-/// Where there is one class for all CPUs, nobody asks for nodes.
+/// With one class for all CPUs, nodes are not looked up.
 #[test]
 fn a_layer_on_one_node_serves_the_cpus_of_all() {
     let table = shadow::table(Cpus::simulated(2, 2).unwrap());
@@ -405,9 +407,9 @@ fn a_layer_on_one_node_serves_the_cpus_of_all() {
     assert!(layer.has_one_node());
 }
 
-/// Each place is counted by itself.
+/// Each place is counted separately.
 #[test]
-fn the_numbers_say_where_rounds_are() {
+fn statistics_report_where_rounds_are() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -419,7 +421,7 @@ fn the_numbers_say_where_rounds_are() {
 
 /// A stack that a drain finds empty is not flushed.
 #[test]
-fn a_drain_flushes_only_what_holds_rounds() {
+fn drain_flushes_only_stacks_with_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
     on_cpu(0);
     let supplier = TestSupplier::new(10, 1);
@@ -429,7 +431,7 @@ fn a_drain_flushes_only_what_holds_rounds() {
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
-/// A visit that waits for another one is counted.
+/// Counts a visit that waits for another one.
 #[test]
 fn who_waits_for_the_depot_is_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
@@ -459,7 +461,8 @@ fn a_config_counts_cpus_and_depots() {
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// Once the pop that follows an exchange with the depot counted as a hit: 99.9 % of them beside a visit every other operation.
+/// Regression: the pop that follows an exchange with the depot counted as a hit: 99.9 % hits although every other
+/// operation visited the depot.
 #[test]
 fn a_retry_behind_a_depot_visit_is_no_hit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
@@ -478,21 +481,21 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
         class()
     });
     use Path::{Cpu, Depot, Slab};
-    // The first one commits a part of the region. The magazine of rounds 3 and 4 goes to the depot, which has room for no
-    // other: rounds 5 and 6 go to the supplier.
+    // The first free commits a part of the region. The magazine of rounds 3 and 4 fills the depot; rounds 5
+    // and 6 go to the supplier.
     assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
         layer.alloc(&supplier).unwrap();
         class()
     });
-    // The stack, the depot's magazine, and one that is filled from the supplier.
+    // The stack, the depot's magazine, and one filled by the supplier.
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     assert_eq!(layer.alloc(&supplier), None);
     let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
     assert_eq!(layer.stats().paths, paths, "what failed is no operation");
 }
 
-/// Once reports divided what magazines had served by less than all operations, and showed more than 100 %.
+/// Regression: reports divided the rounds served by magazines by fewer than all operations, and showed more than 100 %.
 #[test]
 fn shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);

@@ -1,4 +1,4 @@
-//! A region: what one CPU keeps of every class, and what one section does to it.
+//! A region: one CPU's stacks of all classes, and the effect of one section on it.
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
@@ -6,29 +6,32 @@
 //!                                                     len:16|ops:48
 //! ```
 //!
-//! * `head`: how many rounds lie on the stack, and how many pops and pushes it has served. Every section commits by one plain
-//!   store to one head.
-//! * `cap`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be pushed
-//!   there; a batch widens it, up to `limit`. Where that is 0 the class is closed: the [table](crate::table) opens it.
-//! * `quiet`: the limit less one magazine. A push below it prefetches the line of its round to write, because the next pop hands the
-//!   round to a user who writes to it. A stack from `quiet` on will give its newest magazine away. The stack of a CPU that only
-//!   frees is always that full; that of a CPU which allocates as much as it frees rarely is.
-//! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
-//! * A push misses if its round is on top already: the round was freed twice. The slow path can find out.
-//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
+//! * `head`: the number of rounds on the stack, and the number of pops and pushes that it has served. Every
+//!   section commits by one plain store to one head.
+//! * `cap`: the number of places that may be used now. It is 0 in a class that was never used here, so
+//!   nothing can be pushed there; a batch widens it, up to `limit`. With `limit` 0 the class is closed; the
+//!   [table](crate::table) opens it.
+//! * `quiet`: the limit less one magazine. A push below it prefetches the line of its round for writing,
+//!   because the next pop passes the round to a user that writes to it. A stack from `quiet` on will give its
+//!   newest magazine away. The stack of a CPU that only frees is always that full; the stack of a CPU that
+//!   allocates as much as it frees rarely is.
+//! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: there is no
+//!   other test.
+//! * A push misses if its round is already on top: it was freed twice. The slow path can detect that.
+//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) belong to drains.
 //!
-//! All of a stack lies together, so a section finds everything by one address, and the line of the head is that of the
-//! lowest rounds. (With heads in an array of their own a hot pair took a tenth more.)
+//! A stack is contiguous, so a section finds everything by one address, and the head shares a line with the
+//! lowest rounds. (With heads in a separate array a hot pair took a tenth longer.)
 //!
-//! A class lies at the same offset in every region. A region of nothing but zeros answers every pop and every push with a
-//! miss; that is what the [empty region](crate::table) is, and what the region of a CPU is that was never used.
+//! A class is at the same offset in every region. In a region of zeros every pop and every push misses. The
+//! [empty region](crate::table) is such a region, and so is the region of a CPU that was never used.
 //!
-//! The functions here run inside one operation of the CPU: no other operation of that CPU overlaps. A mechanism sees to
-//! that: `cpu::claimed` runs these bodies, `cpu::rseq` has the same steps in assembly (a test compares the two), and under a
-//! checker the token model of it runs these bodies again. What an operation on a region must not do is listed with
-//! [`Table`](crate::Table).
+//! The functions here run inside one operation of the CPU: no other operation of that CPU overlaps. The
+//! mechanism guarantees it: `cpu::claimed` runs these bodies; `cpu::rseq` has the same steps in assembly (a
+//! test compares the two); under a checker the token model of `cpu::rseq` runs these bodies, too.
+//! [`Table`](crate::Table) lists what an operation on a region must not do.
 
-// A checker has a region of its own cells.
+// Checkers have their own cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
 mod layout;
 
@@ -38,23 +41,23 @@ use crate::sync::{planted, tell};
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
-/// A head's length, in the low 16 bits,
+/// Mask of a head's length, its low 16 bits.
 pub(crate) const LEN: u64 = 0xffff;
-/// and above it the count of pops and pushes.
+/// One operation in a head's count of pops and pushes, above the length.
 pub(crate) const OP: u64 = 1 << 16;
-/// The lower half of a limit's word is the limit, the upper half `quiet`.
+/// Mask of the limit in its word; the upper half is `quiet`.
 const LIMITED: u32 = 0xffff;
-/// What a region notes of pops and pushes whose head was set to zero: the lowest bit says that this is going on,
+/// Flag in a class's `served` word: its head is being moved there and set to zero.
 const MOVING: u64 = 1;
-/// and above it is how many they were.
+/// One operation in the `served` word, above the flag.
 const SERVED: u64 = 2;
 /// Bytes of a round.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
-/// Bytes of addresses of a region, at most.
+/// Maximum bytes of addresses of a region.
 pub const REGION: usize = 4 << 20;
 
-/// A set of a region's pages, by their numbers.
+/// A set of a region's pages, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pages([u64; REGION / 4096 / 64]);
 
@@ -72,7 +75,7 @@ impl Pages {
     pub(crate) fn has(&self, page: usize) -> bool {
         self.0[page / 64] & 1 << (page % 64) != 0
     }
-    /// Runs of pages that follow each other.
+    /// Runs of consecutive pages.
     pub(crate) fn runs(&self) -> impl Iterator<Item = core::ops::Range<usize>> + '_ {
         let (mut at, end) = (0, 64 * self.0.len());
         core::iter::from_fn(move || {
@@ -83,10 +86,10 @@ impl Pages {
     }
 }
 
-/// Where a class lies in every region.
+/// The position of a class in every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Its number within the table.
+    /// Number of the class within the table.
     pub(crate) index: u32,
     /// Bytes from the start of a region to the head of its stack.
     pub(crate) stack: u32,
@@ -99,7 +102,7 @@ impl Class {
     }
 }
 
-/// Whether a body commits. Only the model of restartable sequences ever stops short of it.
+/// The end of a body: after its commit, or before it, as only the model of restartable sequences does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -108,7 +111,7 @@ pub(crate) enum Commit {
 }
 
 impl Region<'_> {
-    /// The head: exact inside an operation and for whoever owns the region, a snapshot for anybody else.
+    /// The head: exact inside an operation and for the region's owner, a snapshot for other threads.
     #[inline(always)]
     pub(crate) fn head(&self, class: Class) -> u64 {
         // Relaxed: the mechanism orders the operations of a CPU.
@@ -119,36 +122,39 @@ impl Region<'_> {
     pub(crate) fn set_head(&self, class: Class, head: u64) {
         self.writable(1);
         self.is_written(class);
-        // Relaxed: as in `head`.
+        // Relaxed: the mechanism orders the operations of a CPU.
         self.head_word(class).store(head, Relaxed);
     }
-    /// For operations of its CPU and whoever owns the region.
+    /// The number of usable places. Only for operations of the region's CPU, and for its owner.
     #[inline(always)]
     pub(crate) fn cap(&self, class: Class) -> u32 {
-        // SAFETY: inside an operation of the CPU, or the region is the caller's: nobody writes.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes.
         self.cap_cell(class).with(|p| unsafe { *p })
     }
-    /// As [`cap`](Self::cap).
+    /// Sets the number of usable places. Only for operations of the region's CPU, and for its owner.
     pub(crate) fn set_cap(&self, class: Class, cap: u32) {
         self.writable(1);
-        // SAFETY: as in `cap`, and nobody else reads.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the
+        // cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Round `i`, counted from 1; `None` is the null word. As [`cap`](Self::cap).
+    /// Round `i`, counted from 1; `None` is the null word. Only for operations of the region's CPU, and for
+    /// its owner.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
-        // SAFETY: as in `cap`.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes.
         NonNull::new(self.place(class, i).with(|p| unsafe { *p }))
     }
     #[inline(always)]
     fn set_round(&self, class: Class, i: u32, round: NonNull<u8>) {
         self.writable(class.end(i));
-        // SAFETY: as in `set_cap`.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the
+        // place.
         self.place(class, i).with_mut(|p| unsafe { *p = round.as_ptr() });
     }
     // ---- the sections ----
 
-    /// The newest round of the class.
+    /// Takes the newest round of the class.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);
@@ -163,7 +169,7 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Puts a round on the class's stack; `false` if no place may be used, or it is on top already.
+    /// Pushes a round to the class's stack; `false` if no place is usable, or the round is already on top.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
@@ -172,7 +178,7 @@ impl Region<'_> {
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
-        // Speculative: nobody reads above `len` before `len` moves.
+        // Speculative: no reader goes above `len` before `len` moves.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);
@@ -181,17 +187,17 @@ impl Region<'_> {
         true
     }
 
-    /// Puts all these rounds on the class's stack, or none. It may use more places than now, up to its limit and to what is
-    /// committed: twice as many, or as many as it takes.
+    /// Pushes all these rounds to the class's stack, or none. It may raise the number of usable places, to
+    /// double or to what it needs, within the limit and the committed part.
     ///
-    /// The new `cap` is worked out in here, from what this operation has read: so it does no harm that it stays where the
-    /// operation is aborted behind it.
+    /// The new `cap` is computed here, from values that this operation has read. So it is harmless that `cap`
+    /// keeps its value when the operation is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
         let need = len + rounds.len() as u32;
         if need > cap {
-            // Acquire: pairs with the Release in `open`, by which a stack that was drained may be used again.
+            // Acquire: pairs with the Release in `open`, which makes a drained stack usable again.
             let limit = self.limit_word(class).load(Acquire);
             let limit = limit & LIMITED;
             planted!("a stack is widened beyond its limit" => let limit = u32::MAX);
@@ -232,57 +238,60 @@ impl Region<'_> {
         true
     }
 
-    // ---- for whoever owns the region: a drain ----
+    // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie.
+    /// Closes the class's stack and notes the number of its rounds, which from now on belong to that drain
+    /// and stay in place.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
-            // Relaxed: the drain of that number reads what it has written itself; to others it is a number.
+            // Relaxed: the drain of that number reads its own store; for other threads the value is only a
+            // number.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
         }
         self.close(class);
     }
-    /// No place may be used from now on.
+    /// Closes the class: no place may be used from now on.
     pub(crate) fn close(&self, class: Class) {
         planted!("a drained stack stays open" => return);
-        // What was never written is no memory yet.
+        // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
             self.set_cap(class, 0);
-            // Relaxed: the region is the caller's.
+            // Relaxed: the caller owns the region.
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Up to `limit` places may be used; see the module for `quiet`. For who holds the lock of drains, while nobody gives away what lies there.
+    /// Opens the class with up to `limit` places; see the [module](self) for `quiet`. The caller holds the
+    /// lock of drains, and no drain is giving away rounds of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
             let limit = u32::from(limit) | u32::from(quiet) << 16;
-            // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.
+            // Release: pairs with the Acquire in `push_batch`, which overwrites places that a drain has read.
             self.limit_word(class).store(limit, Release);
         }
         tell!(self => "opens a stack for {limit}");
     }
-    /// Whether places may be used; exact for who holds the lock of drains.
+    /// Returns `true` if the class is open; exact if the caller holds the lock of drains.
     pub(crate) fn is_open(&self, class: Class) -> bool {
         self.limit(class) > 0
     }
-    /// As [`is_open`](Self::is_open): how many.
+    /// The limit of places; exact if the caller holds the lock of drains.
     pub(crate) fn limit(&self, class: Class) -> u32 {
-        // Relaxed: the lock orders it; for others it is a hint.
+        // Relaxed: the lock of drains orders it; for other threads it is a hint.
         self.limit_word(class).load(Relaxed) & LIMITED
     }
-    /// See the module. As [`limit`](Self::limit).
+    /// The `quiet` of the [module](self); exact if the caller holds the lock of drains.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn quiet(&self, class: Class) -> u32 {
-        // Relaxed: as in `limit`.
+        // Relaxed: the lock of drains orders it; for other threads it is a hint.
         self.limit_word(class).load(Relaxed) >> 16
     }
-    /// What a drain took that will never give it away lies on the stack again.
+    /// Returns to the stack the rounds that a drain took and will never give away.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken(class);
         if taken > 0 {
@@ -290,82 +299,84 @@ impl Region<'_> {
             self.forget_taken(class);
         }
     }
-    /// What drain `from` took is drain `to`'s from now on; for who holds the lock of drains, if `from` has not begun to give
-    /// it away.
+    /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The
+    /// caller holds the lock of drains.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
-        // Relaxed: as in `take`; who reads it has the lock of drains behind us.
+        // Relaxed: the lock of drains orders it with later readers.
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP == from {
             self.taken_word(class).store((to * OP) | taken & LEN, Relaxed);
         }
     }
-    /// Pages of stacks that may be memory. The lock of drains protects it.
+    /// Pages of stacks that may be backed. The caller holds the lock of drains.
     pub(crate) fn backed(&self) -> Pages {
-        // SAFETY: the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with(|p| unsafe { *p })
     }
-    /// See [`backed`](Self::backed).
+    /// Sets the pages of stacks that may be backed. The caller holds the lock of drains.
     pub(crate) fn set_backed(&self, pages: &Pages) {
-        // SAFETY: as above.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Pages that nobody can write to before the drain that notes it is over. As [`backed`](Self::backed).
+    /// Pages that no operation can write before the drain that notes them ends. The caller holds the lock of
+    /// drains.
     pub(crate) fn going(&self) -> Pages {
-        // SAFETY: as above.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with(|p| unsafe { *p })
     }
-    /// See [`going`](Self::going).
+    /// Sets the pages that no operation can write before the drain ends. The caller holds the lock of drains.
     pub(crate) fn set_going(&self, pages: &Pages) {
-        // SAFETY: as above.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// How far the class had come when [`see`](Self::see) was last called; for who holds the lock of drains.
+    /// The head of the class at the last call of [`see`](Self::see). The caller holds the lock of drains.
     pub(crate) fn seen(&self, class: Class) -> u64 {
-        // SAFETY: the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
-    /// As [`seen`](Self::seen): how far it has come now.
+    /// Notes the current head of the class. The caller holds the lock of drains.
     pub(crate) fn see(&self, class: Class) {
         let head = self.head(class);
-        // Where nothing was ever written there is no memory yet.
+        // The memory of a stack that was never written may be uncommitted.
         if self.seen(class) != head {
             self.set_seen(class, head);
         }
     }
     fn set_seen(&self, class: Class, head: u64) {
-        // SAFETY: the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with_mut(|p| unsafe { *p = head });
     }
-    /// The class begins anew, for another owner of its number.
+    /// Resets the class for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
-        // What was never written is no memory yet.
+        // The memory of a stack that was never written may be uncommitted.
         if self.seen(class) != 0 {
             self.set_seen(class, 0);
         }
-        // Relaxed: who reads it beside this has a class that is given back.
+        // Relaxed: a concurrent reader's class has been retired.
         if self.served_word(class).load(Relaxed) != 0 {
             self.served_word(class).store(0, Relaxed);
         }
         self.forget_taken(class);
     }
-    /// Nothing of an empty stack is left on its page, which may go back then: how much it served is noted elsewhere.
+    /// Moves an empty stack's count out of its page, so that the page can be decommitted.
     pub(crate) fn set_aside(&self, class: Class) {
         let head = self.head(class);
         if head != 0 {
             debug_assert_eq!(head & LEN, 0, "a stack that holds rounds is not idle");
-            // Relaxed: the lock of drains is held, and nobody else writes it.
+            // Relaxed: this thread holds the lock of drains, and no other thread writes the word.
             let served = self.served_word(class).load(Relaxed);
             self.served_word(class).store(served | MOVING, Relaxed);
             self.writable(1);
-            // Release: pairs with the Acquire of the head in `served`, which then sees that it is on its way.
+            // Release: pairs with the Acquire of the head in `served`, which then sees `MOVING`.
             self.head_word(class).store(0, Release);
-            // Release: pairs with the first Acquire in `served`, which then finds the head that was left.
+            // Release: pairs with the first Acquire in `served`, which then sees the cleared head.
             self.served_word(class).store(served + head / OP * SERVED, Release);
             self.set_seen(class, 0);
         }
     }
-    /// How many pops and pushes the class has served, and how many rounds lie on its stack: for anybody, a snapshot.
+    /// The number of pops and pushes that the class has served, and of rounds on its stack. A snapshot, for
+    /// any thread.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.
@@ -379,21 +390,21 @@ impl Region<'_> {
             crate::sync::relax();
         }
     }
-    /// Rounds that a drain has taken and not begun to give away.
+    /// Number of rounds that a drain has taken and not begun to give away.
     pub(crate) fn taken(&self, class: Class) -> u32 {
-        // Relaxed: as in `take`.
+        // Relaxed: only a number, unless this is the drain that stored it.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
-    /// The same, if it is that drain; for that drain.
+    /// Number of these rounds if drain `drain` took them, else 0. Only for that drain.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
-        // Relaxed: as in `take`.
+        // Relaxed: drain `drain` reads its own store; any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
         planted!("a drain gives away what another one took" => return (taken & LEN) as u32);
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
-    /// They are given away now, or are lost.
+    /// Clears the note: the rounds are being given away, or are lost.
     pub(crate) fn forget_taken(&self, class: Class) {
-        // Relaxed: as in `take`.
+        // Relaxed: only the drain that took the rounds depends on the value.
         self.taken_word(class).store(0, Relaxed);
         tell!(self => "gives away what was taken");
     }

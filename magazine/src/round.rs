@@ -1,11 +1,11 @@
-//! What magazines hold.
+//! The values in magazines.
 
 use core::ptr::NonNull;
 
-/// What magazines hold: anything that fits a pointer.
+/// A value in a magazine: anything that fits a pointer.
 ///
-/// Rounds travel: whoever runs on a CPU is handed what another thread has left there. So they must be `Send`, and layers may
-/// be shared by threads whatever their rounds are.
+/// A round that one thread frees may be allocated by another thread of the same CPU. So rounds must be
+/// `Send`, and threads may share any layer.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};
@@ -21,9 +21,9 @@ use core::ptr::NonNull;
 /// }
 /// ```
 pub trait Round: Copy + Send {
-    /// The round as a pointer (a number may use `NonNull::without_provenance`).
+    /// Converts the round to a pointer (a number may use `NonNull::without_provenance`).
     fn into_raw(self) -> NonNull<u8>;
-    /// The round again.
+    /// Converts a pointer back to the round.
     ///
     /// # Safety
     /// `raw` came from [`into_raw`](Round::into_raw) of the same type.

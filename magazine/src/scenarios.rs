@@ -1,12 +1,13 @@
-//! The layer under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//! Scenarios of the layer for both checkers, with the planted bugs that they must notice.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): R1 and R3 the contract of
-//! a section, M1-M4 what travels, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork, D1-D5 the depot. Each ends
-//! in the census of `world`.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): R1 and
+//! R3 the contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1
+//! nodes, F1 fork, D1-D5 the depot. Each ends with the census of `world`.
 //!
-//! All but those of the depot run twice: over the claimed slot and over the token model of restartable sequences, with the same
-//! bodies and the same layer above them. Those of loom are exhaustive and small, and each script of migrations and aborts is a
-//! model of its own. Those of shuttle are larger, sampled, and sequentially consistent: orderings are loom's business.
+//! All scenarios except the depot's run twice: with the claimed slot and with the token model of
+//! restartable sequences, with the same bodies and the same layer above. loom's scenarios are small and
+//! exhaustive, and each script of migrations and aborts is a separate model. shuttle's are larger, sampled,
+//! and sequentially consistent: loom checks the orderings.
 
 #[cfg(shuttle)]
 #[path = "../../tests/kit/linearizable.rs"]
@@ -50,7 +51,7 @@ crate::sync::scenarios! {
         claimed("a region is used without its claim", "R1", RACE);
     }
 
-    // ---- What travels
+    // ---- Movement of rounds
     m1_m2_rounds_travel_through_the_depot {
         loom("M1 M2: rounds travel through the depot", both(THREE, [3900, 2000], moves(6)), models::travel);
         bug("a pop leaves its round on the stack", "M1", TWICE);

@@ -1,5 +1,6 @@
-//! The layer's shadow model, in one thread on simulated CPUs: a plain list of who holds which round, beside a layer that
-//! does the same steps. Property tests and the fuzzer make the steps; what must hold is here.
+//! The layer's shadow model, in one thread on simulated CPUs: a plain list of the owners of all rounds, next
+//! to a layer that executes the same steps. Property tests and the fuzzer generate the steps; this module has
+//! the checks.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
-    /// Times that it was asked.
+    /// Number of calls.
     calls: Cell<u64>,
 }
 impl TestSupplier {
@@ -46,13 +47,12 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// A layer on a table of its own.
 #[cfg(test)]
 pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
 }
 
-/// A layer to be made. Every value is brought into its range.
+/// Parameters of a layer. Every value is reduced to its range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     /// 1 to 4.
@@ -80,7 +80,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// So many, up to 31, and back again.
+    /// Allocates this number of rounds, at most 31, and frees them.
     Burst {
         cpu: u8,
         n: u8,
@@ -92,7 +92,7 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// The layer goes with all that it holds, and another one of the same sizes takes its place in the table.
+    /// Drops the layer with all its rounds; another one of the same sizes takes its place in the table.
     Anew,
 }
 
@@ -154,7 +154,8 @@ impl Shadow {
             self.frees += 1;
         }
     }
-    /// Does one operation (none if it has no answer), and looks which of all classes counts it: the class of what changed.
+    /// Executes one operation (not counted if it returns `None`), and checks that exactly the level that it
+    /// reached counts it.
     fn seen<T>(&self, operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>) -> Option<T> {
         let look = || (self.layer.stats(), self.committed(), self.supplier.calls.get());
         let before = look();
@@ -174,7 +175,7 @@ impl Shadow {
         }
         answer
     }
-    /// Bytes that are committed in the regions of all CPUs.
+    /// Committed bytes in the regions of all CPUs.
     fn committed(&self) -> usize {
         self.table.used(0..self.table.cpus().count()).map(|region| region.committed()).sum()
     }
@@ -213,7 +214,7 @@ impl Shadow {
     }
 
     fn anew(&mut self) {
-        // The table has numbers for both; but the one that goes shall leave its own to the next.
+        // The table has numbers for both, but the dropped layer's number must go to the next one.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
         let all = (1..=self.total).map(TestRound);
@@ -222,7 +223,7 @@ impl Shadow {
         assert_eq!(self.cached(), 0, "a layer begins with nothing");
     }
 
-    /// I1, I5, I6, and that the statistics tell the truth.
+    /// Checks I1, I5, I6, and the statistics.
     fn check(&self) {
         let s = self.layer.stats();
         let held = self.live.len() as u64 + self.cached() + self.supplier.free.borrow().len() as u64;
@@ -243,10 +244,10 @@ impl Shadow {
     }
 }
 
-/// Does all steps, checks after each of them and frees everything in the end.
+/// Executes all steps, checks after each of them, and frees everything in the end.
 ///
 /// # Panics
-/// The layer and its shadow do not agree.
+/// If the layer and its shadow disagree.
 pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
     let mut shadow = Shadow::new(setup);
     for step in steps {
@@ -266,10 +267,10 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Runs the layer that `data` describes through the steps that it describes.
+/// Runs the steps that `data` encodes on the layer that it encodes.
 ///
 /// # Panics
-/// The layer and its shadow do not agree.
+/// If the layer and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(&case.setup, case.steps);

@@ -1,11 +1,11 @@
-//! What tests of layers hand around: a number in place of a pointer, and a table for it. Tests of other crates include this file, too
-//! (`tests/kit/rounds.rs`), so it names what is above it.
+//! The rounds of layers' tests: a number instead of a pointer, and a table. Tests of other crates include
+//! this file (`tests/kit/rounds.rs`), so it uses names from the module above it.
 
 use super::Round;
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
-/// A round, by its number; the first is 1.
+/// A round, identified by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {
@@ -17,7 +17,7 @@ impl Round for TestRound {
     }
 }
 
-/// A table of regions of 128 KiB: room for hundreds of small stacks.
+/// Creates a table with regions of 128 KiB: room for hundreds of small stacks.
 pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
     let region = 128 << 10;
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");

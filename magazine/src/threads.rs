@@ -1,12 +1,13 @@
-//! The threads of a scenario, each on its simulated CPU: what models and schedules of all floors share.
+//! The threads of a scenario, each on its simulated CPU: shared by the models and schedules of all crates.
 
 use crate::cpu::{Script, on_cpu};
 use crate::sync::{Arc, thread};
 
-/// What a thread does. Returns the rounds that it keeps.
+/// A thread's function. Returns the rounds that it keeps.
 pub type Side<W> = fn(&W) -> Vec<Option<usize>>;
 
-/// Runs `here` in this thread and the others in threads of their own, each under its script. Returns the rounds that they keep.
+/// Runs `here` in this thread and each of the others in a new thread, under their scripts. Returns the rounds
+/// that they keep.
 pub fn together<W: Send + Sync + 'static>(
     world: &Arc<W>,
     here: (Script, Side<W>),
@@ -27,7 +28,7 @@ pub fn together<W: Send + Sync + 'static>(
     kept.into_iter().flatten().collect()
 }
 
-/// Runs `side` in `threads` threads, this one included. Each is told its number, from 0, which is this one's.
+/// Runs `side` in `threads` threads, including this one. Each receives its number; this thread's is 0.
 pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
     let spawn = |number| {
         let world = world.clone();
@@ -39,7 +40,8 @@ pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(
     on_cpu(0);
 }
 
-/// Plays one of `cpus` CPUs, or one beyond; soon the thread is moved, and a restartable sequence aborted there.
+/// Puts the thread on one of `cpus` CPUs, or on one beyond; soon it migrates, and a restartable sequence is
+/// aborted there.
 #[cfg(shuttle)]
 pub fn wander(cpus: u32) {
     use crate::sync::schedule::choose;

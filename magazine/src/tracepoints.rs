@@ -1,20 +1,22 @@
-//! Tracepoints: what slow operations do, step by step, for whoever observes them.
+//! Tracepoints: the steps of slow operations, for observers.
 //!
-//! Fast paths have none: an operation that nobody is shown was served by its CPU's own stack. A slow one reads once whether
-//! anybody [observes](Tracepoints::observe). If so, it notes each [`Step`] in its own stack frame, whatever locks it holds, and
-//! shows them at its end, when it holds none. So an observer may allocate, free, wait, drop caches and panic. There is no
-//! buffer that CPUs share and none that has to be drained, and an operation of a signal handler has its own notes.
+//! Fast paths have none: an operation that no observer sees was served by its CPU's own stack. A slow
+//! operation tests once for [observers](Tracepoints::observe). If there are any, it notes each [`Step`] in
+//! its stack frame, whatever locks it holds, and passes the steps to the observers at its end, when it holds no
+//! lock. So an observer may allocate, free, wait, drop caches and panic. CPUs share no buffer, nothing must
+//! be drained, and an operation in a signal handler has separate notes.
 //!
-//! Cost while nobody observes: one relaxed load for each slow operation, and one branch for each step. While somebody does: a
-//! write to the stack for each step, and two atomic operations on a shared word for each observer of each operation.
+//! Cost without observers: one relaxed load for each slow operation, and one branch for each step. With
+//! observers: a write to the stack for each step, and two atomic operations on a shared word for each
+//! observer of each operation.
 //!
-//! With the feature `usdt` each step is also a probe, to which `perf`, `bpftrace` and gdb attach while the program runs. Its provider is
-//! `uslab`, its name the step's, and its arguments are the step's fields. Each operation begins with the probe `uslab:Operation`: [`What`]
-//! as a number, then the address and the length of the name, which does not end in a zero byte. A probe costs a `nop`, and its
-//! arguments in registers.
+//! With the feature `usdt` each step is also a probe for `perf`, `bpftrace` and gdb, which may attach to the
+//! running program. Its provider is `uslab`, its name is the step's, and its arguments are the step's fields.
+//! Each operation begins with the probe `uslab:Operation`: [`What`] as a number, then the address and the
+//! length of the name, which is not null-terminated. A probe costs a `nop`, and its arguments in registers.
 //!
-//! Kernel: `include/linux/tracepoint.h`, which records under locks into rings; Linux reads those later, and loses what is
-//! overwritten meanwhile.
+//! Kernel: `include/linux/tracepoint.h` records under locks into rings; Linux reads those later, and loses
+//! overwritten entries.
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
@@ -26,25 +28,25 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Steps of an operation that are kept; what it does beyond is [counted](Observed::lost).
+/// Number of steps of an operation that are kept; later ones are [counted](Observed::lost).
 const STEPS: usize = 64;
 
-/// What somebody asked for: [`Observed::what`].
+/// The kind of an operation: [`Observed::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
-    /// Objects or pages.
+    /// Allocates objects or pages.
     Alloc,
-    /// To take them back.
+    /// Frees objects or pages.
     Free,
-    /// That what is kept without need goes back: a drain, a reap, a shrink.
+    /// Returns unneeded memory: a drain, a reap, or a shrink.
     Reclaim,
 }
 
-/// The table of steps: what each is called, the class of an operation that did it, and how one says it of a CPU.
+/// Defines the steps: for each its name, the level of an operation with it, and its description.
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),* })? => $path:ident, $text:literal;)*) => {
-        /// One thing that a slow operation did. Pages and slabs go by the number of their first page.
+        /// An event of a slow operation. Pages and slabs are identified by their first page number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Step { $(
@@ -56,11 +58,11 @@ macro_rules! steps {
         )* }
 
         impl Step {
-            /// The class of an operation that did it.
+            /// The level that the step raises its operation to.
             pub const fn path(&self) -> Path {
                 match self { $(Self::$name { .. } => Path::$path,)* }
             }
-            /// A probe of its name, with its fields.
+            /// Fires a probe with the step's name and fields.
             #[cfg(feature = "usdt")]
             #[inline(always)]
             fn probe(self) {
@@ -68,7 +70,7 @@ macro_rules! steps {
             }
         }
 
-        /// As one says it of a CPU: `takes a magazine from the depot`.
+        /// Describes the step as an action of a CPU: `takes a magazine from the depot`.
         impl fmt::Display for Step {
             #[allow(unused_variables, reason = "not all is said")]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,84 +81,85 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Its CPU's stack had nothing to give.
+    /// Found its CPU's stack empty.
     Missed => Cpu, "misses";
-    /// Its CPU's stack had no place.
+    /// Found its CPU's stack full.
     Full => Cpu, "has no place";
     /// Locked a depot.
     DepotVisited => Depot, "visits the depot";
-    /// Locks a depot that another CPU had locked: it waited.
+    /// Waits for a depot that another CPU has locked.
     DepotContended => Depot, "waits for the depot";
-    /// A full magazine came from the depot.
+    /// Took a full magazine from the depot.
     DepotTaken => Depot, "takes a magazine from the depot";
-    /// A full magazine went to the depot.
+    /// Put a full magazine into the depot.
     DepotGiven => Depot, "puts a magazine into the depot";
-    /// More of the CPU's region may be written.
+    /// Made more of the CPU's region writable.
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
-    /// A magazine was filled with so many objects, or blocks of pages.
+    /// Filled a magazine with this number of objects, or blocks of pages.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
-    /// So many in a magazine go back to where they came from.
+    /// Flushed a magazine with this number of rounds.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
-    /// So many that a drain took from a CPU's stack go back.
+    /// Flushed this number of rounds, which a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "gives away {rounds} rounds that a drain took";
-    /// One went past the stacks.
+    /// Bypassed the stacks with one round.
     Bypassed => Cpu, "goes past the stacks";
-    /// Stacks may hold so many from now on.
+    /// Set the limit of stacks to this number of rounds.
     Resized { places: u16 } => Cpu, "lets stacks hold {places} rounds";
     /// Locked a node's lists of slabs.
     NodeVisited => Slab, "visits the slabs of its node";
-    /// Took so many free objects of a slab.
+    /// Took this number of free objects of a slab.
     ObjectsTaken { slab: u32, objects: u16 } => Slab, "takes {objects} objects of slab {slab}";
-    /// So many objects came back to their slab.
+    /// Returned this number of objects to their slab.
     ObjectsGiven { slab: u32, objects: u16 } => Slab, "gives {objects} objects of slab {slab} back";
-    /// A new slab is on its node's lists.
+    /// Added a new slab to its node's lists.
     SlabAdded { slab: u32 } => Slab, "adds slab {slab}";
-    /// The end of a slab: its pages go back.
+    /// Released a slab and its pages.
     SlabReleased { slab: u32 } => Slab, "releases slab {slab}";
-    /// Asked the page allocator for a slab or a large block.
+    /// Requested a slab or a large block from the page allocator.
     PagesAsked => Pages, "asks for pages";
-    /// Gave it back to the page allocator.
+    /// Returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "gives pages back";
-    /// Locked a zone, to take so many blocks.
+    /// Locked a zone, to take this number of blocks.
     ZoneAsked { blocks: u32 } => Pages, "asks the zone for {blocks} blocks";
-    /// Locked a zone, to give blocks of that order back.
+    /// Locked a zone, to return blocks of this order.
     ZoneGiven { order: u8 } => Pages, "gives blocks of order {order} to the zone";
-    /// Took so many blocks out of the zone, the last one at `page`; so often a larger block was halved for them.
+    /// Took blocks out of the zone, the last one at `page`, with `splits` splits of larger blocks.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
         "takes {blocks} blocks of order {order}, with {splits} splits";
-    /// So many blocks came back to the zone, the last one at `page`; so often two buddies became one block.
+    /// Returned blocks to the zone, the last one at `page`, with `merges` merges of two buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
-    /// Asked the system for memory, which gave so many pages.
+    /// Requested memory from the system, which supplied this number of pages.
     Committed { pages: u32 } => Commit, "asked the system for memory, and has {pages} pages of it";
-    /// So many pages went back to the system.
+    /// Returned this number of pages to the system.
     Decommitted { pages: u32 } => Commit, "gave {pages} pages back to the system";
-    /// So many bytes beside pages were committed, for what describes them.
+    /// Committed this number of bytes for tables that describe pages.
     TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes beside pages";
 }
 
-/// An operation as an observer sees it, at its end.
+/// An operation, as an observer sees it at the operation's end.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observed<'a> {
-    /// What was asked for.
+    /// The kind of operation.
     pub what: What,
-    /// The CPU that it began on.
+    /// The CPU at the operation's start.
     pub cpu: u32,
-    /// The cache, or the size of page blocks; empty where it is of several.
+    /// The cache, or the size of page blocks; empty if there are several.
     pub name: &'a str,
-    /// The dearest thing that it did so far.
+    /// The highest level so far.
     pub path: Path,
-    /// What it did, in order, since it was last shown.
+    /// Its steps, in order, since the observer last saw the operation.
     pub steps: &'a [Step],
-    /// Steps beyond those.
+    /// Number of steps that were not kept.
     pub lost: u32,
-    /// It goes on, and is shown again: as what gives back many magazines.
+    /// True if the operation continues, and the observer will see it again: for example a flush of many
+    /// magazines.
     pub more: bool,
 }
 
-/// One allocation or free on its way, or what gives back: the dearest thing that it did so far, and for
-/// [observers](Tracepoints::observe) its steps.
+/// An allocation, a free or a reclaim in progress: the highest level so far, and its steps for
+/// [observers](Tracepoints::observe).
 #[derive(Debug)]
 pub struct Operation<'t> {
     dearest: Cell<Path>,
@@ -165,7 +168,7 @@ pub struct Operation<'t> {
     steps: Steps,
 }
 
-/// Whose operation it is, and who wants to know.
+/// The identity of the operation, and its observers.
 #[derive(Debug)]
 struct Notes<'t> {
     tracepoints: &'t Tracepoints,
@@ -174,7 +177,7 @@ struct Notes<'t> {
     name: &'t str,
 }
 
-/// The steps so far. Not written to where nobody observes.
+/// The steps so far. Not written without observers.
 #[derive(Debug)]
 struct Steps {
     len: Cell<u32>,
@@ -182,7 +185,7 @@ struct Steps {
 }
 
 impl Operation<'static> {
-    /// One that nobody observes. One that nobody counts in the end serves what is no operation.
+    /// Creates an operation without observers. It is only counted if a caller counts it.
     pub const fn new() -> Self {
         Self::with(None)
     }
@@ -198,7 +201,8 @@ impl<'t> Operation<'t> {
         let steps = [const { Cell::new(MaybeUninit::uninit()) }; STEPS];
         Self { dearest: Cell::new(Path::Cpu), cold: false, notes, steps: Steps { len: Cell::new(0), steps } }
     }
-    /// One that did nothing dear yet, for those who observe `tracepoints`. `name` says of what.
+    /// Creates an operation at the lowest level, for the observers of `tracepoints`, with the `name` that
+    /// they see.
     #[inline]
     #[doc(hidden)]
     pub fn of(tracepoints: &'t Tracepoints, what: What, name: &'t str) -> Self {
@@ -206,19 +210,20 @@ impl<'t> Operation<'t> {
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
-    /// It gives back what had no use for an interval.
+    /// Marks the operation as returning memory that was unused for an interval.
     #[must_use]
     #[doc(hidden)]
     pub fn cold(mut self) -> Self {
         self.cold = true;
         self
     }
-    /// Whether what it frees is [cold](Self::cold): no CPU should keep it for its next allocation.
+    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next
+    /// allocation.
     #[doc(hidden)]
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
-    /// Runs what another layer does in the course of it, which counts for itself.
+    /// Runs a part of the operation in another layer, which counts that part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.dearest.replace(Path::Cpu);
@@ -226,12 +231,12 @@ impl<'t> Operation<'t> {
         self.did(before);
         result
     }
-    /// It did this; [`tell!`](crate::tell) says so at the step itself.
+    /// Raises the operation to at least this level; [`tell!`](crate::tell) does so at a step.
     #[doc(hidden)]
     pub fn did(&self, path: Path) {
         self.dearest.set(self.dearest.get().max(path));
     }
-    /// It did this. May be said with any lock held.
+    /// Notes a step. May be called under any lock.
     #[inline]
     #[doc(hidden)]
     pub fn note(&self, step: Step) {
@@ -246,12 +251,12 @@ impl<'t> Operation<'t> {
             self.steps.len.set(len.saturating_add(1));
         }
     }
-    /// The dearest so far.
+    /// The highest level so far.
     #[doc(hidden)]
     pub fn path(&self) -> Path {
         self.dearest.get()
     }
-    /// No lock is held, and more may come: shows what it did so far, if that is much.
+    /// Passes the steps so far to the observers, if there are many. No lock may be held.
     #[inline]
     #[doc(hidden)]
     pub fn pause(&self) {
@@ -271,7 +276,7 @@ impl<'t> Operation<'t> {
         let mut steps = [Step::Missed; STEPS];
         let kept = (len as usize).min(STEPS);
         for (step, noted) in steps.iter_mut().zip(&self.steps.steps[..kept]) {
-            // SAFETY: `note` wrote as many as it counted.
+            // SAFETY: `note` wrote as many steps as it counted.
             *step = unsafe { noted.get().assume_init() };
         }
         let Notes { what, cpu, name, tracepoints } = *notes;
@@ -281,7 +286,7 @@ impl<'t> Operation<'t> {
     }
 }
 
-/// Shows it to those who observe.
+/// Passes the remaining steps to the observers.
 impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -291,10 +296,10 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A step of an operation, or of the story that a failing model prints: [`uslab_sync::tell!`].
+/// Records a step of an operation, or of a model's counterexample trace: [`uslab_sync::tell!`].
 ///
-/// `tell!(op: Step::DepotGiven)` is a [`Step`] of the [`Operation`] `op`, in every build, and `tell!(op: depot => Step::DepotGiven)`
-/// one that changed what `depot.watched()` shows. All else is told by stories only.
+/// `tell!(op: Step::DepotGiven)` records a [`Step`] of the [`Operation`] `op`, in every build; `tell!(op:
+/// depot => Step::DepotGiven)` also records what `depot.watched()` shows. Other forms are only for traces.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! tell {
@@ -311,22 +316,22 @@ macro_rules! tell {
 
 type Watch = dyn Fn(&Observed<'_>) + Send + Sync;
 
-/// What the observers of a subsystem were not shown so far.
+/// Counts of operations and steps that a subsystem's observers did not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Operations of observers themselves.
+    /// Operations executed by observers themselves.
     pub suppressed: u64,
-    /// Steps of operations that had too many.
+    /// Steps of operations with too many steps.
     pub lost: u64,
-    /// Observers that panicked: they were not called again.
+    /// Observers that panicked, and were not called again.
     pub panics: u64,
 }
 
-/// Somebody who observes, until this is dropped.
+/// A registered observer, until this is dropped.
 ///
-/// When the drop returns, no call of the observer runs or comes any more, and it is dropped itself. Dropped by an observer, it does
-/// not wait: a call that runs on another thread may still go on.
+/// When the drop returns, no call of the observer runs or begins any more, and the observer is dropped. A
+/// drop inside an observer does not wait: a call on another thread may still run.
 #[derive(Debug)]
 #[must_use = "nobody observes any more when it is dropped"]
 pub struct Observer {
@@ -335,7 +340,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// What was not shown, to all observers together.
+    /// Counts of operations and steps not shown, for all observers together.
     pub fn counts(&self) -> Counts {
         let Tracepoints { observers, lost, .. } = &*self.tracepoints;
         Counts { suppressed: observers.suppressed(), lost: lost.get(), panics: observers.panics() }
@@ -348,7 +353,7 @@ impl Drop for Observer {
     }
 }
 
-/// Who observes the operations of a subsystem. See the [module](self).
+/// The observers of a subsystem's operations. See the [module](self).
 #[derive(Debug)]
 pub struct Tracepoints {
     cpus: Cpus,
@@ -357,18 +362,18 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Without observers. `cpus` says which CPU an operation began on.
+    /// Creates tracepoints without observers. `cpus` supplies the CPU of an operation's start.
     pub fn new(cpus: Cpus) -> Self {
         Self { cpus, observers: Observers::default(), lost: Counter::new(0) }
     }
 
-    /// Shows each slow operation to `observer` from now on, at its end, on the thread that did it and with no lock held.
+    /// Calls `observer` for each slow operation from now on, at its end, on its thread and with no lock held.
     ///
-    /// What the observer itself asks of allocators is shown to nobody, but [counted](Counts::suppressed). One that panics is not
-    /// called again; the operation goes on as if nothing had happened.
+    /// The observer's own operations are not shown to any observer, but [counted](Counts::suppressed). An
+    /// observer that panics is not called again; the operation continues normally.
     ///
     /// # Errors
-    /// [`TooManyObservers`].
+    /// [`TooManyObservers`] if the maximum is reached.
     pub fn observe(
         self: &Arc<Self>,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
@@ -386,12 +391,12 @@ impl Tracepoints {
         self.observers.each(|observer| observer(observed));
     }
 
-    /// Drops the calls of other threads.
+    /// Forgets the calls of other threads.
     ///
     /// # Safety
-    /// The process is a child that `fork` made, and has no other thread yet.
+    /// The process is the child of a `fork` and has no other thread yet.
     pub unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe { self.observers.forget_other_threads() };
     }
 }
@@ -413,10 +418,10 @@ mod tests {
         let op = Operation::of(tracepoints, What::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
-    /// Of what, the steps, how many are lost, and whether there is more.
+    /// Name, steps, number of lost steps, and whether more follows.
     type Seen = (String, Vec<Step>, u32, bool);
 
-    /// An observer that writes down what it sees.
+    /// An observer that sends each operation to a channel.
     fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<Seen>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {
@@ -427,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_shown_once_at_its_end_with_all_that_it_did() {
+    fn operation_is_shown_once_at_its_end_with_all_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -449,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_shown_in_parts_and_what_is_too_long_is_counted() {
+    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
@@ -472,7 +477,7 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// Wherever it comes: each operation is shown or suppressed, and none waits.
+    /// Each operation of the handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn operations_of_a_signal_handler_are_shown_or_suppressed() {
@@ -483,7 +488,7 @@ mod tests {
         static HERE: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
         static CAME: Counter = Counter::new(0);
         extern "C" fn handler(_: libc::c_int) {
-            // SAFETY: set before the signals, and reset after them.
+            // SAFETY: the pointer was set before the signals, and is reset after them.
             operate(unsafe { &*HERE.load(Acquire) }, &[Step::Full]);
             CAME.add(1);
         }
@@ -493,15 +498,15 @@ mod tests {
         let _observer = t.observe(move |o| count.add(o.steps.len() as u64)).unwrap();
         HERE.store(Arc::as_ptr(&t).cast_mut(), Release);
         let action = SigAction::new(SigHandler::Handler(handler), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler does what is allowed in one: it takes no lock and allocates nothing.
+        // SAFETY: the handler takes no lock and allocates nothing.
         let before = unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
-        // SAFETY: always.
+        // SAFETY: `pthread_self` has no preconditions.
         let me = unsafe { libc::pthread_self() } as usize; // musl's is a pointer
         let (done, mut own) = (AtomicBool::new(false), 0_u64);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for sent in 1..=300 {
-                    // SAFETY: that thread waits for this one.
+                    // SAFETY: that thread waits for this one, so it exists.
                     assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
                     while CAME.get() < sent {
                         thread::yield_now();
@@ -514,13 +519,13 @@ mod tests {
                 own += 1;
             }
         });
-        // SAFETY: as it was.
+        // SAFETY: this restores the previous handler.
         unsafe { sigaction(Signal::SIGUSR1, &before) }.unwrap();
         assert_eq!((CAME.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
         assert!(_observer.counts().suppressed > 0, "none came while an observer ran");
     }
 
-    /// The layer's own steps, and no more than there are.
+    /// The layer's own steps, and only as many as occurred.
     #[test]
     fn a_layer_shows_misses_and_no_hit() {
         on_cpu(0);
@@ -546,7 +551,7 @@ mod tests {
 
     /// A flush of a full depot is one operation of hundreds of steps.
     #[test]
-    fn of_a_full_depot_that_is_emptied_no_step_is_lost() {
+    fn flush_of_a_full_depot_loses_no_step() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(300, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
@@ -558,9 +563,9 @@ mod tests {
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
     }
 
-    /// Nor is a drain of all CPUs, each of which it gives away by itself.
+    /// A drain of all CPUs loses none, either; it flushes each CPU separately.
     #[test]
-    fn of_a_drain_of_many_cpus_no_step_is_lost() {
+    fn drain_of_many_cpus_loses_no_step() {
         const CPUS: usize = 2 * STEPS;
         let (table, supplier) = (table(Cpus::simulated(CPUS as u32, 1).unwrap()), TestSupplier::new(CPUS, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 0)).unwrap();

@@ -1,11 +1,13 @@
-//! How many rounds a CPU's stack may hold, and how many a fill asks for.
+//! Limits of a CPU's stack, and sizes of fills.
 //!
-//! * **Slow start.** The first fill asks for [`Config::first_fill`] rounds, each one after it for twice as many: so a layer
-//!   that has handed out ten rounds keeps no more than ten. A stack, too, gets twice as many places whenever it is full.
-//! * **Shrinking.** When memory is short, stacks may hold half as many rounds, two magazines at least, and fills begin anew
-//!   with few rounds. Each reaping interval without such an event takes one step back. (FreeBSD's UMA shrinks, too.)
+//! * **Slow start.** The first fill requests [`Config::first_fill`] rounds, each later one twice as many: so
+//!   a layer that has supplied ten rounds keeps no more than ten. A stack also doubles its places whenever it
+//!   is full.
+//! * **Shrinking.** When memory is short, stacks may hold half as many rounds, but at least two magazines,
+//!   and fills start small again. Each reaping interval without a shortage undoes one step. (FreeBSD's UMA
+//!   also shrinks.)
 //!
-//! All numbers here are hints: a lost update costs nothing, as long as stacks get the number that stays.
+//! All numbers here are hints: a lost update is harmless, as long as stacks get the final number.
 
 use crate::layer::Config;
 use crate::sync::Hint;
@@ -14,9 +16,9 @@ use crate::sync::Hint;
 pub(crate) struct Tuning {
     /// Rounds of the next fill.
     fill: Hint,
-    /// Places that a stack may have.
+    /// Limit of places of a stack.
     reach: Hint,
-    /// Memory was short in this interval.
+    /// 1 if memory was short in this interval.
     under_pressure: Hint,
 }
 
@@ -29,18 +31,18 @@ impl Tuning {
         }
     }
 
-    /// Rounds that this fill asks for; the next one asks for more.
+    /// The number of rounds for this fill; the next one is larger.
     pub(crate) fn fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
-        // Where it is the same, no CPU's line is taken from the others.
+        // An unchanged number is not stored, so that other CPUs keep their cached line.
         if next != fill {
             self.fill.set(next);
         }
         fill as usize
     }
 
-    /// Memory is short. Places that a stack may have from now on.
+    /// Handles a shortage of memory. Returns the new limit of a stack's places.
     #[cold]
     pub(crate) fn shrink(&self, config: &Config) -> u16 {
         self.under_pressure.set(1);
@@ -49,7 +51,7 @@ impl Tuning {
         self.set_reach((self.reach.get() / 2).max(least.min(config.reach().into())))
     }
 
-    /// A reaping interval ends. Places that a stack may have from now on, if that is news.
+    /// Ends a reaping interval. Returns the new limit of a stack's places if it changed.
     pub(crate) fn interval(&self, config: &Config) -> Option<u16> {
         if self.under_pressure.get() > 0 {
             self.under_pressure.set(0);
@@ -58,7 +60,7 @@ impl Tuning {
         let (reach, most) = (self.reach.get(), u64::from(config.reach()));
         (reach < most).then(|| self.set_reach((2 * reach).min(most)))
     }
-    /// Places that a stack may have now.
+    /// The current limit of a stack's places.
     pub(crate) fn reach(&self) -> u16 {
         self.reach.get() as u16
     }
@@ -75,7 +77,7 @@ mod tests {
     const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0 };
 
     #[test]
-    fn each_fill_asks_for_twice_as_many_up_to_a_magazine() {
+    fn each_fill_doubles_up_to_a_magazine() {
         let tuning = Tuning::new(&CONFIG);
         let fills = || [(); 5].map(|()| tuning.fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_shrunk_comes_back_to_where_it_began() {
+    fn shrunk_limits_recover_to_their_start() {
         let tuning = Tuning::new(&CONFIG);
         assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
         assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), Some(36), None]);

@@ -1,10 +1,12 @@
-//! What each CPU and depot holds, magazine by magazine: for pictures and for whoever steps through a run.
+//! A view of each CPU's and depot's rounds, magazine by magazine: for pictures and for stepping through a
+//! run.
 //!
-//! [`Stats`](crate::Stats) has the sums, which may be asked for at any time. This names the rounds themselves.
+//! [`Stats`](crate::Stats) has the sums, which are available at any time. This view has the rounds
+//! themselves.
 //!
-//! A CPU's stack is shown in magazines, counted from its bottom: what of it would leave in one visit to the depot lies
-//! together. The top one, from which allocations are served and on which frees land, is what Bonwick and Adams call *loaded*;
-//! the one below is *previous*.
+//! A CPU's stack is divided into magazines from its bottom: the rounds that would leave in one visit to the
+//! depot. The top magazine, which serves allocations and receives frees, is Bonwick and Adams' *loaded*
+//! magazine; the one below is *previous*.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -13,43 +15,44 @@ use crate::region::LEN;
 use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
-/// A layer, looked at. `T` is what stands for a round.
+/// A view of a layer. `T` represents a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerView<T> {
-    /// By CPU.
+    /// Stacks, indexed by CPU.
     pub cpus: Vec<CpuView<T>>,
-    /// By node.
+    /// Indexed by node.
     pub depots: Vec<DepotView<T>>,
 }
 
-/// What a CPU holds.
+/// The rounds of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines of its stack, the one that serves first; all but that one are full. Rounds of other nodes, which go home
-    /// in magazines of their own, come last.
+    /// The magazines of its stack, the serving one first; all others are full. Rounds of other nodes, which
+    /// return home in separate magazines, come last.
     pub magazines: Vec<MagazineView<T>>,
-    /// How many there may be.
+    /// Maximum number of magazines.
     pub most: u32,
 }
 
-/// What the CPUs of a node share.
+/// The depot of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepotView<T> {
     /// Full magazines, the next one to be taken first.
     pub full: Vec<MagazineView<T>>,
 }
 
-/// One magazine.
+/// The rounds and the size of a magazine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MagazineView<T> {
-    /// Its rounds, the newest last.
+    /// The rounds, newest last.
     pub rounds: Vec<T>,
-    /// How many it has room for.
+    /// Maximum number of rounds.
     pub capacity: u32,
 }
 
-/// For debuggers: how far the lowest round of a stack lies behind its head, whose low 16 bits are the number of rounds; and where
-/// in a depot's slot the address of the next one lies, the length of its magazine, and the rounds.
+/// For debuggers: offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest
+/// round; and offsets in a depot's slot of the next slot's address, of its magazine's length, and of the
+/// rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
@@ -57,13 +60,14 @@ pub const LAYOUT: [usize; 4] = {
 };
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// For debuggers: where CPU 0's region lies, how far the next one is, and how many there are.
+    /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
     #[doc(hidden)]
     pub fn homes(&self) -> [usize; 3] {
         self.table.homes()
     }
-    /// For debuggers: where it is written how far the head of the first node's stack is from the start of a region, and where the
-    /// address of the first slot of its depot; how far those of the next node are, and how many nodes there are.
+    /// For debuggers: the place of the offset from a region's start to the head of the first node's stack;
+    /// the place of the address of its depot's first slot; the distance to the next node's places; and the
+    /// number of nodes.
     #[doc(hidden)]
     pub fn places(&self) -> [usize; 4] {
         let [stack, depot] =
@@ -73,15 +77,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// What each CPU and depot holds, every round as `show` makes it.
+    /// The rounds of each CPU and depot, each converted by `show`.
     ///
     /// # Safety
-    /// Nobody uses the layer meanwhile.
+    /// No other thread uses the layer during the call.
     #[doc(hidden)]
     pub unsafe fn view<T>(&self, mut show: impl FnMut(R) -> T) -> LayerView<T> {
         let capacity = u32::from(self.config.capacity);
         let mut magazine = |rounds: &[NonNull<u8>]| MagazineView {
-            // SAFETY: rounds get in through `R::into_raw` only.
+            // SAFETY: rounds are stored only by `R::into_raw`.
             rounds: rounds.iter().map(|raw| show(unsafe { R::from_raw(*raw) })).collect(),
             capacity,
         };
@@ -115,7 +119,7 @@ mod tests {
     use crate::{Config, Cpus, on_cpu};
 
     #[test]
-    fn every_round_that_is_held_is_seen_once_where_it_lies() {
+    fn view_shows_each_held_round_once_in_its_place() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);

@@ -1,14 +1,15 @@
-//! Stress of the magazines on the machine's CPUs, under whichever mechanism serves.
+//! Stress test of the magazines on the machine's CPUs, with the mechanism that serves.
 //!
-//! Each round is stamped when it is taken and unstamped when it is given; at the end all are counted: none lost, none
-//! twice, and the layer's own counts agree. No single setting finds every bug (each was tried against planted
-//! ones, see `.ci/controls`): long undisturbed runs find sections that are not restarted, tiny magazines with yields
-//! between a miss and its batch find drains that do not have to themselves what they take. Beside each run a neighbour comes
-//! and goes in the same table: its numbers are used again.
+//! Each round is stamped when it is allocated and unstamped when it is freed. At the end all are counted:
+//! none is lost or duplicate, and the layer's counts agree. No single setting finds every bug (each was tried
+//! against planted ones, see `.ci/controls`). Long undisturbed runs find sections that are not restarted.
+//! Tiny magazines, with yields between a miss and its batch, find drains without exclusive access to the
+//! rounds that they take. During each run a neighbour is created and dropped in the same table, so its
+//! numbers are reused.
 //!
-//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first with 1,200 million; `tenth` and `small`,
-//! a 200th, are for slow machines (an emulator, valgrind). `USLAB_EXPECT=rseq` or `claimed` says which mechanism is
-//! to serve.
+//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first with 1,200 million;
+//! `tenth` and `small`, a 200th, are for slow machines (an emulator, valgrind). `USLAB_EXPECT=rseq` or
+//! `claimed` names the expected mechanism.
 
 #[path = "../../tests/kit/rounds.rs"]
 mod rounds;
@@ -26,12 +27,12 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// One test at a time: they load the machine and set what the whole process sees. Not a lock of the backend, which the
-/// layer's debug assertions would see held.
+/// One test at a time: they load the machine and change state of the whole process. Not a lock of the
+/// backend, because the layer's debug assertions would find it held.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Whether the sequences are in this build.
+/// True if the build includes restartable sequences.
 const BUILT: bool = cfg!(all(
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     any(target_env = "gnu", target_env = "musl"),
@@ -46,7 +47,7 @@ fn usable() -> Vec<usize> {
 fn pin(thread: Pid, cpus: &[usize]) {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
-    // A thread that has just ended is no error.
+    // The thread may have just ended, which is no error.
     let _ = sched_setaffinity(thread, &set);
 }
 
@@ -55,7 +56,7 @@ enum Threads {
     Free,
     /// Thread t on CPU t modulo their number.
     Pinned,
-    /// Sent to another CPU all the time, by another thread.
+    /// Repeatedly moved to another CPU by another thread.
     Hopping,
 }
 
@@ -64,19 +65,19 @@ struct Setting {
     capacity: u16,
     stock: u16,
     threads: Threads,
-    /// Yield between each n-th miss and its batch.
+    /// Yields between each n-th miss and its batch.
     yields: u32,
-    /// Between two drains; none without it.
+    /// Pause between two drains; `None` without drains.
     drains: Option<Duration>,
-    /// All threads together.
+    /// Operations of all threads together.
     operations: usize,
 }
 
 const WORKERS: usize = 16;
-/// A worker holds at most this many rounds.
+/// Maximum number of rounds of a worker.
 const HELD: usize = 256;
 
-/// As many operations as `USLAB_STRESS` asks for.
+/// The number of operations, scaled by `USLAB_STRESS`.
 fn size(usual: usize) -> usize {
     match std::env::var("USLAB_STRESS").as_deref() {
         Err(_) => usual,
@@ -87,7 +88,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// Comes and goes, and never sees a round of anybody else.
+/// A layer that is repeatedly created and dropped, and must never see rounds of other layers.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -110,7 +111,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         }
         let stats = layer.stats();
         assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
-        // Every other time it goes with rounds on its stacks.
+        // Every other time it is dropped with rounds on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
             assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
@@ -159,7 +160,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                             if supplier.stamp(round, me) {
                                 held.push(round);
                             } else {
-                                // Somebody else's: not to be given by us as well.
+                                // Another thread owns the round, so this one must not free it.
                                 bad.add(1);
                             }
                         } else {
@@ -179,7 +180,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         if let Some(pause) = setting.drains {
             let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
             scope.spawn(move || neighbour(table, stop, pause));
-            // Two at once, on the same stacks.
+            // Two concurrent drains of the same stacks.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
                     layer.drain(supplier, 0..layer.cpus().count());
@@ -292,7 +293,7 @@ fn the_claimed_slot_loses_nothing() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
 }
 
-/// The mechanism is the expected one, and it is what served.
+/// The mechanism is the expected one, and it served.
 #[test]
 fn the_expected_mechanism_serves() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -311,11 +312,12 @@ fn the_expected_mechanism_serves() {
     }
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
-    // A thread that is moved while it opens a CPU's region finds another one.
+    // A thread that migrates while it opens a CPU's region uses another one.
     assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
 }
 
-/// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a region of its own.
+/// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a separate
+/// region.
 #[test]
 fn pinned_workers_touch_as_many_regions() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -330,10 +332,10 @@ fn pinned_workers_touch_as_many_regions() {
                     layer.free(&supplier, round);
                 });
             });
-            // Each CPU has filled a magazine of its own.
+            // Each CPU has filled its own magazine.
             let stats = layer.stats();
             assert_eq!(stats.in_magazines, 4 * (done as u64 + 1), "{}: {stats:?}", cpus.mechanism());
-            // It filled it at its allocation.
+            // It was filled at the allocation.
             let done = done as u64 + 1;
             assert_eq!(
                 (stats.paths.slab, stats.paths.cpu, stats.busy),
@@ -345,7 +347,7 @@ fn pinned_workers_touch_as_many_regions() {
     }
 }
 
-/// Where threads register themselves, each one's first allocation missed, and fetched a magazine.
+/// Regression: if threads register themselves, each thread's first allocation missed, and fetched a magazine.
 #[test]
 fn a_thread_that_allocates_once_is_served_by_its_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -359,7 +361,8 @@ fn a_thread_that_allocates_once_is_served_by_its_cpu() {
         });
     }
     let stats = layer.stats();
-    // Beyond that only the first use of each CPU, and who was moved to another one in the midst of it.
+    // The only other operations are the first use of each CPU, and those of a thread that migrated during
+    // one.
     assert!(stats.paths.cpu >= 400 - 20 * usable().len() as u64, "{stats:?}");
 }
 
@@ -368,16 +371,16 @@ fn a_thread_that_allocates_once_is_served_by_its_cpu() {
 #[test]
 fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
     let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
-    // The name of the section, backwards: so it is nowhere for this test's sake.
+    // The name of the section is reversed, so that this test does not contain it.
     let mut name = *b"sc_qesr__";
     name.reverse();
     assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), BUILT);
     assert!(BUILT || Cpus::os().mechanism() == Mechanism::Claimed);
 }
 
-// ---------------------------------------------------------------- surroundings that decide otherwise
+// ---------------------------------------------------------------- environments with another choice
 
-/// Runs a test of this file in a process of its own, as `prepare` says; what it wrote to stderr.
+/// Runs a test of this file in another process, set up by `prepare`; returns its stderr.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
@@ -410,9 +413,10 @@ fn a_wrong_value_is_named_and_ignored() {
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
     assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
 }
-/// The libc registers nobody: so each thread does, at its first miss. `USLAB_RSEQ=off` is without them.
+/// The libc registers no threads, so each registers itself at its first miss. With `USLAB_RSEQ=off` none
+/// does.
 #[test]
-fn threads_that_the_libc_does_not_register_are_registered_by_us() {
+fn unregistered_threads_register_themselves() {
     if Cpus::os().mechanism() != Mechanism::Rseq {
         return;
     }
@@ -428,14 +432,14 @@ fn threads_that_the_libc_does_not_register_are_registered_by_us() {
 #[test]
 fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
     in_a_process("the_expected_mechanism_serves", |c| {
-        // SAFETY: two system calls, which a child may make between fork and exec.
+        // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });
 }
 
-/// A drain whose barrier is refused takes nothing: rounds stay where they are, and serve on.
+/// A drain whose barrier is refused takes nothing: the rounds stay in place and usable.
 #[test]
-fn in_a_sandbox_that_is_closed_later_drains_take_nothing() {
+fn drains_take_nothing_in_a_sandbox_closed_later() {
     in_a_process("drain_without_a_barrier", |c| c);
 }
 #[test]
@@ -469,7 +473,8 @@ fn drain_without_a_barrier() {
         // At most a stack for each CPU that this thread ran on.
         Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
     }
-    // It goes with rounds on its stacks, and could not wait until nobody uses its number: so nobody else gets that.
+    // The layer was dropped with rounds on its stacks. It could not wait until its number was unused, so no
+    // other layer gets that number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");

@@ -1,4 +1,4 @@
-//! Frames as a checker sees them: constructed, in a box; and the oracle of page ownership.
+//! Frames for a checker: constructed, in a box; and the oracle of page ownership.
 
 use super::{Frame, Link, OwnerData, State};
 use crate::pfn::Pfn;
@@ -7,7 +7,7 @@ use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, UnsafeCell, planted};
 
-/// All frames of a model are writable from the start, and lie in one page.
+/// The frames of a model, all writable from the start and in one page.
 #[derive(Debug)]
 pub(super) struct Memory(Box<[Frame]>);
 
@@ -25,7 +25,7 @@ impl Memory {
         true
     }
     /// # Safety
-    /// As [`FrameTable::discard`](super::FrameTable::discard).
+    /// All these frames say [`Kind::Inside`](super::Kind::Inside), and no thread uses their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.0.len() as u32);
         pages.for_each(|page| self.0[page as usize].discard());
@@ -34,7 +34,7 @@ impl Memory {
         false
     }
     /// # Safety
-    /// As [`FrameTable::cut`](super::FrameTable::cut).
+    /// No thread reads a frame from `_len` on during the call.
     pub(super) unsafe fn cut(&self, _len: u32) {}
 }
 
@@ -50,11 +50,12 @@ impl Frame {
         }
     }
 
-    /// Becomes as it was made.
+    /// Resets the frame.
     fn discard(&self) {
         self.set_state(State::INSIDE);
         self.set_head(Pfn::new(0));
-        // SAFETY: by contract of the table's `discard` nobody uses the frame; a checker finds who does.
+        // SAFETY: no thread uses the frame, by the contract of the table's `discard`; the checker reports one
+        // that does.
         unsafe {
             self.set_link(Link::default());
             self.set_owner(core::ptr::null_mut());
@@ -63,11 +64,11 @@ impl Frame {
     }
 }
 
-/// Whether the page is out.
+/// True while the page is allocated.
 #[derive(Debug)]
 pub(super) struct Life {
     out: Counter,
-    /// Read by every touch, written by every give and take: loom reports those that are not ordered.
+    /// Read by every touch, written by every allocation and free: loom reports accesses that are not ordered.
     race: UnsafeCell<()>,
 }
 
@@ -86,7 +87,7 @@ impl Life {
     }
     #[track_caller]
     pub(super) fn discard(&self) {
-        // Where another thread may run: else shuttle has none between a lock and this.
+        // Lets another thread run: shuttle would not switch between a lock and this.
         #[cfg(shuttle)]
         uslab_magazine::sync::thread::yield_now();
         self.race.with_mut(|_| ());

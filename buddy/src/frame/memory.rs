@@ -1,4 +1,4 @@
-//! The memory of a table of frames.
+//! The memory of a frame table.
 
 use super::Frame;
 use crate::PAGE_SIZE;
@@ -33,11 +33,11 @@ impl Memory {
         self.0.commit(bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE))
     }
     /// # Safety
-    /// As [`FrameTable::discard`](super::FrameTable::discard).
+    /// All these frames say [`Kind::Inside`](super::Kind::Inside), and no thread uses their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         let bytes = bytes(pages);
         let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
-        // SAFETY: the frames become zero, which says `Inside`, as they said before.
+        // SAFETY: the frames become zero, which is `Inside`, as they already were.
         unsafe { self.0.discard(whole) };
     }
     pub(super) fn grow(&self, len: u32) -> bool {
@@ -45,14 +45,14 @@ impl Memory {
         self.0.grow(bytes.next_multiple_of(1 << 20)) || self.0.grow(bytes)
     }
     /// # Safety
-    /// As [`FrameTable::cut`](super::FrameTable::cut).
+    /// Nothing from `len` on was ever committed, and no thread reads a frame there during the call.
     pub(super) unsafe fn cut(&self, len: u32) {
-        // SAFETY: by contract.
+        // SAFETY: no thread uses the part from `len` on, by this function's contract.
         unsafe { self.0.cut(bytes(0..len).end) };
     }
 }
 
-/// What only checkers watch: that a page has one owner.
+/// Checkers only: watches that a page has one owner.
 #[derive(Debug)]
 pub(super) struct Life;
 

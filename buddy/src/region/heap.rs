@@ -1,29 +1,31 @@
-//! Memory from the system's heap, where nothing can be mapped, or should not be.
+//! Memory from the system's heap, for systems or programs without mappings.
 //!
-//! The heap knows neither reserved memory nor protection: all of it is had from the start and stays accessible. What is
-//! decommitted is overwritten with zeros, so that memory is zero whenever it is committed, as a mapping's is.
+//! The heap has neither reserved memory nor protection: all memory is allocated from the start and stays
+//! accessible. Decommitting overwrites it with zeros, so that committed memory is zero, as with mappings.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// A piece of the heap: not of the global allocator, which may stand on this.
+/// A piece of the system's heap, not of the global allocator, which may be built on this.
 #[derive(Debug)]
 pub(super) struct Heap {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-/// Aligned to this, the heap finds zeroed memory without writing to all of it; what is to be aligned to more is so by hand.
+/// With this alignment the heap returns zeroed memory without writing to all of it. Larger alignments are
+/// made by hand.
 const ALIGN: usize = 16;
 
-// SAFETY: zeroed and large enough for `bytes` behind the first address that is aligned; nobody else's until `dealloc`.
+// SAFETY: the memory is zeroed, has `bytes` bytes behind the first aligned address, and belongs to this value
+// until `dealloc`.
 unsafe impl Source for Heap {
     fn new(bytes: usize, align: usize, _: Access) -> Option<(NonNull<u8>, Self)> {
         let layout = Layout::from_size_align(bytes.checked_add(align)?, ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { System.alloc_zeroed(layout) })?;
-        // SAFETY: below `align`, and there are so many bytes more.
+        // SAFETY: the offset is below `align`, and the allocation has `align` extra bytes.
         let base = unsafe { start.add(start.as_ptr().align_offset(align)) };
         Some((base, Self { start, layout }))
     }
@@ -33,12 +35,12 @@ unsafe impl Source for Heap {
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, _: Access) -> bool {
-        // SAFETY: our own bytes, which nobody uses, by contract.
+        // SAFETY: the bytes belong to this piece, and no thread uses them, by this function's contract.
         unsafe { at.write_bytes(0, bytes) };
         true
     }
 
-    /// Whoever reads meanwhile would race with the zeros.
+    /// Refuses: writing zeros would race with concurrent readers.
     unsafe fn discard(&self, _: NonNull<u8>, _: usize) -> bool {
         false
     }
@@ -51,14 +53,14 @@ unsafe impl Source for Heap {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         if !may_move {
-            // It keeps its room when it shrinks, and does not find it again.
+            // Shrinks in place by leaving the rest unused; it cannot grow in place.
             return (new <= old).then_some(at);
         }
         let (moved, mut piece) = Self::new(new, crate::PAGE_SIZE, Access::ReadWrite)?;
-        // SAFETY: both are so long, and apart.
+        // SAFETY: both have this length, and do not overlap.
         unsafe { moved.copy_from_nonoverlapping(at, old.min(new)) };
         core::mem::swap(self, &mut piece);
-        // SAFETY: what it was is copied, and its caller takes the new place.
+        // SAFETY: the old contents are copied, and the caller uses the new address.
         unsafe { piece.free(at, old) };
         Some(moved)
     }
@@ -68,7 +70,7 @@ unsafe impl Source for Heap {
     }
 
     unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: `new` allocated the memory with this layout.
         unsafe { System.dealloc(self.start.as_ptr(), self.layout) };
         true
     }

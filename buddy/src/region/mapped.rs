@@ -15,7 +15,7 @@ use std::io::Read;
 /// A private mapping, described by its region.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// Whether core dumps have what is committed of it, and not what is only reserved.
+    /// True if core dumps include the committed parts only, which each commit must update.
     is_told: bool,
 }
 
@@ -29,11 +29,11 @@ impl Access {
     }
 }
 
-/// Where the system would map so many bytes of addresses now; `None` if it would not.
+/// An address where the system would map this number of bytes now; `None` if it would refuse.
 pub(super) fn place_for(bytes: usize) -> Option<usize> {
     let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
     let size = NonZeroUsize::new(bytes)?;
-    // SAFETY: no address is asked for, and the mapping is unmapped before any other code knows it.
+    // SAFETY: no fixed address is requested, and the mapping is unmapped before any other code knows it.
     unsafe {
         let place = mmap_anonymous(None, size, none, flags).ok()?;
         munmap(place, bytes).ok()?;
@@ -41,25 +41,25 @@ pub(super) fn place_for(bytes: usize) -> Option<usize> {
     }
 }
 
-/// Maps addresses, exactly these; `None` if another mapping has any of them.
+/// Maps exactly these addresses; `None` if another mapping has any of them.
 fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
     let (wanted, bytes) = (NonZeroUsize::new(address)?, NonZeroUsize::new(bytes)?);
-    // SAFETY: no mapping is replaced.
+    // SAFETY: the flags prevent replacing a mapping.
     let at = unsafe { mmap_anonymous(Some(wanted), bytes, access.protection(), flags) }.ok()?;
     if at.addr() == wanted {
         return Some(at.cast());
     }
-    // Kernels before 4.17 take the address for a wish.
+    // Kernels before 4.17 treat the address as a hint.
     // SAFETY: mapped just now.
     let _ = unsafe { munmap(at, bytes.get()) };
     None
 }
 
-// SAFETY: a private anonymous mapping is zero; the part of it that is kept is aligned, and no other mapping is there.
+// SAFETY: a private anonymous mapping is zero; the kept part is aligned, and no other mapping overlaps it.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // Larger ones would go back with what lies beside the part that is given back.
+        // A larger page would also discard bytes next to a returned part.
         if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as libc::c_long {
             return None;
         }
@@ -67,19 +67,19 @@ unsafe impl Source for Mapped {
             Access::ReadWrite => MapFlags::MAP_PRIVATE,
             Access::Nothing | Access::Read => MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
         };
-        // Room to move the start up to the alignment.
+        // Extra bytes to move the start up to the alignment.
         let room = bytes.checked_add(align - PAGE_SIZE)?;
-        // SAFETY: no address is asked for, so no mapping of anybody is replaced.
+        // SAFETY: no fixed address is requested, so no mapping is replaced.
         let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access.protection(), flags) };
         let start = start.ok()?.cast::<u8>();
         let before = start.as_ptr().align_offset(align);
         let after = room - before - bytes;
-        // SAFETY: `before + bytes + after` is exactly what was mapped.
+        // SAFETY: `before + bytes + after` is exactly the mapped size.
         let (base, end) = unsafe { (start.add(before), start.add(before + bytes)) };
         for (at, len) in [(start, before), (end, after)] {
             if len > 0 {
-                // SAFETY: the ends outside `base..base + bytes` were mapped above and are known to nobody else.
-                // A failure leaves address space reserved, nothing else.
+                // SAFETY: the ends outside `base..base + bytes` were mapped above and no other code knows
+                // them. A failure only leaves address space reserved.
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
@@ -92,7 +92,7 @@ unsafe impl Source for Mapped {
     }
 
     fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // From there the system maps downwards, or upwards where stacks have no limit.
+        // The system maps downwards from there, or upwards if stacks are unlimited.
         let near = place_for(PAGE_SIZE)?;
         let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
@@ -114,7 +114,7 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: our own mapping, by contract.
+        // SAFETY: the range is part of this mapping, by this function's contract.
         unsafe {
             let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
             if committed && self.is_told {
@@ -125,9 +125,9 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
-        // SAFETY: our own mapping, which nobody uses.
+        // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         let given = unsafe { self.discard(at, bytes) };
-        // SAFETY: as above.
+        // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         unsafe {
             if self.is_told {
                 in_dumps(at, bytes, false);
@@ -137,12 +137,13 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn protect(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
-        // SAFETY: our own mapping, which nobody uses.
+        // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok()
     }
 
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: our own mapping, whose contents the caller gives up.
+        // SAFETY: the range is part of this mapping, and its contents may be lost, by this function's
+        // contract.
         unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()
     }
 
@@ -154,7 +155,7 @@ unsafe impl Source for Mapped {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         let flags = if may_move { MRemapFlags::MREMAP_MAYMOVE } else { MRemapFlags::empty() };
-        // SAFETY: our own mapping, by contract; no address is asked for.
+        // SAFETY: the range is this mapping, by this function's contract; no fixed address is requested.
         unsafe { mremap(at.cast(), old, new, flags, None) }.ok().map(NonNull::cast)
     }
 
@@ -164,13 +165,13 @@ unsafe impl Source for Mapped {
             HugePages::Advise => MmapAdvise::MADV_HUGEPAGE,
             HugePages::Never => MmapAdvise::MADV_NOHUGEPAGE,
         };
-        // SAFETY: our own mapping, whose contents this does not change.
+        // SAFETY: the range is part of this mapping, and the advice keeps its contents.
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
     }
 
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
         let whole = if bytes >= DISCARDED { bytes / PAGE_SIZE * PAGE_SIZE } else { 0 };
-        // SAFETY: the part begins at a page, and what is discarded ends at one.
+        // SAFETY: the part begins at a page, and the discarded range ends at one.
         unsafe {
             let left = if whole > 0 && self.discard(at, whole) { whole } else { 0 };
             at.add(left).write_bytes(0, bytes - left);
@@ -182,13 +183,14 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: our own mapping, which nobody uses, by contract.
+        // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         unsafe { munmap(at.cast(), bytes) }.is_ok()
     }
 
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
-        // Refused where it would cut a mapping in two, and the process has as many as it may (`vm.max_map_count`).
-        // SAFETY: our own mapping, by contract, and nobody uses it.
+        // The system refuses if this would split a mapping and the process has reached its limit
+        // (`vm.max_map_count`).
+        // SAFETY: the range is this mapping, and no thread uses it, by this function's contract.
         unsafe {
             let unmapped = munmap(at.cast(), bytes).is_ok();
             if !unmapped {
@@ -199,42 +201,44 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Places to try for a region that is apart: another mapping may have each.
+/// Number of places to try for a region that is apart: each may be occupied.
 const PLACES: usize = 64;
 
-/// From so many bytes on it matters that dumps leave out what may not even be read: each commit is one more system call.
+/// From this size on, dumps must leave out inaccessible parts; each commit then costs one more system call.
 const LARGE: usize = 1 << 30;
 
-/// Whether core dumps have this part of a mapping. The kernel leaves out what was never written to; gdb's `gcore` writes all that is
-/// not excluded, also what may not be read: of the default range of pages 64 GiB of zeros. A failure changes what is in a dump, and
-/// nothing else.
+/// Includes this part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never
+/// written; gdb's `gcore` writes everything that is not excluded, even inaccessible pages: 64 GiB of zeros
+/// for the default range. A failure only affects the contents of a dump.
 ///
 /// # Safety
-/// The part is mapped by us.
+/// The part is in a mapping of this module.
 unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
     let advice = if has { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
-    // SAFETY: our own mapping, by contract, whose contents this does not change.
+    // SAFETY: the part is in a mapping of this module, by this function's contract; the advice keeps its
+    // contents.
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// From so many bytes on memory is cleared by giving it back. Which of its pages are backed is not asked (`mincore`): programs close
-/// sandboxes that end them for that. So a page that is written to again costs a page fault, as that of a new mapping.
+/// From this size on, memory is cleared by returning it. `mincore` would report which pages are backed, but
+/// sandboxes of programs kill a process for calling it. So a page that is written again costs a page fault,
+/// like a page of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
-/// A limit of this process; `None` without.
+/// A limit of this process; `None` if unlimited.
 fn limit_of(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// See [`region::own_limit`](super::own_limit). Allocates nothing.
+/// Implements [`region::own_limit`](super::own_limit). Allocates nothing.
 pub(super) fn own_limit() -> Option<u64> {
     [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
 }
 
-/// See [`region::address_limit`](super::address_limit). Allocates nothing.
+/// Implements [`region::address_limit`](super::address_limit). Allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number: pages of all mappings, which is what the kernel counts. Unknown, it is taken for little.
+    // The first number: pages of all mappings, which the kernel counts against the limit. If unknown, 0.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
@@ -242,7 +246,7 @@ pub(super) fn address_limit() -> Option<(usize, usize)> {
     Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
 }
 
-/// See [`region::commits_are_counted`](super::commits_are_counted). Allocates nothing.
+/// Implements [`region::commits_are_counted`](super::commits_are_counted). Allocates nothing.
 pub(super) fn commits_are_counted() -> bool {
     let mut text = [0];
     let file = std::fs::File::open("/proc/sys/vm/overcommit_memory");
@@ -257,7 +261,7 @@ mod tests {
     use crate::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted};
     use uslab_magazine::{Config, Cpus};
 
-    /// What the kernel notes about the mapping at `address`.
+    /// The kernel's flags of the mapping at `address`.
     fn flags(address: usize) -> String {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -286,7 +290,7 @@ mod tests {
             (taken, flags.contains(" hg"), flags.contains(" nh"))
         };
         assert_eq!(told(HugePages::System), (true, false, false));
-        // A kernel without huge pages takes no advice.
+        // A kernel without huge pages refuses the advice.
         if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             assert_eq!(told(HugePages::Advise), (true, true, false));
             assert_eq!(told(HugePages::Never), (true, false, true));
@@ -299,7 +303,7 @@ mod tests {
         }
     }
 
-    /// `gcore` wrote 88 GB of a small process, most of it what could not even be read, and filled a disk.
+    /// Regression: `gcore` wrote 88 GB of a small process, most of it inaccessible pages, and filled a disk.
     #[test]
     fn core_dumps_have_what_is_committed() {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]

@@ -1,8 +1,9 @@
-//! Addresses without memory: pages for a simulator, which needs to know where an object lies and never looks into it.
+//! Addresses without memory: pages for a simulator, which needs the addresses of objects and never accesses
+//! them.
 //!
-//! On Linux the range is reserved and stays inaccessible, so a touch is a fault. Elsewhere it is a range of numbers that no
-//! memory has: in WebAssembly above the largest linear memory (see [`BASE`]), where a touch traps; on other 64-bit systems
-//! outside what a process can map.
+//! On Linux the range is reserved and stays inaccessible, so an access faults. Elsewhere it is a range of
+//! numbers without memory: in WebAssembly above the largest linear memory (see [`BASE`]), where an access
+//! traps; on other 64-bit systems outside the addresses that a process can map.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
@@ -13,10 +14,11 @@ use super::mapped::Mapped as Range;
 #[derive(Debug)]
 pub(super) struct Addresses(Range);
 
-// SAFETY: whoever made the `Phantom` promised never to touch what it names; apart from that, as the trait says.
+// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses; the rest is as the
+// trait requires.
 unsafe impl Source for Addresses {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // What is to be written to needs memory.
+        // A writable region needs memory.
         if access != Access::Nothing {
             return None;
         }
@@ -38,7 +40,7 @@ unsafe impl Source for Addresses {
         true
     }
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the range is this value's, and no code uses it, by this function's contract.
         unsafe { self.0.free(at, bytes) }
     }
 }
@@ -46,7 +48,7 @@ unsafe impl Source for Addresses {
 #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
 use numbers::Range;
 
-// Models are run on Linux, and have pages that are memory.
+// Models run on Linux, and their pages are memory.
 #[cfg(not(any(loom, shuttle, all(target_os = "linux", not(uslab_heap)))))]
 mod numbers {
     use super::{Access, NonNull};
@@ -58,7 +60,7 @@ mod numbers {
     /// A quarter of all addresses: 1 GiB in WebAssembly, whose linear memory must stay below it (`--max-memory`).
     const BASE: usize = usize::MAX / 4 + 1;
 
-    /// There is one range, so one region at a time.
+    /// True while the only range is in use: there is one region at a time.
     static TAKEN: AtomicBool = AtomicBool::new(false);
 
     #[derive(Debug)]
@@ -70,11 +72,11 @@ mod numbers {
             // An offset into a region is an `isize`.
             let fits = bytes <= isize::MAX as usize && base.checked_add(bytes).is_some();
             let base = NonNull::new(core::ptr::without_provenance_mut(base)).filter(|_| fits)?;
-            // Acquire: pairs with the Release in `free`; what the range named before is over.
+            // Acquire: pairs with the Release in `free`; all uses of the range's previous meaning are over.
             (!TAKEN.swap(true, Acquire)).then_some((base, Self(())))
         }
         /// # Safety
-        /// Nobody uses the range any more.
+        /// No code uses the range any more.
         pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
             // Release: pairs with the Acquire in `new`.
             TAKEN.store(false, Release);

@@ -1,25 +1,26 @@
-//! What a region asks of whoever has memory.
+//! The interface between a region and its memory.
 
 use core::ptr::NonNull;
 
-/// Whether a region's memory should be in huge pages (2 MiB on x86-64): fewer misses of the address cache, but the first
-/// touch of a page takes 2 MiB and zeroes them, and memory goes back in no smaller part.
+/// Use of huge pages (2 MiB on x86-64) for a region. They reduce TLB misses, but the first touch takes and
+/// zeroes 2 MiB, and no smaller part can be returned.
 ///
-/// Measured where the system leaves it to the program (100,000 live objects of 64 bytes in bursts; 10,000 of 8 to 1024
-/// bytes): advised, no pair became faster by more than the noise, and a million objects took 1 % more memory. Hence the
-/// default. A cache of gigabytes, used at random, is what `Advise` is for.
+/// Measured on a system that leaves the choice to programs (100,000 live objects of 64 bytes in bursts;
+/// 10,000 of 8 to 1024 bytes): with the advice no pair became faster by more than the noise, and a million
+/// objects took 1 % more memory. Hence the default. `Advise` is for a cache of gigabytes with random
+/// accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// As the system does with memory that nobody says anything about.
+    /// The system's default for memory without advice.
     #[default]
     System,
-    /// Yes (`MADV_HUGEPAGE`), where the system leaves it to the program.
+    /// Huge pages (`MADV_HUGEPAGE`), if the system leaves the choice to programs.
     Advise,
-    /// No (`MADV_NOHUGEPAGE`), even where the system would by itself.
+    /// No huge pages (`MADV_NOHUGEPAGE`), even if they are the system's default.
     Never,
 }
 
-/// What may be done with memory.
+/// Allowed accesses to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Nothing,
@@ -27,56 +28,58 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// What stands behind a region. Addresses and bytes are whole pages.
+/// The memory of a region. Addresses and sizes are whole pages.
 ///
 /// # Safety
-/// Whoever implements it hands out memory that is zero, as long and aligned as asked for, and nobody else's until `free`.
+/// An implementation returns zeroed memory of the requested size and alignment, which no other code uses
+/// until `free`.
 pub(super) unsafe trait Source: core::fmt::Debug + Sized {
-    /// `bytes` bytes at a multiple of `align`, which is a page at least; `None` when refused. Memory that may be written to
-    /// is memory that the system answers for; any other is address space.
+    /// Reserves `bytes` bytes at a multiple of `align`, which is at least a page; `None` if refused. Writable
+    /// memory counts as committed for the system; inaccessible memory is only address space.
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)>;
 
-    /// As [`new`](Self::new), at a multiple of `apart` and far from what others map; `None`, too, where memory is had as a whole.
+    /// Reserves at a multiple of `apart`, far from other mappings; `None` also if the source has no mappings.
     fn apart(_bytes: usize, _apart: usize, _access: Access) -> Option<(NonNull<u8>, Self)> {
         None
     }
 
-    /// Takes the addresses behind its end, which is at `at`, if no other mapping has any of them.
+    /// Reserves the addresses from its end, at `at`, if no other mapping has any of them.
     fn grow(&self, _at: NonNull<u8>, _bytes: usize, _access: Access) -> bool {
         false
     }
 
-    /// Makes a part of it readable and writable. `false` when refused.
+    /// Makes a part readable and writable. `false` if refused.
     ///
     /// # Safety
-    /// The part is this memory's.
+    /// The part is in this memory.
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
-    /// As [`Region::decommit`]: the next commit finds the part zero. Up to then `access` is all that is used.
+    /// Decommits a part: the next commit finds it zeroed. Until then it allows `access` only. See
+    /// [`Region::decommit`].
     ///
     /// # Safety
-    /// The part is this memory's, and nobody uses it.
+    /// The part is in this memory, and no thread uses it.
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool;
 
-    /// As [`Region::protect`].
+    /// Changes the protection of a part: see [`Region::protect`].
     ///
     /// # Safety
-    /// The part is this memory's, and nobody uses it.
+    /// The part is in this memory, and no thread uses it.
     unsafe fn protect(&self, _at: NonNull<u8>, _bytes: usize, access: Access) -> bool {
-        // What cannot be protected is accessible.
+        // Without protection all memory is accessible.
         access == Access::ReadWrite
     }
 
-    /// As [`Region::discard`].
+    /// Returns the memory of a part, which stays accessible: see [`Region::discard`].
     ///
     /// # Safety
-    /// The part is this memory's. Others may read it meanwhile, and do not mind that it becomes zero.
+    /// The part is in this memory. Threads that read it during the call accept zeros.
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
-    /// As [`Region::resize`]: where it is now.
+    /// Resizes the memory and returns its address: see [`Region::resize`].
     ///
     /// # Safety
-    /// It is at `at`, `old` bytes long, and may be written to as a whole.
+    /// The memory is at `at`, has `old` bytes, and is writable as a whole.
     unsafe fn resize(
         &mut self,
         at: NonNull<u8>,
@@ -85,37 +88,39 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
         may_move: bool,
     ) -> Option<NonNull<u8>>;
 
-    /// As [`Region::advise`].
+    /// Advises on huge pages: see [`Region::advise`].
     ///
     /// # Safety
-    /// The part is this memory's.
+    /// The part is in this memory.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
 
-    /// As [`Region::clear`].
+    /// Zeroes a part: see [`Region::clear`].
     ///
     /// # Safety
-    /// The part is this memory's, may be written to, and nobody uses it.
+    /// The part is in this memory, writable, and no thread uses it.
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: by contract.
+        // SAFETY: the part is writable and unused, by this function's contract.
         unsafe { at.write_bytes(0, bytes) };
     }
 
-    /// An owner for a part of this memory, where parts can be given back one by one; `None` where memory is had as a whole.
+    /// An owner for a part of this memory, if parts can be freed separately; otherwise `None`.
     fn part(&self) -> Option<Self> {
         None
     }
 
-    /// Gives a part at its end back; `false` where memory is had as a whole.
+    /// Frees a part at its end; `false` if parts cannot be freed separately.
     ///
     /// # Safety
-    /// The part is this memory's, and nobody uses it, nor will.
+    /// The part is in this memory, and no thread will use it.
     unsafe fn cut(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
 
-    /// Gives it back as a whole. `false` if only its contents went: its addresses stay, and this may be tried again.
+    /// Frees the memory as a whole. `false` if only its contents were returned: the addresses stay, and the
+    /// call may be repeated.
     ///
     /// # Safety
-    /// It is at `at`, `bytes` bytes long, and no longer used; after `true`, `self` is not used either.
+    /// The memory is at `at`, has `bytes` bytes, and no thread uses it; after `true` `self` is not used
+    /// either.
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool;
 }

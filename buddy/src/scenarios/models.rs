@@ -1,4 +1,4 @@
-//! What loom runs: two or three threads on ranges of two or four pages.
+//! loom's models: two or three threads on ranges of two or four pages.
 
 use super::world::{ONE, Owner, allocator_of, audit, free, two, zones_of};
 use crate::{Gfp, Order, PageAllocator, Pfn, ZoneKind};
@@ -6,7 +6,7 @@ use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Script, on_cpu};
 
-/// An allocator of `pages` pages in one maximal block.
+/// Creates an allocator of `pages` pages in one maximal block.
 fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
     let order = Order::new(pages.ilog2() as u8).unwrap();
     allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
@@ -23,7 +23,7 @@ pub(super) fn alloc_against_the_free_of_the_buddy() {
     audit(&pages);
 }
 
-/// B1: two allocations: each tells of its own splits and no others.
+/// B1: each of two allocations reports only its own splits.
 pub(super) fn two_allocations_are_told_apart() {
     let pages = allocator(4, false);
     let told = Arc::new(AtomicU32::new(0));
@@ -31,7 +31,7 @@ pub(super) fn two_allocations_are_told_apart() {
     let observer = pages.tracepoints().observe(move |op| {
         for step in op.steps {
             if let Step::BlocksTaken { splits: own, .. } = step {
-                // Relaxed: it is read when both threads are done.
+                // Relaxed: read after both threads have ended.
                 splits.fetch_add(u32::from(*own), Relaxed);
             }
         }
@@ -63,7 +63,7 @@ pub(super) fn alloc_against_two_frees() {
     audit(&pages);
 }
 
-/// B3: order, owner and data travel with the block to whoever frees it next.
+/// B3: order, owner and data reach the next thread that frees the block.
 pub(super) fn order_and_owner_travel_with_the_block() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
@@ -73,9 +73,9 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     let t = thread::spawn(move || {
         let Ok(pfn) = theirs.alloc(two(), Gfp::KERNEL, None) else { return };
         let frame = theirs.frame(pfn);
-        // SAFETY: the block is this thread's, and only compared are owners here.
+        // SAFETY: this thread owns the block, and the test only compares owners.
         unsafe { frame.set_owner(OWNER) };
-        // SAFETY: the block is this thread's.
+        // SAFETY: this thread owns the block.
         frame.data().with_mut(|data| unsafe { (*data)[0] = 7 });
         // Release: pairs with the Acquire below.
         post.store(pfn.get() + 1, Release);
@@ -86,7 +86,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
         let Some(pfn) = mailbox.load(Acquire).checked_sub(1).map(Pfn::new) else { return false };
         let frame = pages.frame(pfn);
         assert_eq!(frame.owner(), OWNER, "the owner was lost");
-        // SAFETY: the block was handed over.
+        // SAFETY: this thread received the block.
         assert_eq!(frame.data().with(|data| unsafe { (*data)[0] }), 7);
         free(&pages, pfn, frame.state().order());
         true
@@ -99,7 +99,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-/// B4: two frees of one block: one gets it, the other is told.
+/// B4: of two frees of one block one succeeds, the other is reported.
 pub(super) fn two_frees_of_one_block() {
     let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -111,31 +111,31 @@ pub(super) fn two_frees_of_one_block() {
     audit(&pages);
 }
 
-/// B5: whoever asks a frame for its owner, block of others or not, finds that initialised.
+/// B5: any thread that reads a frame's owner finds it initialised, even without owning the block.
 pub(super) fn a_stranger_asks_for_the_owner() {
     let pages = allocator(2, false);
     let owner = Arc::new(Owner::new());
     let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let (theirs, own) = (pages.clone(), owner.clone());
-    // SAFETY: the block is handed to this thread, and the owner outlives both.
+    // SAFETY: the block is handed to this thread, and the owner outlives both threads.
     let t = thread::spawn(move || unsafe { own.announce(theirs.frame(pfn)) });
-    // SAFETY: as above.
+    // SAFETY: the owner outlives both threads.
     unsafe { Owner::ask(pages.frame(pfn)) };
     t.join().unwrap();
     free(&pages, pfn, ONE);
     audit(&pages);
 }
 
-/// B6: memory that goes back to the system takes no frame of another block with it.
+/// B6: decommitting memory does not decommit frames of another block.
 pub(super) fn a_release_beside_a_block_in_use() {
     let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
     let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
-    // SAFETY: the block is this thread's.
+    // SAFETY: this thread owns the block.
     pages.frame(theirs).data().with_mut(|data| unsafe { (*data)[0] = 7 });
     let other = pages.clone();
     let t = thread::spawn(move || {
-        // SAFETY: the block was handed over.
+        // SAFETY: this thread received the block.
         assert_eq!(other.frame(theirs).data().with(|data| unsafe { (*data)[0] }), 7);
         free(&other, theirs, ONE);
     });
@@ -145,13 +145,14 @@ pub(super) fn a_release_beside_a_block_in_use() {
     audit(&pages);
 }
 
-/// B7: a trim beside an allocation: memory goes back of free pages only.
+/// B7: a trim during an allocation returns only free pages.
 pub(super) fn a_trim_beside_an_allocation() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
     let t = thread::spawn(move || {
-        // Marked as in use: a discard of it, or one that is not ordered with this, fails the model.
+        // Marks the page as allocated: the model fails if it is discarded, or if the discard is not ordered
+        // with this.
         let page = other.alloc(ONE, Gfp::KERNEL, None).unwrap();
         free(&other, page, ONE);
     });
@@ -168,12 +169,13 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
-/// B8: two charges of which one has room, beside an allocation: they are never more than the pages.
+/// B8: two charges, of which only one fits, during an allocation: charges and allocations never exceed the
+/// pages.
 pub(super) fn two_charge_beside_an_allocation() {
     two_charge(allocator(4, false));
 }
 
-/// B8: the same in two zones of which none has room for a charge.
+/// B8: two charges in two zones, of which no single one has enough pages, during an allocation.
 pub(super) fn two_charge_two_zones_beside_an_allocation() {
     let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
     two_charge(zones_of(&zones, two(), false, |corruption| panic!("{corruption}")));
@@ -210,7 +212,7 @@ pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     audit(&pages);
 }
 
-/// P2: a drain from outside against the CPU's own allocation and free.
+/// P2: a drain by another thread against the CPU's own allocation and free.
 pub(super) fn drain_against_the_cpu_itself(script: Script) {
     let pages = allocator(2, true);
     on_cpu(0);

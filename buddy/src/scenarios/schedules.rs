@@ -1,4 +1,4 @@
-//! What shuttle runs: four threads on sixteen pages, in blocks of four at most.
+//! shuttle's scenarios: four threads on sixteen pages, in blocks of at most four.
 
 use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
@@ -14,7 +14,6 @@ fn allocator(per_cpu_pages: bool) -> Arc<PageAllocator> {
     allocator_of(PAGES, two().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-/// Blocks and whose they are.
 struct Blocks {
     pages: Arc<PageAllocator>,
     /// One for each block that is ever allocated.
@@ -24,14 +23,14 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Takes a block and signs it; on its way at once, or kept.
+    /// Allocates a block and marks it with its owner; the caller sends or keeps it.
     fn alloc(&self, owner: usize) -> Option<(Pfn, Order, usize)> {
         let order = [ONE, two(), two().up()][choose(3)];
         let pfn = self.pages.alloc(order, Gfp::KERNEL, None).ok()?;
         let frame = self.pages.frame(pfn);
-        // SAFETY: the block is this thread's, and the owner lives as long as these.
+        // SAFETY: this thread owns the block, and the owner outlives it.
         unsafe { self.owners[owner].announce(frame) };
-        // SAFETY: as above.
+        // SAFETY: this thread owns the block.
         frame.data().with_mut(|data| unsafe { (*data)[0] = owner as u64 });
         Some((pfn, order, owner))
     }
@@ -39,14 +38,15 @@ impl Blocks {
         let frame = self.pages.frame(pfn);
         assert_eq!(frame.state().order(), order, "the order was lost");
         assert!(core::ptr::eq(frame.owner().cast(), &self.owners[owner]), "the owner was lost");
-        // SAFETY: the block is this thread's.
+        // SAFETY: this thread owns the block.
         let signed = frame.data().with(|data| unsafe { (*data)[0] });
         assert_eq!(signed, owner as u64, "the data was lost");
         free(&self.pages, pfn, order);
     }
 }
 
-/// Blocks of three orders are allocated, passed on, freed and given back to the system; others' memory is charged; strangers ask for owners.
+/// Blocks of three orders are allocated, passed on, freed and decommitted; memory is charged; other threads
+/// read owners.
 pub(super) fn zone() {
     fn side(w: &Blocks, thread: usize) {
         let (mut held, mut charged) = (vec![], 0);
@@ -59,7 +59,7 @@ pub(super) fn zone() {
                     let block = w.post.lock().pop();
                     held.extend(block);
                 }
-                // SAFETY: all owners are those of the blocks.
+                // SAFETY: all owners are elements of `owners`, which outlives the threads.
                 6 => unsafe { Owner::ask(w.pages.frame(Pfn::new(choose(PAGES as usize) as u32))) },
                 7 => {
                     let pages = 1 + choose(PAGES as usize);
@@ -80,7 +80,7 @@ pub(super) fn zone() {
     audit(&world.pages);
 }
 
-/// All threads free the same pages, each from another one on.
+/// All threads free the same pages, each starting at another one.
 pub(super) fn twice() {
     fn side((pages, pfns): &(Arc<PageAllocator>, Vec<Pfn>), thread: usize) {
         let from = thread * pfns.len() / THREADS;
@@ -94,7 +94,7 @@ pub(super) fn twice() {
     audit(&pages);
 }
 
-/// Threads move between two CPUs, and to one without a slot, and each drains the others' pages.
+/// Threads move between two CPUs and one without a slot; each drains the others' pages.
 pub(super) fn per_cpu() {
     fn side(pages: &Arc<PageAllocator>, _: usize) {
         let mut held = vec![];

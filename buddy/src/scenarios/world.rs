@@ -1,7 +1,8 @@
-//! What models and schedules run on: an allocator of a few pages, owners of blocks, and the audit at the end.
+//! Common parts of models and schedules: an allocator of a few pages, owners of blocks, and the audit at the
+//! end.
 //!
-//! Every page handed out or taken back changes a cell of its frame, so a page that two threads have fails; under loom a
-//! hand-over without happens-before does, too.
+//! Each allocation and free writes a cell of the page's frame, so two concurrent owners of a page fail the
+//! model. Under loom a hand-over without happens-before fails it as well.
 
 use crate::corruption::Handler;
 use crate::{Backend, Census, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -13,7 +14,7 @@ pub(crate) fn two() -> Order {
     ONE.up()
 }
 
-/// An allocator of `pages` pages in blocks of `order` at most, for two CPUs.
+/// Creates an allocator of `pages` pages, in blocks of at most `order`, for two CPUs.
 pub(crate) fn allocator_of(
     pages: u32,
     order: Order,
@@ -23,7 +24,7 @@ pub(crate) fn allocator_of(
     zones_of(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
 }
 
-/// The same with these zones.
+/// Creates an allocator with these zones.
 pub(crate) fn zones_of(
     zones: &[(ZoneKind, u32)],
     order: Order,
@@ -44,11 +45,11 @@ pub(crate) fn zones_of(
 }
 
 pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
-    // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
+    // SAFETY: the models free what they allocated, once; violations are what they detect.
     unsafe { pages.free(pfn, order) }
 }
 
-/// All is free: the audit finds every page, and after a release they are one block again.
+/// Checks that all pages are free: the audit finds each, and after a decommit they form one block again.
 pub(crate) fn audit(pages: &PageAllocator) {
     let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
     let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
@@ -58,7 +59,7 @@ pub(crate) fn audit(pages: &PageAllocator) {
     assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
 }
 
-/// An owner with something to initialise.
+/// An owner that must be initialised.
 pub(crate) struct Owner(AtomicU32);
 
 impl Owner {
@@ -66,21 +67,21 @@ impl Owner {
         Self(AtomicU32::new(0))
     }
     /// # Safety
-    /// The caller owns the frame's block, and whoever looks at its owner is done before this is dropped.
+    /// The caller owns the frame's block, and all readers of its owner finish before `self` is dropped.
     pub(crate) unsafe fn announce(&self, frame: &Frame) {
-        // SAFETY: passed on.
+        // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
         let announce = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
         planted!("owner announced before it is initialised" => announce());
-        // Relaxed: the announcement publishes it.
+        // Relaxed: the Release in `set_owner` publishes it.
         self.0.store(7, Relaxed);
         announce();
     }
-    /// Asks for the frame's owner without any right to the block, as a free of a wild pointer does.
+    /// Reads the frame's owner without owning the block, like a free of a wild pointer.
     ///
     /// # Safety
-    /// The frame's owners are of this kind, and live.
+    /// The frame's owner is null or a live `Owner`.
     pub(crate) unsafe fn ask(frame: &Frame) {
-        // SAFETY: passed on.
+        // SAFETY: the owner is null or a live `Owner`, by this function's contract.
         if let Some(found) = unsafe { frame.owner().cast::<Self>().as_ref() } {
             // Relaxed: initialised before it was announced, and constant since.
             assert_eq!(found.0.load(Relaxed), 7, "an owner is found initialised");

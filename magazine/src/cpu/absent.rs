@@ -1,5 +1,5 @@
-//! Restartable sequences where there are none: another system, another processor, or a checker that cannot run them.
-//! The mechanism is never chosen, and the inlined path always misses.
+//! Restartable sequences on systems without them: another OS, another processor, or a checker that cannot run
+//! them. The mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
 pub use super::no_static_words::StaticWords;

@@ -1,10 +1,11 @@
 //! The claimed slot: the portable mechanism.
 //!
-//! The CPU's number is a hint. One compare-and-exchange claims the region of that CPU for the length of one operation;
-//! whoever finds it claimed goes on without it and never waits, because the holder may be a thread of the same CPU that was
-//! pre-empted. Migration after reading the number is harmless: the claim, not the number, owns the region.
+//! The CPU's number is a hint. One compare-and-exchange claims that CPU's region for one operation. If the
+//! region is already claimed, the operation goes on without it and never waits, because the holder may be a
+//! pre-empted thread of the same CPU. Migration after reading the number is harmless: the claim, not the
+//! number, gives ownership of the region.
 //!
-//! Cost: one locked instruction (6 to 17 ns) an operation.
+//! Cost: one locked instruction (6 to 17 ns) per operation.
 
 use super::regions::Regions;
 use crate::magazine::Magazine;
@@ -13,19 +14,20 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{planted, relax};
 use core::ptr::NonNull;
 
-/// Runs `f` with the region claimed; `None` if it is claimed already, or was never used.
+/// Runs `f` with the region claimed; `None` if it is already claimed, or was never used.
 #[inline(always)]
 fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
-    // One that is not committed may not be written to, not even its claim.
+    // An uncommitted region must not be written, not even its claim.
     if region.committed() == 0 {
         return None;
     }
     planted!("a region is used without its claim" => return Some(f()));
-    // Acquire: pairs with the Release below, so that the last operation's stores to the region are seen.
+    // Acquire: pairs with the Release below, so that this operation sees the previous one's stores to the
+    // region.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
     planted!("an operation keeps its claim" => return Some(result));
-    // Release: pairs with the Acquire of the next claim of this region, a drain's included.
+    // Release: pairs with the Acquire of the next claim of this region, including a drain's.
     region.claim().store(0, Release);
     Some(result)
 }
@@ -52,8 +54,8 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits for a holder of the claim, who may be off its CPU: drains may
-/// wait, fast paths never do.
+/// Claims the region for a drain and runs `f` on it. Waits for the claim's holder, which may be pre-empted:
+/// unlike fast paths, drains may wait.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     planted!("drain without its fence" => return f(region));
     planted!("a drain looks at the claim and does not take it" => {

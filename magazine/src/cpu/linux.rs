@@ -1,28 +1,29 @@
-//! What Linux says of CPUs.
+//! Linux's interfaces for CPUs.
 
-/// The CPU that this thread runs on, as a hint. Cost: 2 to 4 ns where the libc reads what the kernel shares with each
-/// thread, else a system call (0.1 us).
+/// The CPU that this thread runs on, as a hint. Cost: 2 to 4 ns if the libc reads memory that the kernel
+/// shares with the thread, else a system call (0.1 us).
 #[inline]
 pub(super) fn current(_: u32) -> u32 {
     nix::sched::sched_getcpu().map_or(u32::MAX, |cpu| cpu as u32)
 }
 
-/// All CPUs that the kernel may ever bring up. Allocates nothing.
+/// Number of CPUs that the kernel may ever bring up. Allocates nothing.
 pub(super) fn count() -> u32 {
     possible().unwrap_or_else(configured)
 }
 
-/// One more than the highest number that the kernel may ever give to a CPU, if it says so.
+/// The highest CPU number that the kernel may ever use, plus one, if the kernel reports it.
 fn possible() -> Option<u32> {
     use std::io::Read;
-    // Neither opening a short path nor reading allocates.
+    // Opening a short path and reading do not allocate.
     let mut file = std::fs::File::open("/sys/devices/system/cpu/possible").ok()?;
     let mut text = [0; 256];
     let len = file.read(&mut text).ok()?;
     highest(&text[..len])?.checked_add(1)
 }
 
-/// The highest number of a list like `0-3,8,10-11`; `None` if it is not one, or does not end in a line feed.
+/// The highest number of a list like `0-3,8,10-11`; `None` if the list is malformed or does not end in a line
+/// feed.
 fn highest(list: &[u8]) -> Option<u32> {
     let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
     let mut highest = None;
@@ -32,8 +33,8 @@ fn highest(list: &[u8]) -> Option<u32> {
     highest
 }
 
-/// How many CPUs the system is configured with; but all that this thread may run on have smaller numbers. musl counts those, whatever
-/// their numbers are.
+/// Number of configured CPUs, but above the numbers of all CPUs that this thread may run on. musl counts only
+/// these, whatever their numbers are.
 fn configured() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
@@ -48,12 +49,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_kernel_says_nothing_all_cpus_that_a_thread_may_run_on_count() {
+    fn without_sys_all_cpus_in_the_affinity_count() {
         let highest = count() - 1;
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();
         let this = nix::unistd::Pid::from_raw(0);
-        // Another thread, which ends here. A container may forbid that CPU.
+        // On a separate thread, which ends here. A container may forbid that CPU.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if nix::sched::sched_setaffinity(this, &only).is_ok() {

@@ -1,12 +1,12 @@
-//! Which mechanisms there are.
+//! The mechanisms that make operations on a region exclusive.
 
-/// The most CPUs that a table has regions for.
+/// Maximum number of CPUs with regions in a table.
 pub const MAX_CPUS: u32 = 1024;
 
-/// What makes an operation on a CPU's region exclusive.
+/// The mechanism that makes an operation on a CPU's region exclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// A compare-and-exchange claims the region for the length of one operation: everywhere, one locked instruction.
+    /// A compare-and-exchange claims the region for one operation: on every system, one locked instruction.
     #[default]
     Claimed,
     /// A restartable sequence: Linux on x86-64 or aarch64, no locked instruction.

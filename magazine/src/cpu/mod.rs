@@ -1,16 +1,18 @@
-//! CPUs: how many there are, which node each belongs to, and which one this thread runs on.
+//! CPUs: their number, the node of each, and the one that this thread runs on.
 //!
-//! The number of the current CPU is only ever a **hint**: the thread may be moved between reading and using it. What
-//! makes an operation on a CPU's region sound is the [`Mechanism`] that performs it: `rseq`, a restartable sequence, where
-//! libc and kernel offer it, else `claimed`. It is chosen once per process, and a layer never mixes the two: a claim
-//! does not keep a restartable sequence away, nor the other way round. Simulated CPUs are always the claimed mechanism
-//! with another source of the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
+//! The number of the current CPU is only a **hint**: the thread may migrate between reading and using it. The
+//! [`Mechanism`] that performs an operation makes it sound: `rseq`, a restartable sequence, if libc and
+//! kernel support it, else `claimed`. The choice is made once per process, and a layer never mixes both: a
+//! claim does not exclude a restartable sequence, nor the reverse. Simulated CPUs always use the claimed
+//! mechanism, with another source of the number: one OS thread can deterministically drive a thousand CPUs by
+//! calling [`on_cpu`].
 //!
-//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (a debugger that single-steps needs that);
+//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (needed by a debugger that single-steps);
 //! `--cfg uslab_no_rseq` leaves the sequences out of the build.
 //!
-//! Linux says which CPU a thread runs on. Elsewhere, and in a build with `--cfg uslab_heap`, each thread takes a CPU's number
-//! for good (`threads`): the claim makes that sound, at the price of threads that share a region while another one is idle.
+//! Linux reports the CPU of a thread. On other systems, and in a build with `--cfg uslab_heap`, each thread
+//! is assigned a fixed CPU number (`threads`). The claim makes that sound, although threads may share one
+//! region while another region is idle.
 
 pub(crate) mod claimed;
 mod mechanism;
@@ -52,10 +54,10 @@ use crate::sync::{planted, thread_local};
 use core::cell::Cell;
 pub use mechanism::{MAX_CPUS, Mechanism};
 
-/// The most memory nodes.
+/// Maximum number of memory nodes.
 pub const MAX_NODES: u32 = 16;
 
-/// How many CPUs and memory nodes there are, and where the current CPU's number comes from.
+/// The numbers of CPUs and memory nodes, and the source of the current CPU's number.
 ///
 /// CPUs belong to nodes in contiguous ranges of (nearly) equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +70,13 @@ pub struct Cpus {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The system says, or the thread's own number does.
+    /// The system, or the thread's assigned number.
     Os,
-    /// [`on_cpu`] said, for this thread.
+    /// The thread's last call of [`on_cpu`].
     Simulated,
 }
 
-/// CPU or node counts outside what is supported.
+/// The error for unsupported numbers of CPUs or nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadCpus {
     cpus: u32,
@@ -97,31 +99,32 @@ thread_local! {
     static CURRENT: Cell<Script> = const { Cell::new(Script::on(0)) };
 }
 
-/// Where a thread runs, and where it is moved to.
+/// A thread's CPU, and its migration.
 ///
-/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). A model sets a whole script: just before the thread
-/// reads its CPU's number for the `at`-th time it is moved from `cpu` to `then`. As the number is read anew for each
-/// step, this is a migration between any two steps.
+/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). A model sets a whole script: just before the
+/// thread reads its CPU's number for the `at`-th time, it migrates from `cpu` to `then`. Each step reads the
+/// number anew, so this is a migration between any two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Script {
-    /// The CPU that the thread starts on.
+    /// The CPU at the start.
     pub cpu: u32,
-    /// The read before which it moves, counted from 1; 0 is never.
+    /// The read before which the thread migrates, counted from 1; 0 is never.
     pub at: u32,
-    /// The CPU that it moves to.
+    /// The CPU after the migration.
     pub then: u32,
-    /// Whether what reads the number there is a restartable sequence that first runs up to its commit on the old
-    /// CPU. Means nothing to the claimed slot, which cannot be aborted.
+    /// True if a restartable sequence that reads the number there first runs up to its commit on the old CPU.
+    /// The claimed slot ignores it, because it cannot be aborted.
     pub aborted: bool,
 }
 
 impl Script {
-    /// Stays on `cpu`.
+    /// Creates a script that stays on `cpu`.
     pub const fn on(cpu: u32) -> Self {
         Self { cpu, at: 0, then: 0, aborted: false }
     }
-    /// Staying on `cpu`, and every single move to another of `cpus` CPUs before one of the first `reads` reads.
+    /// All scripts with at most one migration: staying on `cpu`, and every move to another of `cpus` CPUs
+    /// before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
             let elsewhere = (0..cpus).filter(move |then| *then != cpu);
@@ -129,7 +132,7 @@ impl Script {
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
-    /// The same, and every single abort: a restart on the same CPU or on another one.
+    /// All scripts with at most one migration or abort: a restart on the same CPU or on another one.
     pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let aborts =
             (1..=reads).flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
@@ -147,36 +150,37 @@ pub fn on_cpu(cpu: u32) {
 }
 
 impl Cpus {
-    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node: all that the kernel may ever bring up on Linux, elsewhere as
-    /// many as the process may use at once. Where `/sys` does not say it, those that the C library and this thread's affinity know of:
-    /// another CPU would be served without a stack.
+    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux these are all CPUs that the kernel
+    /// may ever bring up, elsewhere as many as the process may use at one time. If `/sys` does not list them,
+    /// they are the CPUs known to the C library and in this thread's affinity; another CPU would be served
+    /// without a stack.
     ///
-    /// The first call decides which [`Mechanism`] serves the process. It allocates nothing on Linux.
+    /// The first call chooses the process's [`Mechanism`]. It allocates nothing on Linux.
     pub fn os() -> Self {
         let count = os::count().clamp(1, MAX_CPUS);
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
     }
 
-    /// The same CPUs, served by the claimed slot whatever the machine offers.
+    /// The same CPUs with the claimed slot, even if the machine supports restartable sequences.
     #[doc(hidden)]
     pub fn claimed(self) -> Self {
         Self { mechanism: Mechanism::Claimed, ..self }
     }
 
-    /// Simulated CPUs under the token model of restartable sequences.
+    /// Simulated CPUs with the token model of restartable sequences.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn by(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
 
-    /// `cpus` simulated CPUs on `nodes` nodes; each thread says by [`on_cpu`] which one it plays.
+    /// Creates `cpus` simulated CPUs on `nodes` nodes; each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
     /// Counts of zero, more than [`MAX_CPUS`] or [`MAX_NODES`], or more nodes than CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
-        // What a thread plays, for the story of a model.
+        // A thread's role in the counterexample trace of a model.
         #[cfg(loom)]
         crate::sync::story::roles(|| format!("CPU {}", here()));
         if good {
@@ -186,29 +190,30 @@ impl Cpus {
         }
     }
 
-    /// What serves their regions.
+    /// The mechanism of the CPUs' regions.
     #[inline]
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
-    /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
+    /// Number of this *process's* restartable sequences that were interrupted and ran again; 0 if sequences
+    /// are not used.
     #[doc(hidden)]
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
     }
-    /// How many CPUs have a region.
+    /// Number of CPUs with a region.
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Words of a table: more than CPUs where a section may read any number that the kernel gives.
+    /// Number of words of a table: more than CPUs if a section may read any number that the kernel uses.
     pub(crate) fn slots(&self) -> u32 {
         rseq::slots(self.count, self.mechanism)
     }
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
-    /// The node of `cpu`; CPUs without a region count as the last one.
+    /// The node of `cpu`; CPUs without a region count towards the last one.
     #[inline]
     pub fn node_of(&self, cpu: u32) -> u32 {
         if self.nodes == 1 {
@@ -217,14 +222,15 @@ impl Cpus {
         planted!("a CPU beyond the table has a node" => return cpu * self.nodes / self.count);
         cpu.min(self.count - 1) * self.nodes / self.count
     }
-    /// The CPU that this thread runs on, as a hint: it may be stale at once, or beyond [`count`](Self::count).
+    /// The CPU that this thread runs on, as a hint: it may be stale immediately, or not below
+    /// [`count`](Self::count).
     #[inline]
     pub fn current(&self) -> u32 {
         match (self.source, self.mechanism) {
-            // The same word that sections read. `sched_getcpu` would name a real CPU to a thread without a
-            // registration, who could never use its region.
+            // The word that sections read. `sched_getcpu` would return a real CPU to a thread without a
+            // registration, which could never use its region.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
-            // Where the libc has registered the thread it need not be called.
+            // If the libc has registered the thread, no call is needed.
             (Source::Os, Mechanism::Claimed) => match rseq::cpu_id() {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
@@ -234,7 +240,8 @@ impl Cpus {
     }
 }
 
-/// The calling thread's simulated CPU is read: its number now, and the CPU on which the reader was aborted first.
+/// Reads the calling thread's simulated CPU: its current number, and the CPU on which the reader was aborted
+/// first.
 #[inline]
 fn step() -> (u32, Option<u32>) {
     CURRENT.with(|c| {
@@ -271,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_outside_the_range_are_errors_that_say_the_range() {
+    fn counts_out_of_range_are_errors_that_name_it() {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");

@@ -1,13 +1,13 @@
-//! Words of a table in a static of the program, in builds without restartable sequences.
+//! A table's words in a static of the program, for builds without restartable sequences.
 
 use super::regions::Words;
 
-/// Words that no table takes: there are no restartable sequences.
+/// Words that no table uses: there are no restartable sequences.
 #[derive(Debug)]
 pub struct StaticWords(());
 
 impl StaticWords {
-    /// Words that no table has taken.
+    /// Creates unused words.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(())

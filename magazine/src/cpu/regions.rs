@@ -1,20 +1,20 @@
-//! Regions as the mechanisms see them. A table has them, and uses the mechanisms: so they do not know tables.
+//! The mechanisms' view of a table: the interface that keeps them independent of it.
 
 use crate::region::Region;
 use core::ptr::NonNull;
 
-/// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
+/// Number of words in front of CPU 0's: for the "CPUs" -2 and -1 that threads without a registration read.
 pub(crate) const SPARE: usize = 2;
 
-/// Which of a CPU's words a path reads. A drain points all of them to the empty region.
+/// A CPU's words, by the paths that read them. A drain points all of them to the empty region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Words {
-    /// Of paths behind a miss. It is never closed.
+    /// The word of paths behind a miss. It is never closed.
     Always,
-    /// Of paths that are inlined into a caller, which can be [closed](crate::Table::close_inlined).
+    /// The word of paths that are inlined into a caller, which can be [closed](crate::Table::close_inlined).
     Inlined,
-    /// Of inlined frees that find their class by the address. They can be closed, too, apart from the others.
+    /// The word of inlined frees that find their class by the address. They can be closed separately.
     InlinedFrees,
 }
 
@@ -28,17 +28,17 @@ impl Words {
 pub(crate) trait Regions {
     /// The number of the CPU that this thread runs on: a hint.
     fn this_cpu(&self) -> u32;
-    /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
+    /// The region of `cpu`, regardless of its word; `None` if that CPU has none.
     fn region(&self, cpu: u32) -> Option<Region<'_>>;
-    /// The address of CPU 0's word, if restartable sequences serve these regions.
+    /// Address of CPU 0's word, if restartable sequences serve these regions.
     fn words(&self, _: Words) -> Option<NonNull<u8>> {
         None
     }
-    /// The address of the words of threads that no sequence serves.
+    /// Address of the words of threads that no sequence serves.
     fn spare_words(&self) -> NonNull<u8> {
         NonNull::dangling()
     }
-    /// The region that a word of `cpu` leads to, for checkers.
+    /// The region that a word of `cpu` points to, for checkers.
     fn current(&self, _: Words, _cpu: u32) -> Option<Region<'_>> {
         None
     }

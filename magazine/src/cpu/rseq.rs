@@ -1,27 +1,28 @@
 //! Operations on regions by restartable sequences: x86-64 and aarch64 Linux, with glibc or musl.
 //!
-//! Here is what all processors have in common; `rseq/x86_64.rs` and `rseq/aarch64.rs` have the sections, and nothing else:
-//! [`PcpuPtr`]'s four operations, and how a processor comes to a symbol and to what belongs to a thread. Who tells the kernel of
-//! a thread stands in [`registration`].
+//! This module has the code common to all processors. `rseq/x86_64.rs` and `rseq/aarch64.rs` have only the
+//! sections, [`PcpuPtr`]'s four operations, and the processor's access to symbols and thread-local memory.
+//! [`registration`] registers threads with the kernel.
 //!
 //! # The problem
 //!
-//! What belongs to a CPU needs no lock if whoever uses it cannot be pre-empted meanwhile. A kernel turns pre-emption off; a
-//! process cannot. One locked instruction instead (the [claimed slot](super::claimed)) costs three times as much as
-//! everything else that an allocation does.
+//! Per-CPU data needs no lock if its user cannot be pre-empted during the access. A kernel disables
+//! pre-emption; a process cannot. One locked instruction instead (the [claimed slot](super::claimed)) costs
+//! three times as much as the rest of an allocation.
 //!
 //! # The mechanism
 //!
-//! Linux lets a thread do the next best thing: be *told* that it was pre-empted. Each thread shares a `struct rseq`
-//! with the kernel, in which the kernel keeps the number of the CPU that the thread runs on (`cpu_id`) and the thread
-//! announces the section of code that it is in (`rseq_cs`). Whenever the kernel pre-empts the thread, moves it, or
-//! delivers a signal to it, it looks: is the thread inside the announced section? Then it does not return to where it
-//! was but to the section's abort address, from where the section is run again. So a section that reaches its end
-//! ran on one CPU, and no other section of that CPU ran in between.
+//! Linux offers the next best thing: a thread learns that it was pre-empted. Each thread shares a `struct
+//! rseq` with the kernel. In it the kernel keeps the number of the thread's CPU (`cpu_id`), and the thread
+//! announces the section of code that it is in (`rseq_cs`). Whenever the kernel pre-empts the thread,
+//! migrates it, or delivers a signal to it, it checks whether the thread is inside the announced section. If
+//! so, the thread does not resume where it was, but at the section's abort address, which runs the section
+//! again. So a section that reaches its end ran on one CPU, and no other section of that CPU ran in between.
 //!
-//! A section therefore works with plain loads and stores, and makes everything visible by its **last instruction, one
-//! store**. Up to there nothing happened; behind it, everything. The operations on a region are four such sections
-//! ([`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`], [`PcpuPtr::pop_batch`]), of one shape:
+//! A section therefore uses plain loads and stores, and makes its effect visible by its **last instruction,
+//! one store**. Before it nothing has happened; after it, everything. The operations on a region are four
+//! such sections ([`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`], [`PcpuPtr::pop_batch`]) of
+//! one shape:
 //!
 //! ```text
 //!   4: (abort address, out of line, behind the processor's signature) count the abort
@@ -32,50 +33,56 @@
 //!   3:                                            end: the first address behind the commit
 //! ```
 //!
-//! `rseq_cs` need not be cleared at the end: the kernel clears it when it finds the thread outside the range. (Code
-//! that holds descriptors must therefore not be unloaded while threads run: never `dlclose` a library made of this.)
+//! `rseq_cs` need not be cleared at the end: the kernel clears it when it finds the thread outside the range.
+//! (Code that contains descriptors must therefore not be unloaded while threads run: never `dlclose` a
+//! library built from this.)
 //!
 //! # Why it is sound
 //!
-//! * *Two operations of one CPU*: they never overlap, as above; and as one ends before the next begins on the same
-//!   CPU, program order and the context switch order their memory accesses.
-//! * *A restart* begins at 5 with the registers that the aborted attempt left. So a section never writes, before its
-//!   commit, a register, a flag or memory that is read from there on: its inputs stay as they are, and what changes is a
-//!   copy. A test decodes every section of the program and looks at just that (`tests/sections`); another one interrupts
-//!   every section at each instruction and lets other operations run meanwhile (`rseq_stepper.rs`). One store does survive
-//!   an abort: a batch that widens its stack writes the new `cap` first. It is worked out from what the section has read,
-//!   and within limits that hold on every CPU, so it is a legal `cap` whoever goes on.
-//! * *A drain from another CPU* leads the CPU's word to the empty region and then calls
-//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`: when that returns, every section of this process that was running anywhere has
-//!   committed or will restart, and what it committed is visible. A restarted section finds the empty region. So what the
-//!   word led to is the drain's.
-//! * *A wrong CPU number*: an unregistered thread reads -1 (or -2, where the registration failed), and on a CPU that
-//!   the table has no region for a number that is too large. There are two spare words in front, and words for every
-//!   number that the kernel may ever give (see [`slots`]): what is no CPU's word leads to the empty region, so such a thread
-//!   misses, with no comparison at all. The slow path sends such threads round the stacks. It does **not** send them to
-//!   the claimed slot: claims and sections do not exclude each other, so all operations on a table are of one mechanism.
+//! * *Two operations of one CPU* never overlap, as shown above. One ends before the next begins on the same
+//!   CPU, so program order and the context switch order their memory accesses.
+//! * *A restart* begins at 5 with the registers that the aborted attempt left. So before its commit a section
+//!   never writes a register, a flag or memory that is read from there on: its inputs stay intact, and only
+//!   copies change. A test decodes every section of the program and checks exactly that (`tests/sections`).
+//!   Another test interrupts every section at each instruction and runs other operations there
+//!   (`rseq_stepper.rs`). One store does survive an abort: a batch that widens its stack writes the new `cap`
+//!   first. That value is computed from what the section has read, within limits that hold on every CPU, so
+//!   it is a legal `cap` for any later operation.
+//! * *A drain from another CPU* points the CPU's word to the empty region and calls
+//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When that returns, every section of this process that was running
+//!   has committed visibly or will restart, and a restarted section finds the empty region. So the drain owns
+//!   the region that the word pointed to.
+//! * *A wrong CPU number*: an unregistered thread reads -1 (or -2 if the registration failed); on a CPU
+//!   without a region in the table, it reads a number that is too large. There are two spare words in front,
+//!   and a word for every number that the kernel may ever use (see [`slots`]). The words that belong to no
+//!   CPU point to the empty region, so such a thread misses, without any comparison. The slow path makes it
+//!   bypass the stacks. It does **not** use the claimed slot: claims and sections do not exclude each other,
+//!   so all operations on a table use one mechanism.
 //! * *A signal handler that allocates* is a thread that interrupts a section: the section restarts.
 //!
-//! # When it serves
+//! # When it is used
 //!
-//! [`mechanism`] decides once per process: the kernel accepts the registration for the rseq membarrier, *and* the libc registered
-//! its threads (`__rseq_size` is not 0) or this thread can be [registered](registration) by us. Else, and where the environment
-//! says **`USLAB_RSEQ=off`**, the claimed slot serves everything. A debugger that single-steps needs that: every step inside a section aborts it,
-//! so stepping through one never ends. (Breakpoints behind it are fine.)
+//! [`mechanism`] decides once per process: the kernel accepts the registration for the rseq membarrier, *and*
+//! the libc registered its threads (`__rseq_size` is not 0) or this module can [register](registration) the
+//! current thread. Otherwise, and with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves
+//! everything. A debugger that single-steps needs the latter: every step inside a section aborts it, so the
+//! section never completes. (Breakpoints behind it are fine.)
 //!
 //! # One path for both
 //!
-//! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`PcpuPtr`] path
-//! as any other; it leads to the table's empty region, where every section misses, and announces its sections in a
-//! thread-local scratch area instead of the kernel's. The question is asked after a miss.
+//! An allocation does not test for the mechanism. A layer that must not use sections has the same [`PcpuPtr`]
+//! path as any other. The path points to the table's empty region, where every section misses, and announces
+//! its sections in a thread-local scratch area instead of the kernel's. The test comes after a miss.
 //!
 //! # Measured choices
 //!
-//! A head is loaded and stored whole: `add [word], imm` is an instruction less and costs 2 ns more a
-//! pair (load and store of one whole word forward best). Every instruction counts: a bound on the CPU's number by a
-//! comparison and a conditional move, off every chain of dependences, cost 0.5 of 2.9 ns a pair; hence the spare words.
+//! A head is loaded and stored as a whole: `add [word], imm` is one instruction fewer and costs 2 ns more per
+//! pair (store forwarding works best for a whole word). Every instruction counts: bounding the CPU's number
+//! by a comparison and a conditional move, outside every dependency chain, cost 0.5 of 2.9 ns per pair; hence
+//! the spare words.
 //!
-//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
+//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable
+//! Sequences".
 
 use super::regions::{Regions, Words};
 use super::{MAX_CPUS, Mechanism};
@@ -99,36 +106,38 @@ mod sections;
 mod sections;
 mod static_words;
 
-/// Sections that the kernel sent to their abort address, in this process.
+/// Sections of this process that the kernel sent to their abort address.
 static ABORTS: Counter = Counter::new(0);
 
-/// How often a section of this process was restarted.
+/// Number of section restarts in this process.
 pub(crate) fn aborts() -> u64 {
     ABORTS.get()
 }
 
-/// `struct rseq`: where its fields lie.
+/// Offsets in `struct rseq`.
 const CPU_ID: usize = registration::CPU_ID;
 const RSEQ_CS: usize = 8;
-/// Of a region, where what is committed stands.
+/// Offset of the committed size in a region.
 const COMMITTED: usize = offset_of!(Header, committed);
 
-/// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer; `None` if the kernel does not serve
-/// it up to what sections use.
+/// Offset of the libc's `struct rseq` from the thread pointer; `None` if the kernel does not maintain the
+/// fields that sections use.
 fn libc_area() -> Option<isize> {
     let (offset, size, _) = symbols();
-    // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
+    // SAFETY: if defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
-/// The same, or where ours lies, which the kernel serves in registered threads.
+/// Offset of the libc's area, or else of this module's area, which the kernel maintains in registered
+/// threads.
 fn area() -> isize {
     libc_area().unwrap_or_else(|| scratch() + SIZE as isize)
 }
 
-// Thread-local memory of twice the size of `struct rseq`: for layers that the kernel does not serve, and for threads that the
-// libc does not register; the latter's says that nobody has. In the static TLS block, as [`scratch`] demands: so its offset is the
-// same in every thread. Weak: two copies of this crate in one program share it.
+// Thread-local memory of twice the size of `struct rseq`: a scratch area for layers without sections, and an
+// area for threads that the libc does not register, which starts as unregistered. It is in the static TLS
+// block, as [`scratch`] requires, so its offset is the same in every thread. Weak: two copies of this crate
+// in one program share it.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
@@ -142,8 +151,8 @@ global_asm!(
     ".popsection",
 );
 
-/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration. Registers the thread if
-/// that is for us to do.
+/// The CPU that this thread runs on, as a hint; `u32::MAX` or slightly less in a thread without a
+/// registration. Registers the thread if the libc does not.
 #[inline]
 pub(crate) fn cpu_id() -> u32 {
     match cpu_id_at(area()) {
@@ -151,7 +160,7 @@ pub(crate) fn cpu_id() -> u32 {
         cpu => cpu,
     }
 }
-/// Whether the thread was registered just now: then what has missed may hit.
+/// Returns `true` if this call registered the thread: an operation that missed may then hit.
 pub(crate) fn joins() -> bool {
     cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
 }
@@ -163,11 +172,12 @@ fn first_use() -> u32 {
     cpu_id_at(area())
 }
 fn register_thread() -> bool {
-    // SAFETY: our area of this thread, in its TLS block.
+    // SAFETY: the address is this thread's area in its TLS block.
     unsafe { register(thread_pointer().offset(area()).cast()) }
 }
 
-/// The descriptor `66` of a section from `2` to `3` that aborts to `4`, and its entry where tools look for them.
+/// Defines the descriptor `66` of a section from `2` to `3` that aborts to `4`, and the section's entry for
+/// tools.
 macro_rules! descriptor {
     () => {
         concat!(
@@ -186,17 +196,17 @@ use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// 0 until decided; [`CLAIMED`], or how many words a table has.
+/// 0 until decided; then [`CLAIMED`], or the number of words of a table.
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 
-/// Which mechanism serves this process's layers on real CPUs. Decided at the first call; allocates nothing.
+/// The mechanism of this process's layers on real CPUs. Decided at the first call; allocates nothing.
 pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// How many words a table of `cpus` CPUs has: for sections, one for every number that the kernel may give, so that none leads
-/// out of the table.
+/// Number of words of a table for `cpus` CPUs. For sections it is one for every number that the kernel may
+/// use, so that none points outside the table.
 pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
@@ -207,7 +217,7 @@ pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
 fn chosen() -> u32 {
     match CHOSEN.get() {
         0 => {
-            // Two threads that come first at the same time decide alike.
+            // Two concurrent first calls decide alike.
             let serve =
                 !switched_off() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
             let chosen = if serve { most_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
@@ -218,22 +228,24 @@ fn chosen() -> u32 {
     }
 }
 
-/// A bound on the numbers that the kernel gives to CPUs: the size of its own CPU masks, [`MAX_CPUS`] at least (a process
-/// may be carried to a larger machine). `None` if it is beyond what Linux can be built for, or not to be had.
+/// A bound on the kernel's CPU numbers: the size of its CPU masks, at least [`MAX_CPUS`] (a process may
+/// migrate to a larger machine). `None` if it exceeds what Linux supports, or is unknown.
 fn most_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
-    // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The call itself and not the libc's: its answer is the
-    // number of bytes in a mask.
+    // SAFETY: the kernel writes at most `BYTES` bytes to the mask. A direct system call, because it returns
+    // the number of bytes in a mask; the libc's wrapper does not.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, BYTES, mask.as_mut_ptr()) };
     let cpus = u32::try_from(bytes).ok()?.checked_mul(8)?;
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Whether the environment says `USLAB_RSEQ=off`. A value that is neither `on` nor `off` is named on stderr.
+/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr about a value other than `on` and
+/// `off`.
 fn switched_off() -> bool {
-    // Not `std::env`, which allocates: this is reached from inside a global allocator.
-    // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+    // Not `std::env`, which allocates: a global allocator calls this.
+    // SAFETY: the name ends in a NUL. As with any C library, no thread may change the environment
+    // concurrently.
     let value = unsafe { libc::getenv(c"USLAB_RSEQ".as_ptr()) };
     if value.is_null() {
         return false;
@@ -242,7 +254,7 @@ fn switched_off() -> bool {
     let value = unsafe { core::ffi::CStr::from_ptr(value) }.to_bytes();
     if !matches!(value, b"" | b"on" | b"off") {
         use std::io::Write;
-        // There is nobody to tell that stderr is closed.
+        // If stderr is closed, the warning is lost.
         let _ = writeln!(
             std::io::stderr(),
             "uslab: USLAB_RSEQ={}: expected on or off; ignored",
@@ -265,17 +277,20 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0)) == 0 }
 }
 
-/// True if the process has never had another thread, as glibc 2.32 and later tell. Then no section but the caller's own could have begun,
-/// and that has ended: a signal's handler aborts the one that it interrupts. False if the libc does not tell.
+/// Returns `true` if the process has never had another thread, as reported by glibc 2.32 and later. Then only
+/// the caller's own sections have run, and they have ended: a signal handler aborts the section that it
+/// interrupts. `false` if the libc does not report it.
 fn is_single_threaded() -> bool {
-    // SAFETY: null, or the libc's `char`, which only a thread that starts another one writes to: if it is not 0, that is this thread.
+    // SAFETY: null, or the libc's `char`, which only a thread that starts another one writes; while it is not
+    // 0, that is this thread.
     unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 
-/// Returns when every section of `cpus` that began before has committed or will restart; `false` if the kernel
-/// refuses (a sandbox that was closed after the start): then nothing is known.
+/// Waits until every section of `cpus` that began before the call has committed or will restart. Returns
+/// `false` if the kernel refuses (a sandbox was closed after the start): then nothing is guaranteed.
 ///
-/// Cost: none while the process has one thread; then 0.15 us where none of our threads runs, 16 us where one does, whether one CPU or all.
+/// Cost: none while the process has one thread; then 0.15 us if none of the process's threads is running, 16
+/// us if one is, for one CPU or all.
 pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if cfg!(uslab_control = "nobarrier") {
         return true;
@@ -288,13 +303,15 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if is_single_threaded() {
         return true;
     }
-    // The kernel forgets the registration where memory is not inherited as a whole; asking twice is cheap.
+    // The kernel forgets the registration in a process that does not inherit all memory; a second request is
+    // cheap.
     membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
 }
 
 // ---------------------------------------------------------------- the sections
 
-/// A region of one stack that is never written: every section misses in it. The scratch area says CPU 0 to all threads.
+/// A one-stack region that is never written: every section misses in it. The scratch area has CPU 0 for all
+/// threads.
 #[repr(C)]
 struct Nowhere {
     word: *const u8,
@@ -302,7 +319,7 @@ struct Nowhere {
     head: usize,
     null: usize,
 }
-// SAFETY: nobody writes to it: every section misses, and no table has it.
+// SAFETY: no thread writes to it: every section misses, and it belongs to no table.
 unsafe impl Sync for Nowhere {}
 /// The class of a fast path that is disabled.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(Nowhere, head) as u32 };
@@ -310,34 +327,34 @@ static NOWHERE: Nowhere = Nowhere { word: (&raw const NOWHERE).cast(), cap: 0, h
 const _: () = assert!(offset_of!(Nowhere, head) - offset_of!(Nowhere, cap) == CAP);
 const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == NULL);
 
-/// All that a section needs, besides its class: the table's words, and where sections are announced.
+/// The inputs of a section apart from its class: the table's words, and the place to announce sections.
 ///
-/// Valid while the table lives; whoever holds both sees to that.
+/// Valid while the table lives; the holder of both guarantees that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
     words: NonNull<u8>,
     area: isize,
 }
 
-// SAFETY: numbers; what they lead to is the table, which any thread may use.
+// SAFETY: the fields are numbers, and any thread may use the table that they point to.
 unsafe impl Send for PcpuPtr {}
-// SAFETY: as above.
+// SAFETY: the fields are numbers, and any thread may use the table that they point to.
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// To these words of `table` if sections serve it, else to its empty region.
+    /// Creates a pointer to these words of `table` if sections serve the table, else to its empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
             Some(words) => Self { words, area: area() },
             None => Self { words: table.spare_words(), area: scratch() },
         }
     }
-    /// The CPU that this thread runs on, as sections find it.
+    /// The CPU that this thread runs on, as sections read it.
     #[inline(always)]
     pub(crate) fn cpu(&self) -> u32 {
         cpu_id_at(self.area)
     }
-    /// Every section of [`NO_CLASS`] misses.
+    /// Creates a pointer with which every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
         Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }
     }

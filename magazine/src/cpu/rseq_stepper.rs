@@ -1,13 +1,13 @@
-//! Every section, interrupted at each of its instructions.
+//! Interrupts every section at each of its instructions.
 //!
-//! A breakpoint inside a section does what a pre-emption does: the kernel delivers a signal, and so sends the thread to the
-//! section's abort address. Before it gets there the handler runs what another thread of this CPU or a drain may have done
-//! meanwhile; then the section runs again, with the registers that the aborted attempt left. What comes of it must be what
-//! would have come without that attempt.
+//! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal, and therefore
+//! sends the thread to the section's abort address. Before the thread gets there, the handler runs what
+//! another thread of this CPU, or a drain, might do. Then the section runs again, with the registers that the
+//! aborted attempt left. The outcome must be the same as without that attempt.
 //!
-//! Nothing here knows how many sections there are: [`sections`] reads them from the program, and each is run where it stands
-//! ([`Call`]). None may be left out: all instructions of all sections are counted.
-//! A breakpoint changes code that all threads share, so each test has a process of its own ([`alone`]).
+//! The number of sections is not hard-coded: [`sections`] reads them from the program, and each runs in place
+//! ([`Call`]). All instructions of all sections are counted, so none is left out. A breakpoint changes code
+//! that all threads share, so each test has its own process ([`alone`]).
 
 use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
 use super::*;
@@ -18,12 +18,12 @@ use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::ops::Range;
 
-/// Whether the long variants are to run.
+/// Returns `true` if the long variants are to run.
 fn full() -> bool {
     std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "full")
 }
 
-/// Keeps this thread on one CPU, whose number it returns.
+/// Pins this thread to one CPU, and returns its number.
 fn stay() -> u32 {
     let cpu = usable()[0];
     pin(Pid::from_raw(0), &[cpu]);
@@ -32,16 +32,16 @@ fn stay() -> u32 {
 
 // ---------------------------------------------------------------- breakpoints
 
-/// A breakpoint that is met once.
+/// A breakpoint that triggers once.
 struct Breakpoint<'a> {
     code: Patch,
     meanwhile: &'a dyn Fn(),
     met: Counter,
-    /// The one that stands behind it, when the section runs again.
+    /// The breakpoint to set next, for the second run of the section.
     next: Option<&'a Breakpoint<'a>>,
 }
 
-/// A piece of code that traps while it is written over.
+/// A place in the code that can be overwritten with a trap.
 #[derive(Clone, Copy)]
 struct Patch {
     at: *mut Code,
@@ -51,7 +51,7 @@ struct Patch {
 impl Patch {
     fn new(at: usize) -> Self {
         let at = at as *mut Code;
-        // SAFETY: code can be read, and no breakpoint stands there now.
+        // SAFETY: code is readable, and no breakpoint is set there now.
         Self { at, code: unsafe { at.read_volatile() } }
     }
     fn trap(&self) {
@@ -61,13 +61,13 @@ impl Patch {
         self.write(self.code);
     }
     fn write(&self, code: Code) {
-        // SAFETY: the code of sections and where they end is writable here, and this thread alone runs it.
+        // SAFETY: sections' code and their ends are writable here, and only this thread runs them.
         unsafe { self.at.write_volatile(code) };
         sections::written(self.at);
     }
 }
 
-/// The one that stands now.
+/// The breakpoint that is set now.
 static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
 impl<'a> Breakpoint<'a> {
@@ -81,11 +81,11 @@ impl<'a> Breakpoint<'a> {
 }
 
 extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: whoever sets it keeps it until it is null again.
+    // SAFETY: the thread that sets `CALL` keeps the call alive until it resets the pointer to null.
     if unsafe { CALL.load(Relaxed).as_mut() }.is_some_and(|call| call.trap(context)) {
         return;
     }
-    // SAFETY: a breakpoint stands while `interrupted` or `interrupted_twice` runs, which keep it.
+    // SAFETY: a breakpoint is set only while `interrupted` or `interrupted_twice` runs, which own it.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
     breakpoint.code.lift();
     breakpoint.met.add(1);
@@ -95,22 +95,22 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     }
 }
 
-/// Makes the code of these sections writable, where they go on, too; and breakpoints known.
+/// Makes the code of these sections and of their misses writable, and installs the trap handler.
 fn prepare(sections: &[Section]) {
     const PAGE: usize = 4096;
     for Range { start, end } in sections.iter().flat_map(code) {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
-        // SAFETY: whole pages of this program's code, which stay what they are.
+        // SAFETY: the range consists of whole pages of this program's code, which stays unchanged.
         unsafe { mprotect(NonNull::new(start as *mut libc::c_void).unwrap(), end - start, all) }.unwrap();
     }
     let action = SigAction::new(SigHandler::SigAction(trap), SaFlags::SA_SIGINFO, SigSet::empty());
-    // SAFETY: what a handler runs here interrupts a section, and a section holds no lock and allocates nothing.
+    // SAFETY: the code that the handler runs interrupts a section, which holds no lock and allocates nothing.
     unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
 }
 
-/// Runs `operation`, interrupted where it first comes to `instruction`: there `meanwhile` runs. `false` if it does not come
-/// there.
+/// Runs `operation`, interrupted when it first reaches `instruction`: `meanwhile` runs there. Returns `false`
+/// if it never reaches it.
 fn interrupted<T>(
     instruction: &Instruction,
     meanwhile: &dyn Fn(),
@@ -123,7 +123,7 @@ fn interrupted<T>(
     (outcome, breakpoint.met.get() > 0)
 }
 
-/// The same, and once more when it runs again.
+/// Runs `operation`, interrupted at the first instruction, and at the second one when the section runs again.
 fn interrupted_twice<T>(
     [first, second]: [&Instruction; 2],
     [then, again]: [&dyn Fn(); 2],
@@ -147,30 +147,32 @@ mod registers;
 mod registers;
 use registers::Registers;
 
-/// All code of a section that is written to: its own, and where it goes on.
+/// All code of a section that is overwritten: the section, and the start of its miss.
 fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
 
-/// A call of a section where it stands in the program, whatever function it was inlined into, also one that no test calls.
+/// A call of a section in place in the program, whatever function it was inlined into, even one that no test
+/// calls.
 ///
-/// A trap goes to its restart label, with its operands in the registers that it has them in; one behind it comes back.
+/// A trap jumps to the section's restart label with its operands in the expected registers; a trap behind the
+/// section returns.
 struct Call {
     entry: usize,
     operands: Vec<(Register, u64)>,
-    /// Where it ends with a commit, and without.
+    /// Addresses at which the section ends, with and without a commit.
     exits: [usize; 2],
-    /// The registers in front of it, until it ends,
+    /// The caller's registers, until the section ends.
     caller: Option<Registers>,
-    /// and at its end.
+    /// The registers at the section's end.
     left: Option<Registers>,
 }
 
 static CALL: AtomicPtr<Call> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Call {
-    /// Whether it is a trap of this call, and not a breakpoint inside.
+    /// Returns `true` if the trap belongs to this call, not to a breakpoint inside.
     fn trap(&mut self, context: *mut libc::c_void) -> bool {
         let mut registers = Registers::read(context);
         let Some(caller) = self.caller else {
@@ -187,12 +189,12 @@ impl Call {
         caller.behind().write(context);
         true
     }
-    /// The registers at its end.
+    /// Runs the section and returns the registers at its end.
     fn run(mut self) -> Registers {
         let exits = self.exits.map(Patch::new);
         exits.iter().for_each(Patch::trap);
         CALL.store(&raw mut self, Relaxed);
-        // SAFETY: the handler runs the section, which uses no stack, and then sets all registers to what they are here.
+        // SAFETY: the handler runs the section, which uses no stack, and then restores all registers.
         unsafe { registers::trap() };
         CALL.store(core::ptr::null_mut(), Relaxed);
         exits.iter().for_each(Patch::lift);
@@ -200,7 +202,6 @@ impl Call {
     }
 }
 
-/// A section of the program.
 struct Copied<'s> {
     section: &'s Section,
     operands: Operands,
@@ -210,17 +211,17 @@ impl<'s> Copied<'s> {
     fn new(section: &'s Section) -> Self {
         Self { section, operands: section.operands() }
     }
-    /// What it may do to a class.
+    /// The operations that the section may perform on a class.
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            // The second one lies on top of some.
+            // The second round is on top of some stacks.
             Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
         }
     }
-    /// The operation, on what the word of that number leads to.
+    /// Runs the operation on the region that word number `word` points to.
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
         let Operands { area, words, stack, rounds, count, .. } = self.operands;
         let (end, miss) = (self.section.code.end, self.section.miss());
@@ -236,7 +237,7 @@ impl<'s> Copied<'s> {
             Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
             _ => address,
         };
-        // The kernel says which CPU this is; so the words are moved, and not that number.
+        // The kernel supplies the CPU's number, so the words are shifted instead.
         let zero = world
             .table
             .words_of(Words::Always)
@@ -258,7 +259,7 @@ impl<'s> Copied<'s> {
             Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
             Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
             Operation::PopBatch(..) => {
-                // What was written there was written by the section.
+                // The section wrote these values.
                 let into = core::hint::black_box(into);
                 Outcome::PopBatch(
                     into[..if done { n } else { 0 }].iter().map(|round| round.unwrap()).collect(),
@@ -268,7 +269,7 @@ impl<'s> Copied<'s> {
     }
 }
 
-/// What was interrupted, for the floors.
+/// The interruptions, to be compared with the floors.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
@@ -290,7 +291,7 @@ impl Steps {
             .map(|(section, instruction)| section.name(instruction))
             .collect()
     }
-    /// Prints what was reached, and asserts that it was enough.
+    /// Prints the counts, and asserts that they suffice.
     fn end(&self, all: &[Section], sections: usize, interrupted: u64) {
         println!(
             "{} of {} sections, {} of {} instructions, {} interrupted operations",
@@ -307,19 +308,19 @@ impl Steps {
 
 // ---------------------------------------------------------------- one operation
 
-/// What happens on the CPU while a section of it is interrupted.
+/// An event on the CPU during the interruption of a section.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     Nothing,
-    /// A drain takes what all stacks hold.
+    /// A drain takes all stacks.
     Drain,
-    /// One begins, and is at work still: the CPU's word leads to the empty region.
+    /// A drain begins and does not end: the CPU's word points to the empty region.
     Away,
     /// More of the region is committed.
     Commit,
-    /// The class may use so many places on this CPU.
+    /// The class's limit on this CPU changes to this number of places.
     Limit(u16),
-    /// Another operation from beginning to end.
+    /// Another complete operation.
     Whole(Operation),
 }
 
@@ -368,7 +369,8 @@ impl Meanwhile {
     }
 }
 
-/// `class` with so many rounds and so many places, and with as much of the region committed as that takes or more.
+/// States of `class` with each number of rounds and places, and with the needed part of the region committed,
+/// or more.
 fn starts(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
@@ -393,7 +395,7 @@ fn starts(world: &World, class: usize) -> Vec<State> {
     starts
 }
 
-/// The word that an operation reads, and whose region it leads to.
+/// The word that an operation reads, and the CPU of its region.
 #[derive(Clone, Copy, Debug)]
 struct Word {
     number: i64,
@@ -401,13 +403,13 @@ struct Word {
 }
 
 impl Word {
-    /// The first and the last CPU's, each once.
+    /// The words of the first and the last CPU, each once.
     fn cpus(world: &World) -> Vec<Self> {
         let mut cpus = vec![0, world.cpus() - 1];
         cpus.dedup();
         cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
     }
-    /// What is no CPU's: those in front, the first one behind and the last one.
+    /// Words of no CPU: those in front, the first one behind, and the last one.
     fn spare(world: &World) -> Vec<Self> {
         let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
         let spare =
@@ -416,8 +418,9 @@ impl Word {
     }
 }
 
-/// What may come of an operation from `state` if all of `meanwhiles` interrupt it in turn: what the portable body does that
-/// runs once, behind them; or the same where the attempts had widened the stack already.
+/// The allowed outcomes of an operation from `state` if all of `meanwhiles` interrupt it one after another:
+/// the outcome of the portable body that runs once, after them; or the same if the attempts had already
+/// widened the stack.
 fn expected(
     twin: &World,
     word: Word,
@@ -456,13 +459,13 @@ struct Everywhere {
     world: World,
     twin: World,
     steps: Steps,
-    /// Where it showed that an aborted attempt had widened the stack.
+    /// Number of times that a widening by an aborted attempt was visible.
     survived: u64,
     pairs: u64,
 }
 
 impl Everywhere {
-    /// Same answer, same memory as the portable body gives that runs once, after what happened meanwhile.
+    /// Asserts the same answer and the same memory as of the portable body that runs once, after the events.
     fn assert_expected(
         &mut self,
         got: Outcome,
@@ -517,11 +520,12 @@ impl Everywhere {
     }
 }
 
-/// Every section of this program, also those inlined into what no test calls: on the first CPU's word and the last one's, on words
-/// that are no CPU's, on the first class and the last one of a region, from stacks of any fill.
+/// Covers every section of this program, including those inlined into functions that no test calls: on the
+/// words of the first and the last CPU, on words of no CPU, on the first and the last class of a region, from
+/// stacks of any fill.
 ///
-/// Copies that differ in nothing but registers and addresses are run from fewer stacks, but at each instruction; with
-/// `USLAB_STRESS=full` all from all.
+/// Copies that differ only in registers and addresses run from fewer stacks, but at each instruction; with
+/// `USLAB_STRESS=full` from all.
 #[test]
 fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
     alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
@@ -536,7 +540,7 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
         for section in &sections {
             let copied = Copied::new(section);
             let whole = forms.insert(section.form()) || full();
-            // Of every so many starts one, from the last one backwards: there the stack is full.
+            // Every n-th start, beginning with the last one, whose stack is full.
             for (class, operation) in BOTH.into_iter().flat_map(|class| {
                 copied.operations(class).into_iter().map(move |operation| (class, operation))
             }) {
@@ -575,28 +579,27 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
 
 // ---------------------------------------------------------------- the layer as a whole
 
-/// A layer, and who has which round.
+/// A layer, and the owner of each round.
 struct Game {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// By round: whether somebody has it.
+    /// By round: true while a thread has it.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
 }
 
-/// What a thread does with a layer.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// The round that it has had longest.
+    /// The thread's oldest round.
     Free,
     Drain,
     Reap,
     Purge,
     Shrink,
-    /// Another layer comes and goes, with rounds on its stacks; its number is used again.
+    /// Another layer is created and dropped with rounds on its stacks, so its number is reused.
     Another,
 }
 
@@ -644,7 +647,7 @@ impl Game {
             }
         }
     }
-    /// Every round in one place, and the counts exact.
+    /// Asserts that every round is in one place, and that the counts are exact.
     fn census(&self) {
         let stats = self.layer.stats();
         assert_eq!(
@@ -683,7 +686,7 @@ impl Hand {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// What the interrupted thread does. It misses, widens, visits the depot, fills and flushes.
+/// The interrupted thread's steps. They miss, widen, visit the depot, fill and flush.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],
@@ -695,7 +698,6 @@ const SCRIPT: [&[Step]; 9] = [
     &[Purge],
     &[Free; 7],
 ];
-/// What others do meanwhile.
 const OTHERS: [&[Step]; 12] = [
     &[],
     &[Drain],
@@ -711,8 +713,8 @@ const OTHERS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// Whatever others of the same CPU do while a thread is interrupted in an allocation or a free, at whatever instruction: nothing
-/// is lost or handed out twice, and the counts are exact.
+/// Nothing is lost or handed out twice, and the counts are exact, whatever instruction of an allocation or a
+/// free is interrupted, and whatever other threads of the CPU do there.
 #[test]
 fn a_layer_interrupted_anywhere_loses_nothing() {
     alone(module_path!(), "a_layer_interrupted_anywhere_loses_nothing", || {
@@ -720,7 +722,7 @@ fn a_layer_interrupted_anywhere_loses_nothing() {
         let sections = sections::all();
         prepare(&sections);
         let (script, table) = (SCRIPT.concat(), shadow::table(Cpus::os()));
-        // Runs the script; interrupted in one of its steps, at one instruction.
+        // Runs the script; one of its steps is interrupted at one instruction.
         let run = |at: usize, instruction: &Instruction, others: &[Step]| {
             let (game, mut mine, theirs) = (Game::new(&table), Hand::new(), RefCell::new(Hand::new()));
             (0..8).for_each(|_| game.step(Alloc, &mut theirs.borrow_mut()));

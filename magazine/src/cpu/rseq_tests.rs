@@ -1,4 +1,5 @@
-//! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
+//! Compares the assembly with the portable bodies, under many signals and migrations; and tests threads
+//! without a region.
 
 #[path = "../../../tests/kit/sections.rs"]
 mod sections;
@@ -22,15 +23,15 @@ use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Fences that were asked of the kernel.
+/// Fences requested from the kernel.
 pub(super) static FENCES: Counter = Counter::new(0);
 
 /// Places of the stacks of a [`World`].
 const REACH: u16 = 6;
-/// Classes of a [`World`], by their place in it.
+/// Classes of a [`World`], by their index in it.
 const BOTH: [usize; 2] = [0, 1];
 
-/// What a section may do to a class.
+/// An operation of a section on a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Pop(usize),
@@ -43,12 +44,12 @@ enum Operation {
 enum Outcome {
     Pop(Option<NonNull<u8>>),
     Push(bool),
-    /// The rounds of the batch; none if there was no batch.
+    /// The rounds of the batch; empty if it failed.
     PopBatch(Vec<NonNull<u8>>),
 }
 
 impl Operation {
-    /// The rounds of a batch that is pushed.
+    /// The rounds of a pushed batch.
     fn batch(n: usize) -> [NonNull<u8>; 4] {
         [200, 201, 202, 203].map(|at| round(10 * n + at))
     }
@@ -61,7 +62,7 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                // One place more than any batch has rounds: what is written there counts as well.
+                // One place more than a batch has rounds, so that a write to it is noticed.
                 let mut into = [NonNull::dangling(); 4];
                 let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
                 let written = into.into_iter().filter(|place| popped && *place != NonNull::dangling());
@@ -87,8 +88,8 @@ impl Operation {
     }
 }
 
-/// A region, as far as sections read or write it. Rounds above the length are not there: an aborted push may have written
-/// such.
+/// The part of a region that sections read or write. Rounds above the length are left out: an aborted push
+/// may have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Look {
     committed: usize,
@@ -99,19 +100,18 @@ struct Look {
     places: [Vec<Option<NonNull<u8>>>; 2],
 }
 
-/// All regions.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     cpus: Vec<Look>,
 }
 
-/// A table, the first and the last class that there is room for, and what it takes to copy and compare them.
+/// A table, the first and the last class that it has room for, and the data to copy and compare them.
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
     pcpu: PcpuPtr,
     bytes: usize,
-    /// Where the word of each CPU leads, if no drain is at work.
+    /// The region of each CPU that its word points to without a drain.
     homes: Vec<NonNull<u8>>,
 }
 
@@ -125,7 +125,7 @@ impl World {
         let classes: Vec<Class> = core::iter::from_fn(|| table.class(REACH)).collect();
         let classes = [classes[0], classes[classes.len() - 1]];
         let pcpu = PcpuPtr::new(&table, Words::Always);
-        // SAFETY: there is a word for each CPU, and no drain is at work.
+        // SAFETY: there is a word for each CPU, and no drain runs.
         let home =
             |cpu| unsafe { table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).read() };
         let homes = (0..table.cpus().count()).map(home).collect();
@@ -134,18 +134,18 @@ impl World {
     fn cpus(&self) -> u32 {
         self.table.cpus().count()
     }
-    /// Where the region of `cpu` begins.
+    /// Start of the region of `cpu`.
     fn base(&self, cpu: u32) -> NonNull<u8> {
         self.homes[cpu as usize]
     }
-    /// Where the word of `cpu` leads from now on.
+    /// Points the word of `cpu` to `to`.
     fn lead(&self, cpu: u32, to: NonNull<u8>) {
-        // SAFETY: there is a word for each CPU; this thread alone uses the world.
+        // SAFETY: there is a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
-    /// As a drain does that is at work.
+    /// Points the word to the empty region, like a running drain.
     fn take_away(&self, cpu: u32) {
-        // SAFETY: each table has spare words, which lead to the empty region.
+        // SAFETY: each table has spare words, which point to the empty region.
         self.lead(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
     }
     fn look(&self) -> State {
@@ -167,7 +167,8 @@ impl World {
             self.table.region(cpu).unwrap().set_committed(look.committed);
             for at in BOTH {
                 let (class, base) = (self.classes[at], self.base(cpu));
-                // SAFETY: in the region, where any value is a valid one; this thread alone uses the world.
+                // SAFETY: the words are in the region, where any value is valid; only this thread uses the
+                // world.
                 unsafe {
                     let head = base.add(class.stack as usize);
                     head.cast().write(look.heads[at]);
@@ -180,13 +181,14 @@ impl World {
             }
         }
     }
-    /// Nothing was written but what [`State`] shows, and stacks beyond their lengths.
+    /// Asserts that no words were written except those in [`State`] and places above the stacks' lengths.
     fn wrote_nothing_else(&self) {
         let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words_of(Words::Always));
         let fast_path = first.addr().get() - words.addr().get();
-        // SAFETY: the regions of all CPUs and the empty one lie there, and this thread alone uses the world.
+        // SAFETY: the range has the regions of all CPUs and the empty one, and only this thread uses the
+        // world.
         let regions = unsafe {
             core::slice::from_raw_parts(
                 first.cast::<u64>().as_ptr(),
@@ -215,10 +217,10 @@ impl Dice {
     }
 }
 
-/// Any, or one of few: then it may lie on top already.
+/// Any round, or one of few, which may be on top already.
 fn some_round(dice: &mut Dice) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
-    // 1 is where nothing was written.
+    // 1 marks places that were never written.
     round(2 + dice.below(most))
 }
 
@@ -232,8 +234,8 @@ fn operation(dice: &mut Dice) -> Operation {
     }
 }
 
-/// Stacks of any fill, with any number of places and as much of the region committed as they need or more: all of it, or exactly as
-/// far as a wider stack would come.
+/// Stacks of any fill, with any number of places. The committed part of the region is the part that they need, or all
+/// of it, or exactly the end of a wider stack.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {
         let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
@@ -252,7 +254,7 @@ fn state(dice: &mut Dice, world: &World) -> State {
     State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
 }
 
-/// Signals to this thread every 40 us while the value lives.
+/// Signals this thread every 40 us while the value lives.
 struct Storm(libc::timer_t);
 impl Storm {
     fn begin() -> Self {
@@ -262,7 +264,8 @@ impl Storm {
         unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
         let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
         let every = libc::itimerspec { it_interval: every, it_value: every };
-        // SAFETY: numbers, for which zero is a value; and places for the answers. (`nix` sends no timer's signal to one thread on musl.)
+        // SAFETY: the structs are numbers, for which zero is valid; the others are places for results. (`nix`
+        // cannot direct a timer's signal to one thread on musl.)
         unsafe {
             let (mut to, mut timer): (libc::sigevent, _) = (core::mem::zeroed(), core::mem::zeroed());
             to.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -276,7 +279,7 @@ impl Storm {
 }
 impl Drop for Storm {
     fn drop(&mut self) {
-        // SAFETY: made above, ended once.
+        // SAFETY: created above, and deleted once.
         unsafe { libc::timer_delete(self.0) };
     }
 }
@@ -291,7 +294,7 @@ fn pin(thread: Pid, cpus: &[usize]) {
     sched_setaffinity(thread, &set).unwrap();
 }
 
-/// An abort runs a section again from its restart label: what it reads there must still be what it was.
+/// An abort runs a section again from its restart label, so its inputs must be unchanged there.
 #[test]
 fn no_section_writes_what_its_restart_reads() {
     let checked = sections::check();
@@ -299,18 +302,18 @@ fn no_section_writes_what_its_restart_reads() {
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
 
-/// What the portable bodies do to regions of random words, and all sections: the proof is of the sections against a specification
-/// of its own, and the samples hold that against the portable bodies.
+/// Writes down all sections, and the portable bodies' results on regions of random words. The proof compares
+/// the sections with a separate specification, and these samples compare that with the portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn sections_are_written_down() {
     use serde_json::json;
     let (world, mut dice) = (World::new(), Dice(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
-    // All words that are not zero, by their offset.
+    // All non-zero words, by offset.
     let words = || -> Vec<(usize, u64)> {
         (0..World::REGION / 8)
-            // SAFETY: in the region of CPU 0, which this thread alone uses.
+            // SAFETY: the word is in the region of CPU 0, which only this thread uses.
             .map(|i| (8 * i, unsafe { world.base(0).cast::<u64>().add(i).read() }))
             .filter(|(_, word)| *word != 0)
             .collect()
@@ -351,8 +354,8 @@ fn sections_are_written_down() {
     }}));
 }
 
-/// Every operation must have done what the portable body does on one of the CPUs: same answer, same memory. Where it was
-/// aborted it may have widened the stack, as the body would have on that CPU.
+/// Every operation must have the effect of the portable body on one of the CPUs: same answer, same memory. On
+/// a CPU where it was aborted it may have widened the stack, as the body would.
 #[test]
 fn sections_do_what_the_portable_bodies_do() {
     if mechanism() != Mechanism::Rseq {
@@ -363,7 +366,7 @@ fn sections_do_what_the_portable_bodies_do() {
     let mut dice = Dice(7);
     let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable(), aborts());
     let (mut done, mut seen) = (0u64, 0u64);
-    // An emulator takes long to come to an interrupt inside a section.
+    // An emulator rarely interrupts inside a section.
     let small = std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "small");
     let (seconds, enough, restarts) = if small { (300, 4_000, 3) } else { (20, 400_000, 10) };
     let deadline = Instant::now() + Duration::from_secs(seconds);
@@ -394,7 +397,7 @@ fn sections_do_what_the_portable_bodies_do() {
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
-                // Elsewhere it may have been aborted behind its widening.
+                // On other CPUs it may have been aborted after its widening.
                 let mut looked = after.clone();
                 for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
@@ -425,7 +428,7 @@ fn sections_do_what_the_portable_bodies_do() {
     assert_eq!(seen.count_ones() as usize, usable.len().min(64), "every CPU's region was used");
 }
 
-/// Runs `test` in a process in which nothing else runs: this program again, asked for that one test of `module`.
+/// Runs only this test of `module` in another process of this program.
 fn alone(module: &str, name: &str, test: fn()) {
     if mechanism() == Mechanism::Rseq {
         again(module, name, test, None);
@@ -433,9 +436,9 @@ fn alone(module: &str, name: &str, test: fn()) {
         println!("no restartable sequences here: nothing to look at");
     }
 }
-/// The same where the libc registers no thread.
+/// Runs the test in a process whose libc registers no thread.
 fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
-    // Whether there are sequences here is asked in the parent: the test itself may be the first to ask.
+    // The parent tests for sequences, because the test itself may have to make the first call.
     if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
         again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
@@ -455,10 +458,10 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     assert!(output.status.success() && said.contains("1 passed"), "{name}: {}", output.status);
 }
 
-/// Whatever the number of CPUs and classes; and none where there is nothing to take.
+/// One fence for any number of CPUs and classes; none if there is nothing to take.
 #[test]
-fn a_drain_asks_for_one_fence() {
-    alone(module_path!(), "a_drain_asks_for_one_fence", || {
+fn drain_issues_one_fence() {
+    alone(module_path!(), "drain_issues_one_fence", || {
         let world = World::new();
         let fences = |which: Which| {
             let before = FENCES.get();
@@ -497,7 +500,8 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// 100 rounds through a layer by a thread that has no region: all go round the stacks, none waits for ever.
+/// Moves 100 rounds through a layer on a thread without a region: all bypass the stacks, and the thread does
+/// not hang.
 fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
@@ -514,24 +518,24 @@ fn layer(cpus: Cpus) -> Layer<TestRound> {
 }
 
 #[test]
-fn a_thread_without_a_registration_goes_round_the_stacks() {
+fn thread_without_registration_bypasses_the_stacks() {
     if mechanism() != Mechanism::Rseq {
         return;
     }
     let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
-    // Rounds everywhere, so that a slow path which believed in them would go on for ever.
+    // Rounds everywhere: a slow path that retried because of them would never end.
     let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let here = thread_pointer().wrapping_offset(area());
-            // SAFETY: this thread's area, and its own registration: the libc's or ours.
+            // SAFETY: the area is this thread's, and so is the registration, by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
             goes_round(&layer, &supplier);
-            // As where a libc has registered nobody; nor do we, then.
+            // As if the libc registered no threads; then this module does not, either.
             if libc_area().is_some() {
-                // SAFETY: nobody is registered here, so nobody else writes to it.
+                // SAFETY: the thread is not registered, so the kernel does not write to the area.
                 unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
                 assert_eq!(cpu_id(), UNREGISTERED);
                 goes_round(&layer, &supplier);
@@ -545,7 +549,7 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
 }
 
 #[test]
-fn a_cpu_beyond_the_table_goes_round_the_stacks() {
+fn cpu_beyond_the_table_bypasses_the_stacks() {
     let usable = usable();
     if mechanism() != Mechanism::Rseq || usable.iter().all(|c| *c == 0) {
         return;
@@ -560,24 +564,24 @@ fn a_cpu_beyond_the_table_goes_round_the_stacks() {
     });
 }
 
-/// Else the kernel writes to memory that is somebody else's by then.
+/// Otherwise the kernel writes to memory that has been freed and reused.
 #[test]
-fn a_thread_that_ends_gives_its_registration_back() {
-    /// What the thread's CPU was, when all other keys' destructors had run.
+fn exiting_thread_unregisters() {
+    /// The thread's CPU after all other keys' destructors have run.
     static AT_THE_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
         AT_THE_END.set(cpu_id_at(area()));
-        // Destructors run up to four times while there is something to destruct.
-        // SAFETY: a key of ours; a number, not an address.
+        // Destructors run up to four times while values remain.
+        // SAFETY: the key belongs to this test, and its value is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
-    in_a_process_without_the_libcs(module_path!(), "a_thread_that_ends_gives_its_registration_back", || {
+    in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters", || {
         let joined = std::thread::spawn(|| {
             let before = cpu_id_at(area());
             let used = cpu_id();
             let mut key = 0;
-            // SAFETY: the place for the key, and then the key.
+            // SAFETY: the first argument is a place for the key; the second call uses the created key.
             unsafe {
                 assert_eq!(libc::pthread_key_create(&raw mut key, Some(ends)), 0);
                 KEY.set(key);
@@ -592,37 +596,37 @@ fn a_thread_that_ends_gives_its_registration_back() {
     });
 }
 
-/// The kernel has one area a thread, and refuses a second one.
+/// The kernel has one area per thread, and refuses a second one.
 #[test]
-fn where_another_library_registered_first_the_claimed_slot_serves() {
-    const NAME: &str = "where_another_library_registered_first_the_claimed_slot_serves";
+fn claimed_slot_serves_if_another_library_registered_first() {
+    const NAME: &str = "claimed_slot_serves_if_another_library_registered_first";
     in_a_process_without_the_libcs(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {
             _words: [u32; 8],
         }
         let theirs = Box::leak(Box::new(Area { _words: [0, UNREGISTERED, 0, 0, 0, 0, 0, 0] }));
-        // SAFETY: an area that stays.
+        // SAFETY: the area is never freed.
         let answer = unsafe { libc::syscall(libc::SYS_rseq, &raw mut *theirs, SIZE, 0, sections::SIGNATURE) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
-        // This is the thread that decides.
+        // This thread makes the decision.
         assert_eq!(layer(Cpus::os()).stats().mechanism, Mechanism::Claimed);
         assert!(Cpus::os().current() < Cpus::os().count());
     });
 }
 
-/// What the environment and the libc say is what is chosen, and a layer of simulated CPUs never uses sections: they lead
-/// nowhere, and all miss there.
+/// The choice follows the environment and the libc. A layer of simulated CPUs never uses sections: its
+/// pointers lead to the empty region, in which all miss.
 #[test]
 fn the_mechanism_follows_the_environment() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
-    // Where the libc registers nobody, the kernel has the last word.
+    // If the libc registers no threads, the kernel decides.
     if libc_area().is_some() || off {
         assert_eq!(mechanism() == Mechanism::Rseq, !off);
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
-    // That is their table's empty region; and where there is no table, one of no class.
+    // The spare words point to the table's empty region; without a table, the path has no class.
     let spare = simulated.fast_path(Words::Inlined).pcpu();
     assert_eq!(spare.words, simulated.table.spare_words());
     for (pcpu, class) in

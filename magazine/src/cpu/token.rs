@@ -1,14 +1,15 @@
-//! Restartable sequences as a checker sees them: a **token** for each CPU.
+//! Restartable sequences for a checker: a **token** for each CPU.
 //!
-//! Whoever holds a CPU's token is the thread that runs on it. That encodes what the kernel promises: sections of one
-//! CPU never overlap, a context switch orders them, and the rseq membarrier returns when what ran on a CPU has
-//! committed or will restart (take the token and drop it).
+//! The holder of a CPU's token is the thread that runs on it. That models the kernel's guarantees: sections
+//! of one CPU never overlap, a context switch orders them, and the rseq membarrier returns after whatever ran
+//! on a CPU has committed or will restart (take the token and drop it).
 //!
-//! Pre-emption, a signal and a migration inside a section have one visible effect: everything before the commit may
-//! have happened, the commit did not, and the section runs again, perhaps on another CPU. Where that strikes is the
-//! thread's [`Script`](super::Script): `aborted` runs the section up to its commit on the old CPU first.
+//! Pre-emption, a signal and a migration inside a section have one visible effect: everything before the
+//! commit may have happened, the commit did not, and the section runs again, perhaps on another CPU. The
+//! thread's [`Script`](super::Script) chooses the place: `aborted` first runs the section up to its commit on
+//! the old CPU.
 //!
-//! What this leaves to tests: the assembly, the registration and the kernel.
+//! Tests must cover the rest: the assembly, the registration and the kernel.
 
 #[allow(unreachable_pub, reason = "another mechanism has its own")]
 pub use super::no_static_words::StaticWords;
@@ -21,11 +22,11 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 thread_local! {
-    /// True while the calling thread is the only one of its process, as `__libc_single_threaded` is.
+    /// True while the calling thread is the only one of its process, like `__libc_single_threaded`.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` in a process that has had one thread.
+/// Runs `f` as in a process that has had only one thread.
 #[allow(dead_code, reason = "models have such a process, schedules do not")]
 pub(crate) fn alone(f: impl FnOnce()) {
     ALONE.with(|alone| alone.set(true));
@@ -49,13 +50,13 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
-/// The thread that has it runs on the CPU.
+/// The token: its holder runs on the CPU.
 struct Running<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
-/// The token of a CPU lies in its own region, wherever the CPU's word leads.
+/// Takes the token of a CPU. It is in the CPU's region, regardless of the CPU's word.
 fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
     let token = &table.region(cpu)?.0.token;
-    // Those who had it when a process forked are not in the child.
+    // Threads that held a token when the process forked do not exist in the child.
     #[cfg(shuttle)]
     if crate::sync::schedule::is_alone() {
         return Some(Running(None));
@@ -75,8 +76,8 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
     true
 }
 
-/// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
-/// CPU that has no region.
+/// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has
+/// one. `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     planted!("a region read before the section" => {
         let stale = table.current(words, here())?;
@@ -104,7 +105,7 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
 /// The class of a fast path that is disabled.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-/// The inlined path: under a checker everything takes the other one, which runs the same operation.
+/// The inlined path. Under a checker it is not used: the other path runs the same operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 

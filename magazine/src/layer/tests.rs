@@ -4,7 +4,7 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-/// Hands out rounds without end.
+/// Supplies rounds without end.
 struct Endless;
 impl Supplier<TestRound> for Endless {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -17,7 +17,7 @@ impl Supplier<TestRound> for Endless {
 }
 
 #[test]
-fn a_supplier_that_has_nothing_has_filled_nothing() {
+fn empty_supplier_counts_no_fill() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     on_cpu(0);
@@ -52,7 +52,7 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     }
 }
 
-/// Once the classes of such a drain stayed closed, and what it had taken from other CPUs was lost.
+/// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
 #[test]
 fn a_supplier_that_panics_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
@@ -81,9 +81,9 @@ fn a_supplier_that_panics_leaves_no_class_closed() {
     assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
 }
 
-/// Once the second node's class stayed closed, with what was taken of it.
+/// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
 #[test]
-fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
+fn panic_in_one_nodes_flush_stops_no_other_node() {
     struct Panics<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for Panics<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -116,9 +116,10 @@ fn a_panic_in_what_one_node_gives_back_stops_no_other_node() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Once the class stayed closed for good in the child, and what was freed there lay on top of what was given away.
+/// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
+/// flushed.
 #[test]
-fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
+fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -126,10 +127,10 @@ fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // With others behind it in this stack and elsewhere.
+                // More rounds remain to be flushed, in this stack and in other stacks.
                 self.2.add(1);
                 if self.2.get() == self.3 {
-                    // SAFETY: this thread is the only one.
+                    // SAFETY: this is the only thread.
                     unsafe { self.1.table.forget_other_threads() };
                     self.1.free(self, TestRound(9));
                 }
@@ -140,7 +141,8 @@ fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // Two nodes are two classes of one drain: the sixth round is of the second one, when the first one is open again.
+    // Two nodes are two classes of one drain. The sixth round is in the second class, after the first one has
+    // been opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -164,7 +166,7 @@ fn a_fork_by_what_a_drain_calls_loses_nothing_and_hands_out_nothing_twice() {
     }
 }
 
-/// A free of it was once a panic.
+/// Regression: freeing it panicked.
 #[test]
 fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
@@ -178,10 +180,10 @@ fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
     assert_eq!((stats.frees, stats.busy, stats.paths.slab), (3, 1, 1));
 }
 
-/// It may take locks of its own, or come back here.
+/// The supplier may take its own locks, or call the layer.
 #[cfg(debug_assertions)]
 #[test]
-fn who_calls_a_supplier_with_a_lock_held_is_told() {
+fn calling_a_supplier_with_a_lock_held_panics() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
@@ -195,7 +197,7 @@ fn who_calls_a_supplier_with_a_lock_held_is_told() {
     told(&|| _ = layer.alloc(&supplier));
     let rounds = [(); 6].map(|()| layer.alloc(&supplier).unwrap());
     rounds[..4].iter().for_each(|round| layer.free(&supplier, *round));
-    // The stack is full: a magazine of it goes.
+    // The stack is full, so the free flushes a magazine.
     told(&|| layer.free(&supplier, rounds[4]));
     layer.close();
     layer.flush_all(&supplier);
@@ -217,7 +219,7 @@ fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// A layer that gets a number for one of its nodes only once kept that number.
+/// Regression: a layer that got a number for only one of its nodes leaked that number.
 #[test]
 fn a_layer_that_is_refused_keeps_no_numbers() {
     let cpus = Cpus::simulated(3, 3).unwrap();
@@ -234,9 +236,9 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer takes over the numbers of the one before: its counts begin at 0, and it never sees what the other one left.
+/// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
 #[test]
-fn a_number_that_is_used_again_brings_no_round_and_no_count() {
+fn reused_number_has_no_rounds_and_no_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -258,9 +260,9 @@ fn a_number_that_is_used_again_brings_no_round_and_no_count() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// Many layers are drained, flushed or reaped by one sweep of their table.
+/// One sweep of their table drains, flushes or reaps many layers.
 #[test]
-fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
+fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
     let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
     let op = &Operation::new();
@@ -295,7 +297,7 @@ fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
 }
 
 #[test]
-fn what_a_depot_needs_no_more_is_room_for_others() {
+fn unused_depot_blocks_serve_other_depots() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
     let room = || {
         let mut blocks = crate::depot::Blocks::default();
@@ -321,7 +323,7 @@ fn what_a_depot_needs_no_more_is_room_for_others() {
 }
 
 #[test]
-fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
+fn closed_layer_serves_its_rounds_and_keeps_none() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -330,13 +332,14 @@ fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // Its stack, what the supplier has, one by one, and its depot, whose magazines it cannot put on a stack.
+    // Its stack, then the supplier's rounds one by one, then its depot, whose magazines cannot be put on a
+    // stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
     assert_eq!(stats.allocs - before.allocs, 12);
     assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
-    // Closed stacks keep their places until a drain has come.
+    // Closed stacks keep their places until the next drain.
     layer.flush_all(&supplier);
     got.into_iter().for_each(|round| layer.free(&supplier, round));
     let after = layer.stats();
@@ -344,9 +347,9 @@ fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
     assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
 }
 
-/// A magazine would be filled for one round.
+/// A whole magazine would be filled for one round.
 #[test]
-fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
+fn fill_requests_one_round_if_nothing_can_be_pushed() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     let counts = || {
@@ -364,7 +367,7 @@ fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
 }
 
 #[test]
-fn rounds_go_home_and_those_of_other_nodes_are_counted() {
+fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
     assert!(
@@ -380,13 +383,14 @@ fn rounds_go_home_and_those_of_other_nodes_are_counted() {
     layer.free(&supplier, two);
     assert_eq!(layer.stats().other_node_frees, 1);
     assert_eq!(layer.alloc(&supplier).map(|round| supplier.node_of(round)), Some(1), "it went home");
-    // SAFETY: the layer lives.
+    // SAFETY: the layer is alive.
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
 }
 
-/// A cache looks elsewhere before it asks here, and is counted by the dearest that it did.
+/// A cache tries other sources before the layer, and the operation counts at the highest level that it
+/// reached.
 #[test]
-fn an_operation_that_misses_is_counted_with_what_it_did_before() {
+fn missing_operation_counts_at_its_highest_level() {
     use crate::Path;
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
@@ -424,7 +428,7 @@ fn a_layer_that_is_opened_again_holds_as_much_as_before() {
     assert_eq!(holds(), (6, 2));
 }
 
-/// Allocations and frees are told apart though only pops and pushes together are counted.
+/// Allocations and frees are counted separately, although only the sum of pops and pushes is stored.
 #[test]
 fn counts_are_exact_through_batches_widening_drains_and_reaps() {
     let cpus = Cpus::simulated(2, 1).unwrap();

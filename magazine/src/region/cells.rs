@@ -1,23 +1,22 @@
-//! A region of constructed cells, which a checker watches: zeroed memory is none of its atomics.
+//! A region of constructed cells, which a checker can watch: zeroed memory cannot contain its atomics.
 
 use super::*;
 use crate::sync::Counter;
 use crate::sync::Ordering::Release;
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
-/// As of a region in memory; so many are enough for models.
+/// Number of classes, as in a region in memory; models need no more.
 pub(crate) const CLASSES: u32 = 4;
-/// As long as the room of a class.
+/// Bytes of a page: the size of a class's room.
 pub(crate) const PAGE: usize = 64;
-/// What is no round has cells of its own.
+/// Offsets of words that are not rounds; these have separate cells here.
 pub(crate) const SEEN: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 
-/// A region.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// Whose it is, for the story; the empty region's is one more than there are.
+    /// The region's CPU, for the trace; the empty region has the number behind the last CPU.
     cpu: u32,
     claim: AtomicU32,
     committed: Counter,
@@ -31,9 +30,9 @@ pub(crate) struct Cells {
 #[derive(Debug)]
 struct ClassCells {
     head: AtomicU64,
-    /// Written by whoever stores the head: two writers that are not ordered are a race.
+    /// Written with each store of the head: two unordered writers are a race.
     writer: UnsafeCell<()>,
-    /// Whether anybody ever did.
+    /// 1 if the head was ever stored.
     used: Counter,
     cap: UnsafeCell<u32>,
     limit: AtomicU32,
@@ -42,7 +41,7 @@ struct ClassCells {
     served: AtomicU64,
 }
 impl Cells {
-    /// Of `cpu`, with room for so many words of stacks. Every class has `cap` places.
+    /// Creates the region of `cpu`, with `words` words of stacks. Every class has `cap` places.
     pub(crate) fn new(cpu: u32, words: usize, cap: u32) -> Self {
         let class = |_| ClassCells {
             head: AtomicU64::new(0),
@@ -96,18 +95,19 @@ impl<'t> Region<'t> {
     pub(super) fn going_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.going
     }
-    /// What the system does with pages that are given back, on which these classes' stacks begin. Of their null words nothing
-    /// is seen.
+    /// Zeroes the classes whose stacks begin on these pages, as the system does with returned pages. Null
+    /// words are skipped.
     pub(crate) fn zero(&self, pages: core::ops::Range<usize>, classes: impl Iterator<Item = Class>) {
         for class in classes {
             self.class(class).writer.with_mut(|_| ());
-            // Release: a system call, behind all that was written before; pairs with the Acquire of the head in `served`.
+            // Release: the system call follows all earlier writes; pairs with the Acquire of the head in
+            // `served`.
             self.head_word(class).store(0, Release);
             self.set_seen(class, 0);
         }
         for page in pages {
             for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
-                // SAFETY: a checker says whether anybody else uses it.
+                // SAFETY: the checker reports any racing access.
                 place.with_mut(|p| unsafe { *p = core::ptr::null_mut() });
             }
         }
@@ -125,7 +125,7 @@ impl<'t> Region<'t> {
         self.0.committed.set(bytes as u64);
     }
 
-    /// The stacks that were ever used, as a story shows them.
+    /// The stacks that were ever used, for a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let stack = |(index, class): (usize, &ClassCells)| {
@@ -138,11 +138,11 @@ impl<'t> Region<'t> {
         crate::sync::story::Watched { id: core::ptr::from_ref(self.0).addr(), parts }
     }
 
-    /// Two writers of a class that are not ordered are a race.
+    /// Makes two unordered writers of a class a race.
     pub(super) fn is_written(&self, class: Class) {
         self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
     }
-    /// What is not committed is not written to, up to this end.
+    /// Asserts that the region is committed up to `end`.
     pub(super) fn writable(&self, end: usize) {
         assert!(self.committed() >= end, "a region that is not committed was written");
     }

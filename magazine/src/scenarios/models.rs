@@ -1,10 +1,10 @@
-//! What loom runs: two or three threads on one or two CPUs, with magazines of one or two rounds.
+//! loom's models: two or three threads on one or two CPUs, with magazines of one or two rounds.
 //!
-//! What cannot go wrong has no model, hence no R2: nothing is compared and swapped but a claim, so nothing comes back unnoticed
-//! (ABA). The places of a stack lie in its CPU's region, so they are neither handed about nor anybody's own.
+//! There is no model R2, because ABA cannot occur: only claims are compared and swapped, and the places of a
+//! stack are in its CPU's region, where they are neither passed around nor owned.
 //!
-//! Memory orderings are not planted: `cargo check-orderings` weakens each and wants a model that fails. The lock of a
-//! depot is a mutex, which the checker has for granted.
+//! Memory orderings are not planted as bugs: `cargo check-orderings` weakens each and requires a model that
+//! fails. The lock of a depot is a mutex, which the checker provides.
 
 use super::world::{
     DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
@@ -23,15 +23,14 @@ use crate::threads::together;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
-/// Initial states.
 impl World {
-    /// One node, magazines of `capacity`, stacks with room for two and `stock` of them; the supplier hands rounds out only
-    /// if `fills`.
+    /// Creates a world with one node, magazines of `capacity`, and stacks with room for two and `stock` of
+    /// them. The supplier supplies rounds only if `fills`.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().by(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
-    /// CPU `cpu`'s stack for a node has `cap` places, and these rounds lie on it.
+    /// Gives the stack of CPU `cpu` for a node `cap` places and these rounds.
     fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
         table.open(&Operation::new(), cpu, class, cap);
@@ -40,41 +39,41 @@ impl World {
         assert!(region.push_batch(class, &raw(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
-    /// A magazine in a node's depot.
+    /// Puts a magazine of these rounds into a node's depot.
     fn in_depot(&self, node: usize, rounds: &[usize]) {
         assert!(
             self.layer.nodes[node].depot.put(&Operation::new(), &magazine(rounds), || Some(Block::on_heap()))
         );
     }
-    /// A round that is out from the beginning.
+    /// Marks a round as allocated from the beginning.
     fn out(&self, round: usize) {
         self.own(round, true);
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
     }
-    /// Whether these rounds are with the supplier.
+    /// Returns `true` if the supplier has these rounds.
     fn are_with_supplier(&self, rounds: &[usize]) -> bool {
         let supplier = self.supplier.rounds.lock();
         rounds.iter().all(|round| supplier.contains(round))
     }
 }
 
-/// Runs all of them together, and ends in the census.
+/// Runs all sides concurrently, and ends with the census.
 fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
     let world = Arc::new(world);
     let live = together(&world, left, others);
     world.census(&live);
 }
 
-/// What a model runs under: the mechanism, and where the first thread is moved or aborted.
+/// The parameters of a model: the mechanism, and the place at which the first thread migrates or is aborted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     by: Mechanism,
     script: Script,
 }
 
-/// The first thread stays on CPU 0, or is moved to another CPU before one of its first `reads` reads of the CPU's number;
-/// restartable sequences are aborted there as well.
+/// The first thread stays on CPU 0, or migrates to another CPU before one of its first `reads` reads of the
+/// CPU's number; restartable sequences are also aborted there.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -87,12 +86,12 @@ pub(super) const fn stays() -> Scripts {
     Scripts { reads: 0, cpus: 1 }
 }
 
-/// A model that runs over each mechanism.
+/// A model that runs with each mechanism.
 pub(super) struct Both {
     claimed: Models<Case>,
     rseq: Models<Case>,
 }
-/// With the floors of claimed and rseq.
+/// Creates both models, with the floors of claimed and rseq.
 pub(super) fn both(bound: Bound, floors: [u64; 2], Scripts { reads, cpus }: Scripts) -> Both {
     let [claimed, rseq] = floors.map(|floor| Model::new(bound, floor));
     Both {
@@ -107,7 +106,7 @@ impl Both {
         self.claimed.run(&format!("{name} (claimed)"), f);
         self.rseq.run(&format!("{name} (rseq)"), f);
     }
-    /// Both notice it.
+    /// Expects both models to notice the bug.
     pub(super) fn bug(self, bug: &'static str, property: &str, expected: &str, f: fn(Case)) {
         self.claimed.bug(bug, property, expected, f);
         self.rseq.bug(bug, property, expected, f);
@@ -131,7 +130,6 @@ fn drain_both(w: &World) -> Vec<Option<usize>> {
     w.drain(0..2);
     vec![]
 }
-/// CPU 0 and CPU 1.
 fn on(cpu: u32, side: Side) -> (Script, Side) {
     (Script::on(cpu), side)
 }
@@ -152,9 +150,9 @@ pub(super) fn contract(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, alloc_then_free)]);
 }
 
-// ---------------------------------------------------------------- M: what travels
+// ---------------------------------------------------------------- M: movement of rounds
 
-/// M1, M2: what one CPU frees travels to the other in whole magazines.
+/// M1, M2: rounds freed on one CPU reach the other in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     w.stack(0, 0, 1, &[]);
@@ -188,8 +186,8 @@ pub(super) fn overflow(Case { by, script }: Case) {
     );
 }
 
-/// M3: two threads with one CPU number never both own its region, and neither waits: one misses and pushes a batch, the
-/// other one frees.
+/// M3: two threads with one CPU number never both own its region, and neither waits: one misses and pushes a
+/// batch, the other one frees.
 pub(super) fn same_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
     w.stack(0, 0, 1, &[]);
@@ -204,7 +202,7 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: both CPUs take from a depot that runs empty; the supplier is the fall-back.
+/// M4: both CPUs take from a depot that runs empty; the supplier is the fallback.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
@@ -217,7 +215,7 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(1, keep_one), on(1, frees)]);
 }
 
-/// M4, the supplier refusing: who gets nothing leaves everything where it was.
+/// M4, with a refusing supplier: a failed allocation changes nothing.
 pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 1, &[]);
@@ -231,7 +229,7 @@ pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- H: drain
 
-/// H1: pops and a push beside a drain of their CPU.
+/// H1: pops and a push during a drain of their CPU.
 pub(super) fn drain_fast(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
@@ -242,7 +240,8 @@ pub(super) fn drain_fast(Case { by, script }: Case) {
     run(w, (script, fast), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: the only thread of a process drains both CPUs without a fence. It starts a second thread, and the next drain fences.
+/// H1: the only thread of a process drains both CPUs without a fence. It starts a second thread, and the next
+/// drain fences.
 pub(super) fn drain_alone(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
     w.stack(0, 0, 1, &[1]);
@@ -252,7 +251,7 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: an inlined free beside a drain, which has to point the words of inlined paths away, too.
+/// H1: an inlined free during a drain, which must also point the words of inlined paths to the empty region.
 pub(super) fn drain_inlined(Case { by, script }: Case) {
     let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().by(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -265,7 +264,7 @@ pub(super) fn drain_inlined(Case { by, script }: Case) {
     run(w, (script, free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: a miss with its batch, a stack that grows, and an overflow beside a drain.
+/// H1: a miss with its batch, a stack that grows, and an overflow, during a drain.
 pub(super) fn drain_batches(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 0, &[]);
@@ -281,7 +280,7 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees that widen the stack, and overflow it, beside a drain; then memory is short.
+/// H1: frees that widen the stack and overflow it, during a drain; then memory is short.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -297,7 +296,7 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, drain_and_shrink)]);
 }
 
-/// H1: what a CPU holds and does not use is with the supplier when a drain returns, although the CPU goes on.
+/// H1: the unused rounds of a CPU are with the supplier when a drain returns, although the CPU continues.
 pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
     w.stack(0, 0, 3, &[2, 3]);
@@ -323,7 +322,7 @@ pub(super) fn drain_filling(Case { by, script }: Case) {
     run(w, (script, takes), &[on(1, drain_cpu_0)]);
 }
 
-/// A reap of an idle CPU that wakes up meanwhile.
+/// A reap of an idle CPU that wakes up during the reap.
 pub(super) fn reap_waking(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
@@ -336,7 +335,7 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
     };
     let world = Arc::new(w);
     let live = together(&world, (script, alloc_then_free), &[on(0, reap)]);
-    // Whatever the reap before saw: between these two the CPU serves nothing.
+    // Whatever the previous reap saw: between these two the CPU serves nothing.
     (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.cpus_hold_nothing("a reap");
     world.census(&live);
@@ -357,7 +356,7 @@ pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, alloc_then_free), on(1, drain_cpu_0)]);
 }
 
-/// H3: two drains of both CPUs at once, against an alloc and a free.
+/// H3: two concurrent drains of both CPUs, against an alloc and a free.
 pub(super) fn two_drains(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -365,7 +364,8 @@ pub(super) fn two_drains(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
-/// H3: a drain meets another one of the same class, which still gives rounds away, beside a free that would use the stack.
+/// H3: a drain meets another one of the same class that is still giving rounds away, during a free that would
+/// use the stack.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -377,7 +377,8 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread that is moved to a CPU beyond the table (plugged in since), another one that is there from the start.
+/// H4: a thread migrates to a CPU beyond the table (plugged in since), on which another thread runs from the
+/// start.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -388,7 +389,7 @@ pub(super) fn beyond_the_table(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, alloc_then_free)]);
 }
 
-/// H4: a thread without a region goes past the stacks, beside one that has one and a drain.
+/// H4: a thread without a region bypasses the stacks, while another thread has a region and a drain runs.
 pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 1, &[1]);
@@ -401,8 +402,8 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and flushed beside a free that has a place on its stack, and one whose stack is full. Once all of
-/// them return the supplier has everything, although no thread flushes again.
+/// H5: a layer is closed and flushed during two frees: one has a place on its stack, the other finds its
+/// stack full. When all three return, the supplier has everything, without another flush.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
@@ -427,7 +428,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while memory is short, which changes how much it may hold.
+/// H5: a layer is closed and flushed during a shortage of memory, which changes its limits.
 pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -447,7 +448,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while another CPU frees for the first time: nobody has asked that CPU for anything.
+/// H5: a layer is closed and flushed while a CPU frees for the first time, which no drain has visited.
 pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
@@ -471,7 +472,7 @@ pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- T: the table
 
-/// T1: a drain of one class leaves the others of its CPU where they are.
+/// T1: a drain of one class leaves the other classes of its CPU unchanged.
 pub(super) fn two_classes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -486,7 +487,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep of two layers, which collect their own, beside a thread that uses both.
+/// T1: one sweep of two layers, each of which collects its rounds, while a thread uses both.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -500,7 +501,7 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
     };
     run(w, (script, uses), &[on(0, sweep)]);
 }
-/// All stacks of a world and its other one.
+/// Sweeps all stacks of a world and its other one.
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
     both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
@@ -509,7 +510,7 @@ fn sweep(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// T1: a sweep of two layers beside a drain of one of them, and a free that would use the stack.
+/// T1: a sweep of two layers during a drain of one of them, and a free that would use the stack.
 pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -525,7 +526,8 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: what a drain gave away lay where two threads of the CPU push next: one opens the stack, the other may be the first to write.
+/// H3: two threads of the CPU push where rounds were that a drain gave away: one opens the stack, the other
+/// may be the first to write.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);
@@ -542,7 +544,7 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
 }
 
-/// T1: a region that is committed up to a stack's first place; a drain comes to it as it is widened.
+/// T1: a region is committed up to a stack's first place; a drain visits it while it is widened.
 pub(super) fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.stack(0, 0, 1, &[]);
@@ -555,7 +557,7 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0)]);
 }
 
-/// T3: the pages of a stack that was drained go back, beside a free and an allocation that use it again.
+/// T3: the pages of a drained stack are returned, during a free and an allocation that use it again.
 pub(super) fn pages_go_back(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -572,7 +574,7 @@ pub(super) fn pages_go_back(Case { by, script }: Case) {
     run(w, (script, uses), &[on(0, release)]);
 }
 
-/// T3: the same beside a drain, which gives away what lies on that page.
+/// T3: pages are returned during a drain, which gives away the rounds on the page.
 pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -583,7 +585,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, release)]);
 }
 
-/// T3: what the stacks on a page have served stays counted when it goes back, whoever looks meanwhile.
+/// T3: the counts of the stacks on a page survive its return, for any concurrent reader.
 pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -601,7 +603,8 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: who lets go last of a layer gives its number back, with rounds on its stacks; the next layer may get it.
+/// T2: the last user of a layer returns its number, with rounds on its stacks; the next layer may get the
+/// number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
     let config = Config::new(1, 0, 4);
@@ -635,7 +638,8 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     new.census(&all);
 }
 
-/// T2: two take numbers and give them back. Meanwhile nobody else has the same one, and in the end none is lost.
+/// T2: two threads take numbers and return them. No two of them own one number at the same time, and in the
+/// end none is lost.
 pub(super) fn numbers_have_one_owner() {
     struct Numbers {
         table: Shared<Table<Heap>>,
@@ -643,7 +647,7 @@ pub(super) fn numbers_have_one_owner() {
     }
     fn take_and_give_back(numbers: &Numbers) {
         let class = numbers.table.class(2).unwrap();
-        // A race, if somebody else has the number.
+        // A race, if another thread owns the number.
         numbers.owned[class.index as usize].with_mut(|_| ());
         numbers.table.retire(class);
     }
@@ -661,7 +665,7 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds of the other one's node. They go home in magazines.
+/// N1: a CPU frees rounds of the other CPU's node, which return home in magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -675,7 +679,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread is moved to another node at each of its steps. Each stack has a round, so that these are few.
+/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the steps
+/// few.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -688,8 +693,8 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- F: fork
 
-/// F1: all locks are held for a fork, beside an exchange and a drain; then a child finds a claim that nobody gives up, and
-/// a drain that nobody ends.
+/// F1: all locks are held for a fork, during an exchange and a drain; then a child finds a claim and a drain
+/// that will never end.
 pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.stack(0, 0, 1, &[]);
@@ -710,7 +715,7 @@ pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- D: the depot alone
 
-/// D1: one takes while the other takes twice and puts the first back.
+/// D1: one thread takes while the other takes twice and puts the first magazine back.
 pub(super) fn depot_aba() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
@@ -725,7 +730,7 @@ pub(super) fn depot_aba() {
     d.census(&[mine, theirs]);
 }
 
-/// D2: what was written before the put is seen after the take.
+/// D2: writes before a put are visible after the take.
 pub(super) fn depot_publish() {
     let d = DepotWorld::new(1);
     let e = d.clone();
@@ -736,7 +741,7 @@ pub(super) fn depot_publish() {
     d.census(&[]);
 }
 
-/// D3: put, put, take lose nothing; a take that came after a put finds something.
+/// D3: put, put and take lose nothing; a take after a put finds a magazine.
 pub(super) fn depot_three() {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)
@@ -752,7 +757,7 @@ pub(super) fn depot_three() {
     d.census(&[early, late]);
 }
 
-/// D4: the end of an interval, the second in a row, while somebody needs one of the two magazines.
+/// D4: the end of a second interval while a thread needs one of the two magazines.
 pub(super) fn depot_reap() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
@@ -766,7 +771,7 @@ pub(super) fn depot_reap() {
     d.census(&taken);
 }
 
-/// D4: one takes from a full depot, and another one puts as soon as there is room.
+/// D4: one thread takes from a full depot, and another one puts as soon as there is room.
 pub(super) fn depot_reap_beside_put() {
     let d = DepotWorld::of(3, 2);
     (0..2).for_each(|round| d.put(round));
@@ -775,14 +780,14 @@ pub(super) fn depot_reap_beside_put() {
     let t = thread::spawn(move || e.take());
     let put = d.try_put(2);
     let theirs = t.join().unwrap();
-    // There was room, so it was needed.
+    // There was room, so the magazine was needed.
     assert_eq!(d.depot.surplus(&Operation::new()), 1, "of two one was needed");
     d.census(&[theirs, (!put).then_some(2)]);
 }
 
-// ---------------------------------------------------------------- the story of a failure
+// ---------------------------------------------------------------- the trace of a failure
 
-/// Fails: for [`a_failure_tells_its_story_and_can_be_repeated_alone`].
+/// Fails: for [`failure_prints_its_trace_and_can_be_repeated_alone`].
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
@@ -791,9 +796,9 @@ fn fails_on_purpose() {
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
 }
 
-/// Once it was not: libtest shows nothing of a test that passes.
+/// Regression: it was hidden: libtest shows no output of a test that passes.
 #[test]
-fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
+fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
@@ -804,7 +809,7 @@ fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
 }
 
 #[test]
-fn a_failure_tells_its_story_and_can_be_repeated_alone() {
+fn failure_prints_its_trace_and_can_be_repeated_alone() {
     use std::process::Command;
     let said = |command: &mut Command| {
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
@@ -819,7 +824,7 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     };
     let program = std::env::current_exe().unwrap();
     let test = "scenarios::models::fails_on_purpose";
-    // What it tells depends on nothing that a runner may have set for the models.
+    // The output must not depend on variables that a runner may have set for the models.
     let first =
         said(unset(&mut Command::new(&program)).args(["--exact", test, "--include-ignored", "--nocapture"]));
     let (title, steps, message) = of(&first);
@@ -835,10 +840,10 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
     let json = program.with_extension("story.json");
     let again = said(unset(&mut Command::new("sh")).args(["-c", command]).env("STORY_JSON", &json));
-    // Another file than a failing model's is refused.
+    // A path from another file than a failing model's is refused.
     let missing = command.replace(".replay'", ".missing'");
     assert!(said(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
-    // The rounds are where they were, and so is all else.
+    // The repeated execution has the same steps and rounds.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");
     assert_eq!((again_steps, again_message), (steps.clone(), message));

@@ -1,8 +1,8 @@
-//! What the scenarios run on: a layer of rounds that says who holds what, and a depot alone.
+//! Common parts of the scenarios: a layer whose rounds record their owners, and a depot alone.
 //!
-//! A world ends in a census: every round in exactly one place, and that the right one; the counts exact; the table at rest. An
-//! ownership cell per round turns a double hand-out into an assertion; loom also finds a free that does not happen before the
-//! next allocation of the round.
+//! A world ends with a census: every round is in exactly one place, and in the right one; the counts are
+//! exact; the table is quiescent. An ownership cell per round turns a double allocation into an assertion;
+//! loom also finds a free that does not happen before the next allocation of the round.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot};
@@ -20,7 +20,7 @@ use crate::tracepoints::Operation;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
-/// The supplier: a locked heap of rounds.
+/// The supplier: rounds under a lock.
 pub(super) struct TestSupplier {
     pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
@@ -55,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
 pub(super) struct World {
     pub(super) layer: Layer<TestRound, Heap>,
     pub(super) supplier: TestSupplier,
-    /// One per round; written by whoever holds the round.
+    /// One per round; written by the round's owner.
     held: Vec<UnsafeCell<bool>>,
     pub(super) allocs: Counter,
     pub(super) frees: Counter,
@@ -63,20 +63,20 @@ pub(super) struct World {
     pub(super) other: Option<Box<World>>,
 }
 
-// SAFETY: the cells are what loom watches; shuttle runs all threads of an execution on one.
+// SAFETY: loom watches the cells; shuttle runs all threads of an execution on one OS thread.
 unsafe impl Sync for World {}
 
-/// A checker's regions lie in no memory.
+/// A checker's regions need no memory.
 fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
 /// Bytes of a class of up to seven places.
 const ROOM: usize = 64;
-/// A table with room for so many classes of up to seven places.
+/// Creates a table with room for `classes` classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
 }
-/// The same, whose inlined paths have words.
+/// Creates such a table whose inlined paths have words.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
@@ -109,7 +109,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees as an inlined path does, and behind its miss.
+    /// Frees like an inlined path, with its path behind a miss.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
@@ -129,11 +129,10 @@ impl World {
     pub(super) fn with_supplier(&self, rounds: &[usize]) {
         self.supplier.rounds.lock().extend(rounds);
     }
-    /// The class of a node.
     pub(super) fn class(&self, node: usize) -> Class {
         self.layer.nodes[node].class()
     }
-    /// What lies on a stack.
+    /// The rounds on a stack.
     fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
         let region = self.layer.table.region(cpu).unwrap();
         let round = |i| region.round(class, i).expect("a place below the length holds a round");
@@ -142,7 +141,8 @@ impl World {
 
     // ---- the end ----
 
-    /// Every round in exactly one place, in that of its own node; the counts exact; the table at rest.
+    /// Asserts that every round is in exactly one place, of its node; that the counts are exact; and that the
+    /// table is quiescent.
     pub(super) fn census(&self, live: &[usize]) {
         let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
@@ -169,7 +169,7 @@ impl World {
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
             }
-            // With one node there is nothing to ask, and a checker has no steps to spend.
+            // With one node there is nothing to check, and a checker's steps are limited.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold rounds of that node only");
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// At rest, behind `what` emptied all CPUs: none holds a round.
+    /// Asserts, with no thread running, that no CPU has a round after `what` emptied all CPUs.
     pub(super) fn cpus_hold_nothing(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
@@ -216,23 +216,24 @@ pub(super) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
 }
 impl Fork for World {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
+        // contract.
         unsafe {
             self.layer.table.locks(rank, visit);
             self.layer.locks(rank, visit);
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe {
             self.layer.forget_other_threads();
             self.layer.table.forget_other_threads();
         }
     }
 }
-/// Waits for every lock, as a process that forks. What a child would find is as it should be.
+/// Acquires every lock, like a process that forks, and checks the state that a child would find.
 pub(super) fn fork(world: &World) {
-    // SAFETY: nothing comes between but looks.
+    // SAFETY: the thread only reads between the calls.
     unsafe {
         world.before_fork();
         let depots = || world.layer.nodes.iter().map(|node| node.depot.len()).collect::<Vec<_>>();
@@ -244,8 +245,8 @@ pub(super) fn fork(world: &World) {
         world.after_fork_in_parent();
     }
 }
-/// What the only thread of a forked child finds and does, where others had claimed a region, and a drain had taken what lay on
-/// CPU 0's stack.
+/// The actions of a forked child's only thread, after other threads had claimed a region, and a drain had
+/// taken the rounds of CPU 0's stack.
 pub(super) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
@@ -255,7 +256,7 @@ pub(super) fn child(world: &World) {
     let (region, number) = (table.region(0).unwrap(), unique() + 1);
     region.claim().store(1, Relaxed);
     let drains = table.lock_drains();
-    // SAFETY: the lock is held.
+    // SAFETY: this thread holds the lock of drains.
     unsafe { table.close(class, number) };
     region.take(class, number);
     drop(drains);
@@ -273,31 +274,31 @@ pub(super) fn child(world: &World) {
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
     limit: usize,
-    /// One per round; written by whoever puts it in.
+    /// One per round; written by the thread that puts the round in.
     written: Vec<UnsafeCell<()>>,
-    /// Room that was made, for a magazine each.
+    /// Number of created blocks.
     made: Counter,
-    /// Magazines that came, and that went.
+    /// Number of magazines put and taken.
     moved: Counter,
 }
-// SAFETY: as of `World`.
+// SAFETY: loom watches the cells; shuttle runs all threads of an execution on one OS thread.
 unsafe impl Sync for DepotWorld {}
 
 impl DepotWorld {
     pub(super) fn new(rounds: usize) -> Arc<Self> {
         Self::of(rounds, rounds)
     }
-    /// With room for `limit` magazines.
+    /// Creates a depot with room for `limit` magazines.
     pub(super) fn of(rounds: usize, limit: usize) -> Arc<Self> {
         let depot = Depot::new(limit as u32);
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
         Arc::new(Self { depot, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
-    /// Writes to a round, and puts a magazine of it in.
+    /// Writes to a round, and puts a magazine of it into the depot.
     pub(super) fn put(&self, round: usize) {
         assert!(self.try_put(round));
     }
-    /// The same, if there is room.
+    /// Puts a round into the depot like [`put`](Self::put), if there is room.
     pub(super) fn try_put(&self, round: usize) -> bool {
         let write = || self.written[round].with_mut(|_| ());
         let room = || {
@@ -327,7 +328,7 @@ impl DepotWorld {
             round
         })
     }
-    /// All rounds are in the depot or out, once each; then what is left is used alone.
+    /// Asserts that each round is in the depot or in `out`, once; then the remaining depot has one user.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
@@ -341,7 +342,7 @@ impl DepotWorld {
         assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
         self.alone();
     }
-    /// The depot is empty, and has one user: its room, its limit and its working set are as they should be.
+    /// Asserts, for an empty depot with one user, that its blocks, its limit and its working set are correct.
     fn alone(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;
@@ -368,7 +369,7 @@ impl DepotWorld {
     }
 }
 
-/// D5: so many threads, this one too, put a magazine each where there is room for `limit`.
+/// D5: `threads` threads, including this one, each put a magazine into a depot with room for `limit`.
 pub(super) fn depot_limit(threads: usize, limit: usize) {
     let d = DepotWorld::of(threads, limit);
     let put = |round| {
@@ -384,7 +385,7 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
     d.census(&out.collect::<Vec<_>>());
 }
 
-/// D5: so many put while another one closes the depot and empties it.
+/// D5: `others` threads put magazines while this one closes the depot and empties it.
 pub(super) fn depot_closed(others: usize) {
     let d = DepotWorld::new(others);
     let put = |round| {

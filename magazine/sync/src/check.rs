@@ -1,9 +1,9 @@
-//! How a model is run, and the canary that says whether loom still explores what it should.
+//! Runs models under loom, and tests that loom still explores all outcomes.
 //!
-//! A model is judged by how many executions it had, not by its being green: [`model`] counts them, prints them and
-//! fails below a floor, and it fails when a run was cut short instead of ended by exhaustion.
+//! A model that passes proves nothing if it explored too little. So [`model`] counts and prints its
+//! executions; it fails below a floor, and fails when a run was cut short instead of ending by exhaustion.
 
-/// The checker itself. A model and what it checks must use the same one.
+/// Loom itself. A model must use the same version as the code that it checks.
 pub use loom;
 
 pub use crate::execution::{plant, planted_now};
@@ -17,17 +17,17 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most pre-emptions per execution that are explored.
+/// The largest number of pre-emptions per execution that is explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// At most this many.
+    /// At most this number.
     Preemptions(usize),
     /// No bound: every interleaving.
     None,
 }
 
 impl Bound {
-    /// `BOUND=1|2|3|none` in the environment wins over what the model asks for.
+    /// `BOUND=1|2|3|none` in the environment overrides the model's own bound.
     fn chosen(self) -> Self {
         match std::env::var("BOUND") {
             Err(_) => self,
@@ -54,24 +54,24 @@ pub(crate) fn builder(bound: Bound) -> loom::model::Builder {
     b
 }
 
-/// Longest that one model may take before it counts as cut.
+/// Time limit of one model; a model that reaches it counts as cut.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
 ///
-/// Prints one line `MODEL name | threads | bound | scripts | executions | floor | time`; with `MODEL_ROWS=file` in the environment it
-/// appends the same line to that file, so that a runner can count the models that really ran.
+/// Prints one line `MODEL name | threads | bound | scripts | executions | floor | time`; `MODEL_ROWS=file` in
+/// the environment also appends the line to that file, so that a runner can count the models that really ran.
 ///
 /// # Panics
-/// When `f` fails under some schedule, and then its story is printed, with a command that repeats that execution alone
-/// (`STORY_JSON=file` writes the story to a file, too; `STORY=0` saves the time); when fewer than `floor` executions
-/// were explored (the model collapsed and shows nothing); when the run was cut short.
+/// If `f` fails under some schedule: the counterexample trace is printed, with a command that repeats that
+/// execution alone (`STORY_JSON=file` also writes the trace to a file; `STORY=0` skips it). If fewer than
+/// `floor` executions were explored: the model collapsed and shows nothing. If the run was cut short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// [`model`] once per element of `scripts` (what loom cannot choose itself: where a thread migrates, say); the
-/// executions are added up.
+/// Runs [`model`] once per element of `scripts` and adds up the executions. Scripts cover what loom cannot
+/// choose, such as where a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -82,12 +82,13 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// A part of a model has about so many executions of its floor, or more.
+/// Least executions of a part of a model, estimated by the floor.
 const LEAST_OF_PART: u64 = 50;
-/// Parts for each share, so that shares take about as long as each other.
+/// Parts per shard; several, so that shards take about equally long.
 const PARTS: u64 = 8;
 
-/// [`models`], or the `shard` of it, which is not held to the floor. How many executions there were.
+/// Runs [`models`], or one `shard` of it; the floor does not apply to a shard. Returns the number of
+/// executions.
 fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -129,7 +130,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     if replayed.is_some() {
         return 0;
     }
-    // A floor is measured at the model's own bound; a lower bound explores less.
+    // The floor was measured at the model's own bound; a lower bound explores less.
     let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
         || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
     let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
@@ -152,7 +153,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     executions
 }
 
-/// Prints the row of a model that ran otherwise than by [`models`], as [`models`] does.
+/// Prints the row of a model that did not run through [`models`], in the same form.
 #[doc(hidden)]
 pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions: u64, time: Duration) {
     print_row(&format!(
@@ -166,18 +167,18 @@ fn print_row(row: &str) {
     if let Some(path) = std::env::var_os("MODEL_ROWS") {
         use std::io::Write;
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        // In one call: another model that ends at the same time appends to the file, too.
+        // One write: another model that ends at the same time appends to the same file.
         let written = file.and_then(|mut file| file.write_all(format!("{row}\n").as_bytes()));
         assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
     }
 }
 
-/// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
-/// contains `expected`. `property` names what the bug breaks, for the row that this prints. `STORY=1` prints how it came to
-/// that, `STORY=told` without what atomics did.
+/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that
+/// contains `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1`
+/// prints the counterexample trace, `STORY=told` prints it without atomic accesses.
 ///
 /// # Panics
-/// When the bug survives, or when the model fails for another reason.
+/// If the bug survives, or the model fails for another reason.
 pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     property: &str,
@@ -189,7 +190,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
 }
 
-/// The same within each of these bounds in turn, until it fails.
+/// Like [`caught`], with each of these bounds in order until the model fails.
 fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bounds: &[Bound],
     bug: &'static str,
@@ -220,7 +221,7 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     });
 }
 
-/// How loom runs a scenario of [`scenarios!`](crate::scenarios): within a bound, and at least so many executions.
+/// How loom runs a scenario of [`scenarios!`](crate::scenarios): a bound, and the least number of executions.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     bound: Bound,
@@ -228,20 +229,21 @@ pub struct Model {
 }
 
 impl Model {
-    /// For a scenario that is always the same.
+    /// Creates a model without scripts.
     pub const fn new(bound: Bound, floor: u64) -> Self {
         Self { bound, floor }
     }
-    /// For one that is run once for each of `scripts`; the floor is that of all executions.
+    /// Adds `scripts`: the model runs once for each. The floor applies to the sum of the executions.
     pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
         Models { model: self, scripts: scripts.into_iter().collect() }
     }
-    /// Runs it, or the share of it that `SHARD` asks for: see [`model`].
+    /// Runs the model, or the shard of it that `SHARD` selects: see [`model`].
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Expects that it notices a planted bug, if the bug is one of the share that `SHARD` asks for: see [`caught`]. Two pre-emptions
-    /// show most bugs, far sooner than three do: so they come first where the bound is a higher number.
+    /// Expects the model to notice a planted bug, if the bug is in the shard that `SHARD` selects: see
+    /// [`caught`]. A higher bound is preceded by two pre-emptions, which show most bugs and take far less
+    /// time than three.
     pub fn bug(
         self,
         bug: &'static str,
@@ -261,11 +263,11 @@ pub struct Models<S> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
-    /// Runs it, or the share of it that `SHARD` asks for: see [`models`].
+    /// Runs the model, or the shard of it that `SHARD` selects: see [`models`].
     pub fn run(self, name: &str, f: impl Fn(S) + Send + Sync + 'static) {
         explore(name, self.model.bound, self.model.floor, self.scripts, f, crate::execution::shard());
     }
-    /// As of a [`Model`].
+    /// Expects the model to notice a planted bug: see [`Model::bug`].
     pub fn bug(
         self,
         bug: &'static str,
@@ -287,8 +289,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 
 #[cfg(test)]
 mod canary {
-    //! The set of outcomes that two threads on one atomic must have. Stock loom 0.7.2 misses some of them; if the
-    //! twin is lost, or loom changes, these tests say so.
+    //! The outcomes that two threads on one atomic must have. Stock loom 0.7.2 misses some; these tests fail
+    //! if the twin is lost or loom changes.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -343,8 +345,8 @@ mod canary {
     fn unprotected_increments_lose_one_both_ways() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
-    /// A magazine that were nothing but a counter, exchanged by one CAS: who pops is given a place that is claimed and not
-    /// yet filled. What the slots do in its stead is in `slot`.
+    /// A magazine that is only a counter, exchanged by one CAS, is wrong: a pop may get a slot that a push
+    /// has claimed and not yet filled.
     #[test]
     fn a_counter_that_is_exchanged_is_no_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
@@ -384,7 +386,7 @@ mod canary {
     #[test]
     #[should_panic(expected = "collapsed")]
     fn a_model_below_its_floor_fails() {
-        // Whatever BOUND says, it is no lower.
+        // A bound of 0 cannot be lowered by `BOUND`.
         super::model("below its floor", super::Bound::Preemptions(0), 2, || ());
     }
 }

@@ -1,4 +1,5 @@
-//! Locks that are held across a `fork`: taken by one call and given back by another one, with no stack frame around both.
+//! Locks that are held across a `fork`: one call acquires them and another call releases them, with no stack
+//! frame around both.
 
 use crate::{Kept, Mutex, MutexGuard, Rank};
 use core::ops::Deref;
@@ -8,25 +9,27 @@ use core::ops::Deref;
 #[repr(C)]
 pub struct ForkMutex<T: 'static> {
     mutex: Mutex<T>,
-    /// Used by whoever holds the mutex.
+    /// The guard; only the holder of the mutex accesses it.
     held: Kept<MutexGuard<'static, T>>,
 }
 
 impl<T> ForkMutex<T> {
-    /// An open lock around `value`, with its place in the lock order.
+    /// Creates an unlocked mutex around `value` with the given rank.
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self { mutex: Mutex::ranked(rank, value), held: Kept::new() }
     }
-    /// Where what it protects lies, for as long as this does not move. Waits for the lock.
+    /// Address of the protected value, valid while this mutex does not move. Waits for the lock.
     pub fn place(&self) -> *const T {
         &raw const *self.mutex.lock()
     }
-    /// What the lock protects, from [`hold`](ForkLock::hold) to [`release`](ForkLock::release); `None` at other times.
+    /// The protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release); `None`
+    /// otherwise.
     ///
     /// # Safety
-    /// No other thread is between `hold` and `release`, and nothing is released while the answer is used.
+    /// No other thread is between `hold` and `release`, and the lock is not released while the reference is
+    /// used.
     pub unsafe fn held(&self) -> Option<&T> {
-        // SAFETY: by contract nobody else uses the room.
+        // SAFETY: no other thread accesses `held`, by this function's contract.
         unsafe { self.held.get() }.map(Deref::deref)
     }
 }
@@ -40,29 +43,29 @@ impl<T> Deref for ForkMutex<T> {
 
 /// A lock as a `fork` sees it.
 pub trait ForkLock {
-    /// Waits for the lock and keeps it. Others of its rank may be held.
+    /// Waits for the lock and keeps it. The thread may hold other locks of this rank.
     ///
     /// # Safety
-    /// The same thread, or what it becomes in the child of a `fork`, calls [`release`](Self::release) before the lock
-    /// moves or goes. Threads that hold several of one rank take them in one order.
+    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the
+    /// lock moves or is dropped. All threads that hold several locks of one rank acquire them in one order.
     unsafe fn hold(&self);
-    /// Gives the lock back; does nothing if it is not held.
+    /// Releases the lock; does nothing if it is not held.
     ///
     /// # Safety
-    /// On the thread that called [`hold`](Self::hold), or what it became in the child of a `fork`.
+    /// The caller is the thread that called [`hold`](Self::hold), or its copy in the child of a `fork`.
     unsafe fn release(&self);
 }
 
 impl<T> ForkLock for ForkMutex<T> {
     unsafe fn hold(&self) {
-        // SAFETY: by contract the guard goes before this does.
+        // SAFETY: the guard is dropped before the mutex, by this function's contract.
         let this: &'static Self = unsafe { &*core::ptr::from_ref(self) };
         let guard = this.mutex.lock_nested();
-        // SAFETY: the lock is held, so nobody else uses the room.
+        // SAFETY: this thread holds the lock, so no other thread accesses `held`.
         unsafe { self.held.put(guard) };
     }
     unsafe fn release(&self) {
-        // SAFETY: by contract this thread holds the lock.
+        // SAFETY: this thread holds the lock, by this function's contract, or `held` is empty.
         drop(unsafe { self.held.take() });
     }
 }

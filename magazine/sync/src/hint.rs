@@ -1,16 +1,17 @@
-// Included by the backends whose checker need not be told where an atomic is used.
+// Included by the backends that have no checker, or one that needs no notice of an atomic's use.
 
-/// A number that decisions hang on although it may be out of date: a limit, how much to fetch. `Relaxed`; a lost update costs
-/// nothing. Checkers see it, and explore what follows from each value that a thread may read, unlike a [`Counter`](crate::Counter)'s.
+/// A number that decisions depend on although it may be stale: a limit, or how much to fetch. `Relaxed`; a
+/// lost update is harmless. Unlike a [`Counter`](crate::Counter), a checker sees it and explores each value
+/// that a thread may read.
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 
 impl Hint {
-    /// Starts at `value`.
+    /// Creates a hint with this value.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
-    /// The number now, or an older one.
+    /// The current value, or an older one.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
-// README.md shows tests.
+// README.md contains tests.
 #![allow(clippy::test_attr_in_doctest)]
 
 pub use core::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ pub use backend::{thread_local_itself, weak_arm};
 /// True in builds for a checker.
 pub const MODEL: bool = cfg!(any(loom, shuttle));
 
-/// Atomics of `static`s that outlive a checker's executions: no checker sees them.
+/// Atomics for `static`s that outlive a checker's executions: no checker sees them.
 pub mod unseen {
     #[allow(clippy::disallowed_types, reason = "for statics")]
     pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
@@ -64,16 +64,16 @@ pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)` does `wrong` where `caught` runs the
-/// scenario with that bug, and nothing elsewhere. A statement of its own: whoever reads the code around it may skip it.
+/// A bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
+/// when `caught` runs the scenario with that bug; otherwise it does nothing. It is a separate statement,
+/// which a reader of the surrounding code may skip.
 ///
-/// * `wrong` is an expression or a block, of any type. `return`, `continue` and `break` are of the function that it stands in:
-///   so it leaves out what comes behind it, or does something else instead.
-/// * `planted!("..." => let length = 0)` gives a variable that is defined above another value of its type, from here on.
+/// * `wrong` is an expression or a block of any type. `return`, `continue` and `break` act on the enclosing
+///   function or loop, so they can skip or replace the code that follows.
+/// * `planted!("..." => let length = 0)` gives an existing variable another value of its type from here on.
 ///
-/// Outside the checkers nothing of it is compiled. So it may use what only they have; and the compiler warns of a variable, a
-/// `mut` or an import that is there for its sake alone.
-///
+/// Without a checker the statement compiles to nothing. So `wrong` may use items that only checkers' builds
+/// have, and the compiler warns about a variable, `mut` or import that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -92,8 +92,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. What it may look like says the
-/// documentation of other builds.
+/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The
+/// documentation of builds without a checker describes the forms.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {
@@ -109,19 +109,21 @@ macro_rules! planted {
 #[cfg(any(loom, shuttle))]
 pub use execution::{is_planted, unique};
 
-/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
-/// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`, or `tell!(stack => "pops")` if
+/// `stack.watched()` lists what may have changed. It must follow its step directly, so that no other thread
+/// runs in between.
 ///
-/// Nothing outside loom: the arguments are not even evaluated.
+/// Compiles to nothing except under loom: the arguments are not evaluated.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => {};
 }
-/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
-/// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`, or `tell!(stack => "pops")` if
+/// `stack.watched()` lists what may have changed. It must follow its step directly, so that no other thread
+/// runs in between.
 ///
-/// Nothing outside loom: the arguments are not even evaluated.
+/// Compiles to nothing except under loom: the arguments are not evaluated.
 #[cfg(loom)]
 #[macro_export]
 macro_rules! tell {
@@ -137,8 +139,8 @@ macro_rules! tell {
     };
 }
 
-/// Whether this execution of a model has failed and is being unwound: destructors then leave everything as it lies,
-/// because nothing of a model may run without its checker. Always false outside one.
+/// Returns `true` while a failed execution of a model is being unwound. Destructors must then do nothing,
+/// because no part of a model may run without its checker. Always `false` without a checker.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn abandoned() -> bool {
@@ -147,8 +149,8 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
-/// Runs a user's function. The caller puts its own state right, then passes a panic on with `resume_unwind`. A checker's panic is not
-/// caught: see [`abandoned`].
+/// Runs a user's function and returns its panic. The caller restores its own state, then resumes the panic
+/// with `resume_unwind`. A checker's panic is not caught: see [`abandoned`].
 pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     if cfg!(any(loom, shuttle)) {
         Ok(f())
@@ -157,20 +159,20 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function whose panic ends here: the panic hook has reported it. `None` if it panicked. The payload is forgotten, because
-/// its `Drop` may panic.
+/// Runs a user's function and stops its panic, which the panic hook has reported. Returns `None` if it
+/// panicked. The payload is forgotten, because its `Drop` may panic.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }
 
-/// Users' functions that run one after another, each whether the others panic or not. The first panic is passed on behind the last of them;
-/// the payloads of the others are forgotten.
+/// Runs several users' functions, all of them even if some panic. [`resume`](Self::resume) then resumes the
+/// first panic; the payloads of later panics are forgotten.
 #[derive(Debug, Default)]
 #[must_use = "`resume` passes the panic on"]
 pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 
 impl FirstPanic {
-    /// Runs one of them. `None` if it panicked.
+    /// Runs one function. Returns `None` if it panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         let later = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
@@ -178,7 +180,7 @@ impl FirstPanic {
         };
         catch_panic(f).map_err(later).ok()
     }
-    /// Passes the first panic on, if there was one.
+    /// Resumes the first panic, if any.
     pub fn resume(self) {
         if let Some(panic) = self.0 {
             std::panic::resume_unwind(panic);
@@ -186,8 +188,8 @@ impl FirstPanic {
     }
 }
 
-/// A user's value, such as a closure, that any thread may be the last to use. A panic of its `Drop` is contained, as by
-/// [`contain_panic`].
+/// A user's value, such as a closure, that any thread may drop. A panic of its `Drop` is contained, like a
+/// panic in [`contain_panic`].
 #[derive(Debug)]
 pub struct Contained<T>(core::mem::ManuallyDrop<T>);
 
@@ -205,47 +207,49 @@ impl<T> core::ops::Deref for Contained<T> {
 }
 impl<T> Drop for Contained<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is dropped here only, and not used afterwards.
+        // SAFETY: the value is dropped only here, and not used afterwards.
         contain_panic(|| unsafe { core::mem::ManuallyDrop::drop(&mut self.0) });
     }
 }
 
-/// Room for what one call takes and another one gives back, where no stack frame spans the two: the locks that are held
-/// across a `fork`. What is left in it is never dropped.
+/// A slot that one call fills and another call empties, with no stack frame around both: for locks that are
+/// held across a `fork`. A value left in it is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
-// SAFETY: whoever calls `put` and `take` promises that nobody else does meanwhile, and takes where it was put.
+// SAFETY: callers of `put` and `take` guarantee exclusive access, and take on the thread that put.
 unsafe impl<T> Sync for Kept<T> {}
-// SAFETY: as above; what is in it is not touched where the room goes.
+// SAFETY: callers of `put` and `take` guarantee exclusive access; dropping the slot does not access the
+// value.
 unsafe impl<T> Send for Kept<T> {}
 
 impl<T> Kept<T> {
-    /// Empty.
+    /// Creates an empty slot.
     pub const fn new() -> Self {
         Self(core::cell::UnsafeCell::new(None))
     }
-    /// Keeps `value`.
+    /// Stores `value`.
     ///
     /// # Safety
-    /// Nobody else uses this meanwhile: one of the locks that are kept sees to that.
+    /// No other thread uses the slot during the call: the caller holds a lock that guarantees it.
     pub unsafe fn put(&self, value: T) {
-        // SAFETY: by contract the access is exclusive.
+        // SAFETY: the access is exclusive, by this function's contract.
         unsafe { *self.0.get() = Some(core::mem::ManuallyDrop::new(value)) };
     }
-    /// What is kept.
+    /// The stored value, or `None`.
     ///
     /// # Safety
-    /// Nobody puts or takes anything while the answer is used.
+    /// No `put` or `take` runs while the reference is used.
     pub unsafe fn get(&self) -> Option<&T> {
-        // SAFETY: by contract nobody writes.
+        // SAFETY: no thread writes, by this function's contract.
         unsafe { (*self.0.get()).as_deref() }
     }
-    /// What was kept.
+    /// Takes the stored value out.
     ///
     /// # Safety
-    /// As [`put`](Kept::put), on the thread that called it, or the one that it became in the child of a `fork`.
+    /// No other thread uses the slot during the call. The caller is the thread that called
+    /// [`put`](Kept::put), or its copy in the child of a `fork`.
     pub unsafe fn take(&self) -> Option<T> {
-        // SAFETY: by contract the access is exclusive.
+        // SAFETY: the access is exclusive, by this function's contract.
         unsafe { (*self.0.get()).take() }.map(core::mem::ManuallyDrop::into_inner)
     }
 }
@@ -261,26 +265,26 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// A number that no other call gets, in the life of the process; under a checker in that of the execution, so that each
-/// time that it runs it gets the same ones.
+/// Returns a number that no other call gets in the life of the process. Under a checker it is unique in the
+/// execution, and a repeated execution gets the same numbers.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
     static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
-    // Relaxed: that it is one of its kind is all that is asked.
+    // Relaxed: only uniqueness matters, and a read-modify-write guarantees it.
     NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
-/// a race. A `Relaxed` `std` atomic in every build.
+/// A statistic: many threads add to it, reports read it. An algorithm may use it only as a rough limit, which
+/// a race may exceed. A `Relaxed` `std` atomic in every build.
 ///
-/// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.
+/// Each [`add`](Counter::add) costs a locked instruction, so it belongs on slow paths.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Counter(core::sync::atomic::AtomicU64);
 
 impl Counter {
-    /// Starts at `value`.
+    /// Creates a counter with this value.
     pub const fn new(value: u64) -> Self {
         Self(core::sync::atomic::AtomicU64::new(value))
     }
@@ -294,12 +298,12 @@ impl Counter {
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
-    /// The count now.
+    /// The current count.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Raises the count to `value` if that is more.
+    /// Raises the count to at least `value`.
     #[inline]
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
@@ -311,45 +315,45 @@ impl Counter {
     }
 }
 
-/// A word that is written before it is shared and read by anyone, even without happens-before: a reader who came
-/// too early sees the old value (zero), never a torn one. A `Relaxed` `std` atomic in every build.
+/// A word that is written once, before it is shared, and may be read without happens-before: an early reader
+/// sees zero, never a torn value. A `Relaxed` `std` atomic in every build.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);
 
 impl Fixed {
-    /// Holds `value`.
+    /// Creates a word with this value.
     pub const fn new(value: u32) -> Self {
         Self(core::sync::atomic::AtomicU32::new(value))
     }
-    /// The value, or zero if it has not become visible yet.
+    /// The value, or zero if it is not visible yet.
     #[inline(always)]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the value, before the thing that holds it is shared.
+    /// Sets the value. The object that contains the word must not be shared yet.
     #[inline(always)]
     pub fn set(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// The same for a pointer. For what outlives the executions of a checker.
+/// A [`Fixed`] pointer, for objects that outlive a checker's executions.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct FixedPtr<T>(core::sync::atomic::AtomicPtr<T>);
 
 impl<T> FixedPtr<T> {
-    /// Null.
+    /// Creates a null pointer.
     pub const fn null() -> Self {
         Self(core::sync::atomic::AtomicPtr::new(core::ptr::null_mut()))
     }
-    /// The value, or null if it has not become visible yet.
+    /// The pointer, or null if it is not visible yet.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the value, before the thing that it belongs to is shared.
+    /// Sets the pointer. The object that contains it must not be shared yet.
     #[inline(always)]
     pub fn set(&self, value: *mut T) {
         self.0.store(value, Ordering::Relaxed);

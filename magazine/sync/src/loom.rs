@@ -1,4 +1,4 @@
-//! The backend for loom, with the twin access, the ordering hook and the armed weak failure.
+//! The backend for loom, with twin accesses, the ordering hook and armed spurious failures.
 
 use crate::Ordering;
 use crate::planted;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub use loom::lazy_static;
 pub use loom::sync::Arc;
-/// loom's macro, which has no `const` form: here that is the other one.
+/// loom's macro has no `const` form; this one accepts it and drops the `const`.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! thread_local_of_loom {
@@ -28,7 +28,7 @@ macro_rules! thread_local_of_loom {
 pub use loom::thread_local as thread_local_itself;
 pub use thread_local_of_loom as thread_local;
 
-/// Gives way to other threads inside a waiting loop; without it loom takes the loop for endless.
+/// Yields to other threads inside a waiting loop; without it loom takes the loop for endless.
 pub fn relax() {
     loom::thread::yield_now();
 }
@@ -37,7 +37,7 @@ pub fn relax() {
 pub mod thread {
     pub use loom::thread::*;
 
-    /// Parks the thread: in a model no time passes.
+    /// Parks the thread. No time passes in a model, so there is no timeout.
     pub fn park_timeout(_: core::time::Duration) {
         park();
     }
@@ -46,14 +46,14 @@ pub mod thread {
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
         crate::execution::spawned();
-        // It does not start if the execution fails first. Then what it would have used stays as it is: to drop one of loom's
-        // `Arc`s outside of an execution is a second panic, which would end the program in the midst of the first one.
+        // The thread does not start if the execution fails first. Its closure is then leaked: to drop one of
+        // loom's `Arc`s outside an execution is a second panic, which would abort the program.
         let f = core::mem::ManuallyDrop::new(f);
         loom::thread::spawn(move || core::mem::ManuallyDrop::into_inner(f)())
     }
 }
 
-/// loom's cell: a shared access racing an exclusive one fails the model.
+/// loom's cell: the model fails if an exclusive access races with another access.
 #[derive(Debug)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -85,15 +85,15 @@ impl<T: Default> Default for UnsafeCell<T> {
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
-/// Access to what a [`Mutex`] protects.
+/// Releases the lock of a [`Mutex`] when dropped.
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in a lock order.
+    /// Creates an unlocked mutex around `value` without a rank.
     pub fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value), LockRank::NONE)
     }
-    /// An open lock around `value`, with its place in the lock order.
+    /// Creates an unlocked mutex around `value` with a rank.
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
         Self(loom::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
@@ -102,7 +102,7 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// As [`lock`](Self::lock), where others of its rank may be held.
+    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -114,7 +114,7 @@ impl<T> Mutex<T> {
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Locked::by(guard, held, lock.taken(Location::caller()))
     }
-    /// The lock, or `None` if somebody holds it.
+    /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let (held, lock) = (self.1.ask(Nesting::None), self.told());
@@ -127,7 +127,7 @@ impl<T> Mutex<T> {
     fn told(&self) -> story::Lock {
         story::Lock::new(self, self.1.rank())
     }
-    /// What the lock protects, without locking.
+    /// The protected value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// The ordering hook's settings, from the environment.
+/// The ordering hook's options, from the environment.
 struct Hook {
     weaken: Option<(String, Ordering)>,
     list: bool,
@@ -168,7 +168,7 @@ fn parse(spec: &str) -> Option<(String, Ordering)> {
     Some((site.to_owned(), ordering))
 }
 
-/// The ordering that a call site uses: its own, or the one that the hook forces on it.
+/// The ordering that a call site uses: its own, or the one that the hook forces.
 #[track_caller]
 fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     let hook = hook();
@@ -204,14 +204,13 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th `compare_exchange_weak` from now fail spuriously, whichever thread of the model runs it;
-/// 0 disarms.
+/// Makes the `k`-th `compare_exchange_weak` from now fail spuriously, on any thread of the model; 0 disarms.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }
 
-/// A `SeqCst` load of loom's reads no `SeqCst` store that another one has overwritten, wherever the load stands in the order
-/// of all of them. An acquiring one may.
+/// loom's `SeqCst` load never reads a `SeqCst` store that another one has overwritten, at any place of the
+/// load in the total order. An acquiring load may.
 fn as_loom_loads(order: Ordering) -> Ordering {
     if order == Ordering::SeqCst { Ordering::Acquire } else { order }
 }
@@ -230,14 +229,15 @@ macro_rules! atomics {
         #[derive(Debug)]
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
-            /// Nobody waits for it: to notify it is a step that depends on all other such steps, and orders nothing.
+            /// A condition variable without waiters. A notification depends on all other notifications and
+            /// orders nothing.
             twin: loom::sync::Condvar,
-            /// What was stored last, for the story: looking at it is no step.
+            /// The last stored value, for the trace: reading it is no step of the model.
             last: std::sync::atomic::AtomicU64,
             told: story::Atomic,
         }
         impl $(<$t>)? $name $(<$t>)? {
-            /// Holds `value`.
+            /// Creates an atomic with this value.
             #[track_caller]
             pub fn new(value: $value) -> Self {
                 Self {
@@ -247,7 +247,7 @@ macro_rules! atomics {
                     told: story::Atomic::new(),
                 }
             }
-            /// What was stored last, without taking part in the model.
+            /// The last stored value, read without a step of the model.
             pub fn peek(&self) -> u64 {
                 self.last.load(Ordering::Relaxed)
             }
@@ -259,7 +259,7 @@ macro_rules! atomics {
                 self.twin.notify_all();
                 &self.value
             }
-            /// As in `std`.
+            /// Loads the value, like `std`'s atomic.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
@@ -267,7 +267,7 @@ macro_rules! atomics {
                 self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
                 value
             }
-            /// As in `std`.
+            /// Stores `value`, like `std`'s atomic.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
@@ -275,7 +275,7 @@ macro_rules! atomics {
                 self.stored(value);
                 self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.shown()));
             }
-            /// As in `std`.
+            /// Swaps the value, like `std`'s atomic.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
@@ -284,7 +284,7 @@ macro_rules! atomics {
                 self.told.tell(Some(value), |name| changes("swap", name, before.shown(), value.shown(), order));
                 before
             }
-            /// As in `std`.
+            /// Compares and exchanges, like `std`'s atomic.
             #[track_caller]
             pub fn compare_exchange(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -293,7 +293,7 @@ macro_rules! atomics {
                 let result = self.twinned().compare_exchange(current, new, success, failure);
                 self.exchanged(current, new, result, success, failure)
             }
-            /// As in `std`; fails spuriously where it was armed to.
+            /// Compares and exchanges, like `std`'s atomic; fails spuriously if [`weak_arm`] armed this call.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -371,7 +371,7 @@ macro_rules! fetches {
     ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
     (@ $name:ident $value:ty, [$(($operation:ident $after:expr))*]) => {
         impl $name { $(
-            /// As in `std`.
+            /// Changes the value, like `std`'s atomic.
             #[track_caller]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
@@ -395,19 +395,20 @@ fetches! {
     fetch_min |before, value| before.min(value);
 }
 
-/// A number that decisions hang on although it may be out of date: a limit, how much to fetch. `Relaxed`; a lost update costs
-/// nothing. Checkers see it, and explore what follows from each value that a thread may read, unlike a [`Counter`](crate::Counter)'s.
+/// A number that decisions depend on although it may be stale: a limit, or how much to fetch. `Relaxed`; a
+/// lost update is harmless. Unlike a [`Counter`](crate::Counter), a checker sees it and explores each value
+/// that a thread may read.
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 
-// Past the hook: no ordering is written where these are called.
+// These bypass the ordering hook: their callers write no ordering.
 impl Hint {
-    /// Starts at `value`.
+    /// Creates a hint with this value.
     #[track_caller]
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
-    /// The number now, or an older one.
+    /// The current value, or an older one.
     #[track_caller]
     pub fn get(&self) -> u64 {
         let value = self.0.twinned().load(Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Functions that are called until they are taken away, without a lock: those who observe.
+//! Observers: functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call counts itself before it looks whether its place is open. Who takes a function away closes the place and waits for the
-//! calls that are counted; the last of these drops the function. So when that is over nothing of it runs or is left. Calls take no
-//! lock and wait for nobody, so they may come from signal handlers, and nothing of them has to be held across a `fork`.
+//! A call increments the slot's count before it tests whether the slot is open. A remover closes the slot and
+//! waits for the counted calls; the last call drops the function. So when `remove` returns, no call runs and
+//! the function is gone. Calls take no lock and never wait, so signal handlers may make them, and a `fork`
+//! need not hold anything for them.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -12,37 +13,38 @@ use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, planted, thread_local
 use core::cell::Cell;
 use core::fmt;
 
-/// Functions at a time; in models one, whose place all want.
+/// Maximum number of observers. Models have one slot, for which all compete.
 pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
 /// Up to [`MAX_OBSERVERS`] functions of type `F`: a `dyn Fn`. See the [module](self).
 pub struct Observers<F: ?Sized> {
-    /// How many there are. A hint: who reads it early or late came earlier or later.
+    /// Number of observers. A hint: a stale value counts the reader as earlier or later.
     there: Counter,
     slots: [Slot<F>; MAX_OBSERVERS],
     suppressed: Counter,
     panics: Counter,
 }
 
-/// The place of a function. Calls are counted in its `state`. What is taken out of it is dropped by the last one, which alone
-/// changes `CLOSING` back.
+/// A slot for one function. `state` has its flags and the number of running calls. The last call drops a
+/// removed function and alone clears `CLOSING`.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
 }
-/// Somebody has it.
+/// The slot is reserved.
 const TAKEN: u32 = 1 << 31;
-/// There is a function in it.
+/// The slot has a function that may be called.
 const OPEN: u32 = 1 << 30;
-/// It is to go when nobody calls it any more,
+/// The function is dropped when no call is counted any more.
 const CLOSING: u32 = 1 << 29;
-/// and nobody waits for that: the place is free then.
+/// No remover waits for the drop: the slot is then free.
 const LEFT: u32 = 1 << 28;
 
-// SAFETY: calls need `Sync`, and whoever drops it `Send`. The cell is written by whoever made it `TAKEN` before it is open, and by
-// the one call that takes the function out when no other one is counted.
+// SAFETY: calls need `Sync`, and dropping on any thread needs `Send`. The cell is written by the thread that
+// set `TAKEN`, before the slot is open, and by the one call that takes the function out when no other call is
+// counted.
 unsafe impl<F: ?Sized + Send + Sync> Sync for Slot<F> {}
-// SAFETY: as above.
+// SAFETY: dropping the function on another thread needs `Send` of it, which is required here.
 unsafe impl<F: ?Sized + Send + Sync> Send for Slot<F> {}
 
 impl<F: ?Sized> fmt::Debug for Observers<F> {
@@ -51,14 +53,15 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-/// A function that this thread runs: the address of its slot, and because of which one it does so. Lies on the stack.
+/// A running call on this thread: the address of its slot, and the call that encloses it. Stored on the
+/// stack.
 struct Inside {
     slot: usize,
     outer: *const Self,
 }
 
 thread_local! {
-    /// The innermost one.
+    /// The innermost running call.
     static INSIDE: Cell<*const Inside> = Cell::new(core::ptr::null());
 }
 
@@ -66,7 +69,7 @@ fn is_inside() -> bool {
     !INSIDE.with(Cell::get).is_null()
 }
 
-/// There are [`MAX_OBSERVERS`] already.
+/// The error when [`MAX_OBSERVERS`] are registered already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyObservers;
 
@@ -77,7 +80,7 @@ impl fmt::Display for TooManyObservers {
 }
 impl core::error::Error for TooManyObservers {}
 
-/// Where a function was [put](Observers::add), for [`Observers::remove`].
+/// The slot of a [registered](Observers::add) function, for [`Observers::remove`].
 #[derive(Debug)]
 #[must_use = "without it the function stays"]
 pub struct Place(usize);
@@ -91,16 +94,16 @@ impl<F: ?Sized> Default for Observers<F> {
 }
 
 impl<F: ?Sized> Observers<F> {
-    /// Calls `observer` from now on.
+    /// Registers `observer`; calls start immediately.
     ///
     /// # Errors
-    /// [`TooManyObservers`].
+    /// [`TooManyObservers`] if no slot is free.
     pub fn add(&self, observer: Box<F>) -> Result<Place, TooManyObservers> {
-        // Acquire: pairs with the Release of whoever took the last one out.
+        // Acquire: pairs with the Release of the call that took the previous function out.
         let free = |slot: &Slot<F>| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
         let slot = &self.slots[at];
-        // SAFETY: made ours just now, and not open yet.
+        // SAFETY: this thread has just reserved the slot, and it is not open yet.
         slot.observer.with_mut(|p| unsafe { *p = Some(observer) });
         // Release: pairs with the Acquire in `call`.
         slot.state.fetch_or(OPEN, Release);
@@ -108,13 +111,13 @@ impl<F: ?Sized> Observers<F> {
         Ok(Place(at))
     }
 
-    /// Calls the function no more. When this returns no call of it runs or comes, and it is dropped. From within a call of any
-    /// observer it does not wait: a call on another thread may still go on.
+    /// Removes the function. On return, no call of it runs or begins, and it is dropped. Called from within
+    /// any observer it does not wait: a call on another thread may still run.
     pub fn remove(&self, Place(at): Place) {
         self.there.sub(1);
         let slot = &self.slots[at];
         let inside = is_inside();
-        // Relaxed: counted, so that nobody takes it out before all is said.
+        // Relaxed: this count only keeps the function until both flags are set.
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { LEFT } else { 0 });
         slot.leave();
@@ -122,15 +125,16 @@ impl<F: ?Sized> Observers<F> {
         if inside {
             return;
         }
-        // Acquire: pairs with the Release of whoever took it out.
+        // Acquire: pairs with the Release of the call that took the function out.
         while slot.state.load(Acquire) & CLOSING != 0 {
             crate::relax();
         }
-        // Relaxed: who gets the place in `add` reads on from the Release of whoever took the function out.
+        // Relaxed: `add` synchronises with the Release of the call that took the function out.
         slot.state.fetch_and(!TAKEN, Relaxed);
     }
 
-    /// Whether it is worth while to call. Not within a call of any such function, which is counted.
+    /// Returns `true` if there are observers to call. Within a call of any observer it returns `false` and
+    /// counts the call as suppressed.
     #[inline]
     pub fn listen(&self) -> bool {
         self.there.get() > 0 && self.is_outside()
@@ -142,33 +146,35 @@ impl<F: ?Sized> Observers<F> {
         outside
     }
 
-    /// Shows each function to `show`. One that panics is not called again, and nobody else notices.
+    /// Calls `show` with each function. A function that panics is not called again; the caller does not
+    /// notice.
     pub fn each(&self, show: impl Fn(&F)) {
         let panicked = self.slots.iter().filter(|slot| slot.call(&show)).count();
         self.panics.add(panicked as u64);
     }
 
-    /// Calls that were none, because they came [from within one](Self::listen).
+    /// Number of calls suppressed [within another call](Self::listen).
     pub fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
-    /// Functions that panicked.
+    /// Number of functions that panicked.
     pub fn panics(&self) -> u64 {
         self.panics.get()
     }
 
-    /// Drops the calls of other threads.
+    /// Forgets the calls of other threads.
     ///
     /// # Safety
-    /// The process is a child that `fork` made, and has no other thread yet.
+    /// The process is the child of a `fork` and has no other thread yet.
     pub unsafe fn forget_other_threads(&self) {
-        // SAFETY: null, or one whose `enter` has not returned.
+        // SAFETY: the pointer is null, or `enter` has not yet returned for its target.
         let first = unsafe { INSIDE.with(Cell::get).as_ref() };
-        // SAFETY: as above.
+        // SAFETY: `outer` is null, or `enter` has not yet returned for its target.
         let inside = core::iter::successors(first, |inside| unsafe { inside.outer.as_ref() });
         for slot in &self.slots {
             let calls = inside.clone().filter(|inside| inside.slot == slot.address()).count() as u32;
-            // Relaxed: there is one thread. What others were about to take out stays, and its place with it.
+            // Relaxed: there is one thread. A function that another thread was about to take out stays in its
+            // slot.
             let state = slot.state.load(Relaxed);
             slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
         }
@@ -180,7 +186,7 @@ impl<F: ?Sized> Slot<F> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Runs the function, or its `Drop`. `None` if it panicked.
+    /// Runs the function, or its `Drop`. Returns `None` if it panicked.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
         let this = Inside { slot: self.address(), outer: INSIDE.with(Cell::get) };
         INSIDE.with(|inside| inside.set(&raw const this));
@@ -189,18 +195,19 @@ impl<F: ?Sized> Slot<F> {
         result
     }
 
-    /// Whether the function, if there is one, panicked.
+    /// Calls the function, if there is one. Returns `true` if it panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
-        // Relaxed: a hint, asked again below.
+        // Relaxed: a hint; the test below decides.
         if self.state.load(Relaxed) & OPEN == 0 {
             return false;
         }
         let mut panicked = false;
-        // Acquire: pairs with the Release in `add`, behind which the function is there.
+        // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
         planted!("an observer is called that was closed meanwhile" => let before = OPEN);
         if before & OPEN != 0 {
-            // SAFETY: it was open when this call was counted, so nobody takes it out before the call has left.
+            // SAFETY: the slot was open when this call was counted, so the function stays until this call
+            // leaves.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
             panicked = self.enter(call).is_none();
             if panicked {
@@ -210,26 +217,27 @@ impl<F: ?Sized> Slot<F> {
         self.leave();
         panicked
     }
-    /// No call begins any more, and the last one takes the observer out. For a call that is counted.
+    /// Stops new calls; the last one takes the function out. The caller must be a counted call.
     fn close(&self, left: u32) {
-        // Relaxed: whoever takes the observer out leaves after us, or is us.
+        // Relaxed: the call that takes the function out leaves after this one, or is this one.
         self.state.fetch_or(CLOSING | left, Relaxed);
         self.state.fetch_and(!OPEN, Relaxed);
     }
-    /// A call is over. The last one takes the function out, if it is to go.
+    /// Ends a call. The last one takes out a function that is to be dropped.
     fn leave(&self) {
-        // Release: pairs with the Acquire below: all calls come before the function is dropped.
+        // Release: pairs with the Acquire below: all calls come before the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
         if last & !LEFT != TAKEN | CLOSING {
             return;
         }
-        // One of those who find it so, counted again. Acquire: pairs with the Release above: all calls are over.
+        // Several calls may see this state; the winner counts itself again. Acquire: pairs with the Release
+        // above: all calls are over.
         if self.state.compare_exchange(last, last + 1, Acquire, Relaxed).is_ok() {
-            // SAFETY: it is not open, and no other call is counted that saw it open.
+            // SAFETY: the slot is not open, and no other counted call saw it open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             _ = self.enter(|| drop(observer));
-            // Relaxed: a guess. Release: pairs with the Acquire in `remove`, or in `add`, and with that above.
+            // Relaxed: a guess. Release: pairs with the Acquire in `remove`, in `add`, and above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
@@ -237,15 +245,16 @@ impl<F: ?Sized> Slot<F> {
             planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
         }
     }
-    /// The state when one has left who took the function out. Its end and the place's are one step: the next one who has the place
-    /// finds nobody counted whom it does not know.
+    /// The state after the call that took the function out has left. That call and the slot end in one step,
+    /// so the next owner of the slot inherits no count.
     fn left(state: u32) -> u32 {
         planted!("a place is free before its last call has left" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
-            // Who left may have come while the function was dropped.
+            // A remover from within a call may have set `LEFT` while the function was dropped.
             1 => CLOSING | LEFT | TAKEN,
-            // The last of those who are counted meanwhile finds no function, and ends it.
+            // Other calls were counted during the drop. The last of them finds no function and frees the
+            // slot.
             _ => 0,
         };
         (state & !done) - 1
@@ -264,7 +273,7 @@ mod tests {
 
     type Any = dyn Fn(u32) + Send + Sync;
 
-    /// Removed when it is dropped.
+    /// Removes its observer on drop.
     struct Guard(Arc<Observers<Any>>, Option<Place>);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -283,14 +292,14 @@ mod tests {
             all.each(|f| f(with));
         }
     }
-    /// One that writes down what it is called with.
+    /// An observer that sends its argument to a channel.
     fn written(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
         (guard(all, move |with| seen.send(with).unwrap()), read)
     }
 
     #[test]
-    fn there_are_so_many_observers_and_places_are_used_again() {
+    fn number_of_observers_is_limited_and_slots_are_reused() {
         let t = observers();
         for _ in 0..3 {
             let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
@@ -310,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_observer_does_is_not_shown_but_counted() {
+    fn observers_own_calls_are_suppressed_and_counted() {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
@@ -319,7 +328,7 @@ mod tests {
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
 
-    /// Once the second panic reached the caller, and who removed the observer waited for ever.
+    /// Regression: the second panic reached the caller, and the remover waited for ever.
     #[test]
     fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
         struct Bomb;
@@ -333,7 +342,7 @@ mod tests {
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(t.panics(), 1);
         drop(panics);
-        // Neither does what it captured.
+        // A captured value's `Drop` may panic, too.
         let bomb = Bomb;
         let captures = guard(&t, move |_| _ = &bomb);
         call(&t, 0);
@@ -359,7 +368,7 @@ mod tests {
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "its place is free");
     }
 
-    /// Its place was never free again.
+    /// Regression: the slot stayed taken.
     #[test]
     fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
@@ -380,7 +389,7 @@ mod tests {
         assert!(own_too.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// On one thread; when its call is over it is dropped, and its place is free.
+    /// On one thread: when the call ends, its observer is dropped and the slot is free.
     #[test]
     fn an_observer_may_drop_itself_and_others_and_register_one() {
         type Both = (Guard, Guard);
@@ -399,9 +408,9 @@ mod tests {
         assert_eq!((all.len(), t.there.get()), (4, 4));
     }
 
-    /// What a call uses may go when the drop has returned.
+    /// After the drop the values that calls use may be freed.
     #[test]
-    fn who_drops_an_observer_waits_for_calls_on_other_threads() {
+    fn drop_of_an_observer_waits_for_calls_on_other_threads() {
         let t = observers();
         let (inside, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inside_too, over_too) = (inside.clone(), over.clone());
@@ -420,30 +429,30 @@ mod tests {
         });
     }
 
-    /// The threads that were in calls are no more.
+    /// The threads of the counted calls do not exist in the child.
     #[test]
     fn a_child_waits_for_no_call_of_other_threads() {
         let t = observers();
         let (observer, _read) = written(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
-        // SAFETY: this thread is the only one, as in a child.
+        // SAFETY: this is the only thread, as in a child.
         unsafe { t.forget_other_threads() };
         drop(observer);
         let own = t.clone();
-        // SAFETY: as above; from within a call.
+        // SAFETY: this is the only thread, as in a child. The call is from within an observer.
         let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// The call around it once counted for nothing in the child, and its end for one call less than none.
+    /// Regression: the child forgot the enclosing call, whose end then made the count negative.
     #[test]
     fn a_child_is_within_two_calls() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {
-                // SAFETY: this thread is the only one, as in a child.
+                // SAFETY: this is the only thread, as in a child.
                 unsafe { self.0.forget_other_threads() };
             }
         }

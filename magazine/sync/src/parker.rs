@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Instant;
 
-/// Where one thread waits until it is woken: a [`Waker`](std::task::Waker) for those who poll a future on a thread.
+/// Where one thread waits for a wake-up: a [`Waker`](std::task::Waker) for a thread that polls a future.
 ///
-/// A wake-up that comes first is not lost: the next wait returns at once. Any number of them are one. It does not use the token of
-/// [`std::thread::park`], which belongs to the code around it.
+/// A wake-up before the wait is kept: the next wait returns immediately. Several wake-ups count as one. It
+/// does not use the token of [`std::thread::park`], which belongs to the surrounding code.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// For one thread, which waits there.
+    /// Creates a parker for one waiting thread.
     #[allow(clippy::new_without_default, reason = "checkers have no default")]
     pub fn new() -> Self {
         Self { woken: Mutex::new(false), changed: Condvar::new() }
@@ -43,9 +43,9 @@ impl Parker {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Parker {
-    /// Waits until it is woken, or until `deadline`. Whether it was woken since the last wait.
+    /// Waits for a wake-up, or until `deadline`. Returns `true` if one came since the last wait.
     ///
-    /// Under a checker time passes as the schedule likes: a wait with a deadline ends at once.
+    /// Under a checker no time passes: a wait with a deadline returns immediately.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let mut woken = self.woken.lock();
         let asleep = |woken: &mut bool| !*woken;
@@ -62,10 +62,11 @@ impl Parker {
     }
 }
 
-// Not loom's `park`: its `unpark` wakes a thread that is blocked elsewhere, too.
+// Not loom's `park`: its `unpark` also wakes a thread that is blocked elsewhere.
 #[cfg(any(loom, shuttle))]
 impl Parker {
-    /// Waits until it is woken; with a deadline not at all. Whether it was woken since the last wait.
+    /// Waits for a wake-up; returns immediately if there is a deadline. Returns `true` if one came since the
+    /// last wait.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
         while !*woken && deadline.is_none() {

@@ -1,4 +1,4 @@
-// Included by the arms whose checker does not watch plain memory.
+// Included by the backends whose checker does not watch plain memory.
 
 /// `core`'s cell with loom's access methods.
 #[derive(Debug, Default)]
@@ -10,12 +10,12 @@ impl<T> UnsafeCell<T> {
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
-    /// Shared access: nobody may write meanwhile. loom checks it.
+    /// Shared access: no thread may write during `f`. loom checks it.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
-    /// Exclusive access: nobody else may read or write meanwhile. loom checks it.
+    /// Exclusive access: no other thread may read or write during `f`. loom checks it.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

@@ -1,10 +1,10 @@
 //! Lock orders, and the check that every thread keeps them.
 //!
-//! A crate lists its locks once, outermost first, by [`ranks!`](crate::ranks), and makes each with its rank. Where checks are
-//! on (debug builds, loom, shuttle) a thread may only ask for a lock whose rank is behind all that it holds of the same list;
-//! anything else panics with both names, whether or not another thread is there to deadlock with. The check needs one small
-//! table for each thread and allocates nothing, so that it works below a global heap and in the handlers of a `fork`. Release
-//! builds keep neither ranks nor table.
+//! A crate lists its locks once, outermost first, with [`ranks!`](crate::ranks), and creates each with its
+//! rank. In debug builds and under loom and shuttle, a thread may only wait for a lock whose rank comes after
+//! all ranks of the same list that it holds. Any other order panics with both names, even if no other thread
+//! could deadlock. The check keeps one small table per thread and never allocates, so it works below a global
+//! heap and in `fork` handlers. Release builds have neither ranks nor table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -15,14 +15,14 @@ use crate::{abandoned, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
-/// Declares the locks of a crate, outermost first: whoever holds one asks only for later ones.
+/// Declares the locks of a crate, outermost first: a thread that holds one may only wait for later ones.
 ///
-/// Makes an `enum` of them that [`Mutex::ranked`](crate::Mutex::ranked) takes. Lists of different crates are not
-/// compared: who calls whom is the affair of their users.
+/// Defines an `enum` of them, which [`Mutex::ranked`](crate::Mutex::ranked) takes. Lists of different crates
+/// are not compared: the order between crates is up to their users.
 ///
-/// * `ALL` has the ranks in their order.
-/// * `assert_unlocked()` panics, in debug builds and under checkers, if the calling thread holds a lock of the list: to be said
-///   before each call of user code.
+/// * `ALL` has the ranks in order.
+/// * `assert_unlocked()` panics, in debug builds and under checkers, if the calling thread holds a lock of
+///   the list. Call it before user code.
 ///
 /// ```
 /// use uslab_sync::{Mutex, ranks};
@@ -30,9 +30,9 @@ use core::fmt;
 /// ranks! {
 ///     /// The lock order of this program.
 ///     enum Rank {
-///         /// Who has an account.
+///         /// The account holders.
 ///         Accounts,
-///         /// What is in one.
+///         /// The balance of one account.
 ///         Balance,
 ///     }
 /// }
@@ -40,7 +40,7 @@ use core::fmt;
 /// let accounts = Mutex::ranked(Rank::Accounts, vec!["Ann"]);
 /// let balance = Mutex::ranked(Rank::Balance, 7);
 /// let names = accounts.lock();
-/// assert_eq!((names.len(), *balance.lock()), (1, 7)); // The other way round panics in a debug build.
+/// assert_eq!((names.len(), *balance.lock()), (1, 7)); // The other order panics in a debug build.
 /// drop(names);
 /// Rank::assert_unlocked();
 /// ```
@@ -59,11 +59,11 @@ macro_rules! ranks {
                 /// All ranks, outermost first.
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
-                /// Asserts, in debug builds and under checkers, that the calling thread holds no lock of these ranks. Locks of
-                /// other lists, and without a rank, do not count.
+                /// Asserts, in debug builds and under checkers, that the calling thread holds no lock of
+                /// these ranks. Locks without a rank or of other lists do not count.
                 ///
                 /// # Panics
-                /// In these builds, when one is held: user code must never run under it.
+                /// In these builds, if such a lock is held: user code must never run under it.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {
@@ -80,7 +80,7 @@ macro_rules! ranks {
     };
 }
 
-/// The names of the ranks of one lock order; what [`ranks!`](crate::ranks) makes.
+/// The names of the ranks of one lock order; [`ranks!`](crate::ranks) makes it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct List(&'static [&'static str]);
@@ -129,7 +129,7 @@ impl PartialEq for Rank {
 }
 impl Eq for Rank {}
 
-/// The most ranks of which a thread may hold locks at once.
+/// Maximum number of ranks in which a thread may hold locks at one time.
 #[cfg(any(loom, shuttle, debug_assertions))]
 const MOST: usize = 32;
 
@@ -140,7 +140,7 @@ struct Entry {
     list: &'static List,
     place: u8,
     count: u32,
-    /// Of something that is about to be forked: another one that is forked meanwhile has an order of its own.
+    /// True if the locks are held for a `fork`. Anything else that is forked during it has a separate order.
     forks: bool,
 }
 
@@ -159,7 +159,7 @@ impl Table {
     fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
     }
-    /// Of that list, or of any.
+    /// The innermost rank that is held, of `list` or of any list.
     fn innermost(&self, list: Option<&'static List>, nesting: Nesting) -> Option<Rank> {
         let of_it = |entry: &Entry| list.is_none_or(|list| core::ptr::eq(entry.list, list));
         let counts = |entry: &Entry| of_it(entry) && !(entry.forks && nesting == Nesting::Same);
@@ -184,7 +184,7 @@ impl Table {
             return cell.set(Some(Entry { count: entry.count - 1, ..entry }));
         }
         self.len.set(self.len.get() - 1);
-        // The last one takes its place.
+        // The last entry fills the gap.
         cell.set(self.entries[self.len.get()].take());
     }
 }
@@ -194,7 +194,7 @@ thread_local! {
     static HELD: Table = Table::new();
 }
 
-/// What this thread holds it holds for a fork, from now on.
+/// Marks every lock that this thread holds as held for a fork.
 #[doc(hidden)]
 pub fn held_for_a_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
@@ -203,21 +203,21 @@ pub fn held_for_a_fork() {
     });
 }
 
-/// Whether locks of the rank that is asked for may be held already.
+/// Permission to hold other locks of the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nesting {
-    /// They may not.
+    /// Forbidden.
     None,
-    /// They may: all that do so take them in one order.
+    /// Allowed: all such callers acquire them in one order.
     Same,
 }
 
-/// What a lock knows of its rank; nothing in release builds.
+/// A lock's rank; empty in release builds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockRank(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
 
 impl LockRank {
-    /// Of a lock without a rank.
+    /// The rank of a lock that has none.
     pub(crate) const NONE: Self = Self(
         #[cfg(any(loom, shuttle, debug_assertions))]
         None,
@@ -234,7 +234,7 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// To be called before the lock is waited for, so that a wrong order panics and does not hang.
+    /// Must be called before waiting for the lock, so that a wrong order panics instead of hanging.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn ask(self, nesting: Nesting) -> Held {
@@ -246,8 +246,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may let other threads go on while one that failed is unwound. They give nothing back to the table
-        // then (see `Held`), and what they would say hides why it failed.
+        // A checker may run other threads while a failed one is unwound. These do not clear their table
+        // entries then (see `Held`), and their panic would hide the first one.
         let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
@@ -263,7 +263,7 @@ impl LockRank {
     }
 }
 
-/// A lock is asked for or held as long as this lives.
+/// The lock is requested or held while this value lives.
 #[derive(Debug)]
 pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank);
 
@@ -271,7 +271,7 @@ pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), all
 impl Drop for Held {
     #[inline(always)]
     fn drop(&mut self) {
-        // A checker's thread that did not get to its end has no thread-locals any more.
+        // A checker's thread that did not finish has no thread-locals any more.
         if let Some(rank) = self.0.0
             && !abandoned()
         {
@@ -280,11 +280,11 @@ impl Drop for Held {
     }
 }
 
-/// A checker's guard, which is counted.
+/// A checker's guard, with its table entry.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
-    // First, so that a lock is told to be released before anybody else has it.
+    // Dropped first, so that the trace has the release before another thread's acquisition.
     #[cfg(loom)]
     _told: crate::story::Taken,
     guard: G,
@@ -323,13 +323,9 @@ mod tests {
     use crate::{Mutex, MutexGuard};
 
     ranks! {
-        /// The locks of these tests.
         enum Rank {
-            /// The outermost.
             Depot,
-            /// Between.
             Node,
-            /// The innermost.
             Zone,
         }
     }
@@ -339,7 +335,7 @@ mod tests {
         }
     }
 
-    /// What asking for `inner` while `outer` is held panics with.
+    /// The panic message of locking `inner` while `outer` is held.
     fn refusal(outer: &Mutex<()>, inner: &Mutex<()>) -> Option<String> {
         let nested = std::panic::AssertUnwindSafe(|| {
             let _outer = outer.lock();
@@ -355,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_asked_for_out_of_order_panics_with_both_names() {
+    fn lock_out_of_order_panics_with_both_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
         assert_eq!(text, "lock order: Depot is asked for while Zone is held");
@@ -374,12 +370,12 @@ mod tests {
         for ask in asks {
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ask(&depot))).is_err());
         }
-        // It would wait for itself.
+        // The thread would wait for itself.
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(zone.lock()))).is_err());
     }
 
     #[test]
-    fn locks_of_one_rank_nest_where_their_order_is_told_and_those_without_a_rank_anyhow() {
+    fn locks_of_one_rank_nest_if_requested_and_unranked_locks_always() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -395,7 +391,7 @@ mod tests {
         assert_eq!(refusal(&zone, &other), None);
         assert_eq!(refusal(&other, &zone), None);
         let _other = other.lock();
-        // A user's own lock is his affair.
+        // A user's lock does not count.
         Rank::assert_unlocked();
         let user_code = std::panic::catch_unwind(Other::assert_unlocked);
         let said = *user_code.unwrap_err().downcast::<String>().unwrap();
@@ -405,7 +401,7 @@ mod tests {
     #[test]
     fn a_lock_that_is_held_across_a_fork_counts_until_it_is_released() {
         let lock = ForkMutex::new(Rank::Zone, 7);
-        // SAFETY: released below, on this thread; no other one is here.
+        // SAFETY: this thread releases the lock below; there is no other thread.
         unsafe {
             lock.hold();
             assert_eq!((innermost().as_deref(), lock.held()), (Some("Zone"), Some(&7)));
@@ -416,12 +412,13 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Once a program whose malloc is one of them aborted: what it forked took the locks of the other one.
+    /// Regression: locks held for one fork were ordered against locks that another allocator held for the same fork, and
+    /// the program aborted.
     #[test]
-    fn locks_that_are_held_for_a_fork_are_in_no_order_with_those_of_another_fork() {
+    fn locks_of_different_forks_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
-        // SAFETY: released below, on this thread; no other one is here.
+        // SAFETY: this thread releases the locks below; there is no other thread.
         unsafe {
             zone.hold();
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| depot.hold())).is_err());
@@ -435,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_given_back_in_any_order_leave_those_that_are_held() {
+    fn locks_may_be_released_in_any_order() {
         let [depot, node, zone] = [Rank::Depot, Rank::Node, Rank::Zone].map(ranked);
         let (first, second, third) = (depot.lock(), node.lock(), zone.lock());
         drop(first);

@@ -1,10 +1,11 @@
-//! The execution that failed, once more: with its story, and for the command that repeats it alone.
+//! Repeats a failed execution: to record its counterexample trace, and for the command that runs it alone.
 //!
-//! loom is deterministic: the n-th execution of a script is always the same one. So a model that failed in its n-th runs
-//! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
-//! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
+//! loom is deterministic: the n-th execution of a script is always the same. So a model that failed in its
+//! n-th execution runs again up to there. loom writes the path of each n-th execution to a file before
+//! running it (its *checkpoint*); only that execution is recorded. `REPLAY=file` starts with that path, so
+//! the first execution is the one that failed.
 //!
-//! A path is also where an exploration can be left and gone on with, which is how a model is explored in parts: see `split`.
+//! A path also lets an exploration stop and continue, which `split` uses to explore a model in parts.
 
 use crate::check::{Bound, LIMIT, builder};
 use crate::execution::{begins, plant, planted_now, text};
@@ -17,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// An execution that failed: which one after the first that was run, counted from 1, and how.
+/// A failed execution: its number after the first that ran, counted from 1, and its panic.
 pub(crate) struct Failure {
-    /// The path of the first one; `None` is that of the model.
+    /// The path of the first execution that ran; `None` is the model's own first path.
     pub(crate) from: Option<String>,
     pub(crate) n: u64,
     pub(crate) panic: Box<dyn Any + Send>,
@@ -29,28 +30,27 @@ pub(crate) struct Failure {
 pub(crate) struct Run<S, F> {
     pub(crate) model: String,
     pub(crate) bound: Bound,
-    /// Which of the model's scripts, from 0.
     pub(crate) index: usize,
     pub(crate) script: S,
     pub(crate) f: Arc<F>,
 }
 
-/// What `STORY` asks for.
+/// The value of `STORY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// `STORY=0`: no stories.
+    /// `STORY=0`: no traces.
     None,
-    /// It is not set: models that fail tell theirs, and those with planted bugs do not.
+    /// Unset: traces of failed models, not of planted bugs.
     Failures,
-    /// `STORY=1`: all that fail.
+    /// `STORY=1`: traces of all failures.
     All,
-    /// `STORY=told`: the same, without the accesses of atomics.
+    /// `STORY=told`: traces of all failures, without atomic accesses.
     Told,
 }
 
 impl Asked {
     /// # Panics
-    /// `STORY` has another value.
+    /// If `STORY` has any other value.
     pub(crate) fn now() -> Self {
         let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
         match asked.to_str() {
@@ -60,16 +60,16 @@ impl Asked {
             _ => panic!("STORY={}: expected 0, 1 or told", asked.display()),
         }
     }
-    /// Whether the story of what fails on purpose is to be told.
+    /// Returns `true` if a planted bug's trace is printed, too.
     pub(crate) fn all(self) -> bool {
         matches!(self, Self::All | Self::Told)
     }
 }
 
-/// What `REPLAY` asks for.
+/// The value of `REPLAY`.
 ///
 /// # Panics
-/// There is no such file: loom would begin with the first execution instead.
+/// If the file does not exist: loom would silently begin with the first execution.
 pub(crate) fn asked() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
     assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
@@ -77,7 +77,7 @@ pub(crate) fn asked() -> Option<PathBuf> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Where the path of a failed execution is kept: beside the program.
+    /// The file for the path of a failed execution, in the program's folder.
     pub(crate) fn file(&self) -> PathBuf {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
         let name: String =
@@ -85,15 +85,15 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// The same for paths of this process alone.
+    /// A file for paths that only this process uses.
     fn own_file(&self) -> PathBuf {
         self.file().with_extension(format!("{}.path", std::process::id()))
     }
 
-    /// Runs every execution. How many there were; or which one failed.
+    /// Runs every execution. Returns how many ran, or the one that failed.
     ///
     /// # Panics
-    /// There was no time for all.
+    /// If the time limit ends the run first.
     pub(crate) fn explore(&self) -> Result<u64, Failure> {
         self.explore_within(LIMIT)
     }
@@ -116,15 +116,15 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
-    /// Runs at most `most` executions, beginning with the one of the path `from`. How many there were, and the path of the next one
-    /// if there is one.
+    /// Runs at most `most` executions, beginning with path `from`. Returns how many ran, and the path of the
+    /// next one, if any.
     pub(crate) fn explore_from(
         &self,
         from: Option<String>,
         most: u64,
     ) -> Result<(u64, Option<String>), Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
-        // Another share may run at the same time.
+        // Another shard may run at the same time.
         let path = self.own_file();
         let readable = |what: &str, result: std::io::Result<()>| {
             assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
@@ -137,13 +137,13 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let (counted, read) = (count.clone(), path.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut builder = builder(self.bound);
-            // It is written before the execution of that number, and then that is the end.
+            // loom writes the path before it runs the execution of that number, and stops there.
             builder.checkpoint_interval = most as usize + 1;
             builder.max_permutations = Some(most as usize + 1);
             builder.checkpoint_file = Some(path.clone());
             builder.check(move || {
                 if counted.fetch_add(1, Relaxed) == 0 {
-                    // It was read: what lies there at the end is what was written.
+                    // The starting path has been read. A file that exists at the end is loom's own.
                     _ = std::fs::remove_file(&read);
                 }
                 begins();
@@ -163,7 +163,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok((n, next))
     }
 
-    /// Tells the story of an execution that failed, and says how to repeat it.
+    /// Prints the trace of a failed execution and the command that repeats it.
     pub(crate) fn tell(&self, failure: &Failure) {
         if self.story(failure) {
             println!(
@@ -180,40 +180,41 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }
     }
 
-    /// Runs up to the execution that failed, keeps its path and tells its story. Whether it failed.
+    /// Runs up to the failed execution, keeps its path and prints its trace. Returns `true` if it failed
+    /// again.
     pub(crate) fn story(&self, failure: &Failure) -> bool {
-        // Another process may tell the story of the same model.
+        // Another process may print the trace of the same model.
         let own = self.own_file();
-        // loom would begin with a path that it finds.
+        // loom would begin with a path that it finds in the file.
         _ = match &failure.from {
             None => std::fs::remove_file(&own),
             Some(from) => std::fs::write(&own, from),
         };
         let failed = self.listen(failure.n, own.clone());
-        // If no file is there, the execution cannot be repeated alone; its story is told.
+        // Without the file the execution cannot be repeated alone, but its trace is printed.
         _ = std::fs::rename(own, self.file());
         failed
     }
 
-    /// Runs the execution alone whose path lies in `file`.
+    /// Runs only the execution whose path is in `file`.
     ///
     /// # Panics
-    /// As the execution did; or because it passes.
+    /// As the execution did; or if it passes.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
         assert!(!failed, "{}: the execution that failed fails again", self.model);
         println!("{}: the execution that failed passes now", self.model);
     }
 
-    /// Runs up to the `n`-th execution from the path in `file`, if there is one, and tells the story of that one. Whether
-    /// it failed.
+    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that one's
+    /// trace. Returns `true` if it failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
         let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
         let count = AtomicU64::new(0);
-        // A thread of its own: loom's thread-local state dies with the panic.
+        // A separate thread: loom's thread-local state is lost in the panic.
         let run = move || {
             plant(bug);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -232,7 +233,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let name = format!("{}, again", self.model);
         let run = std::thread::Builder::new().name(name).spawn(run).map(std::thread::JoinHandle::join);
         let Ok(Ok((story, Some(panic)))) = run else { return false };
-        // A model without a script has nothing to say of it.
+        // A model without scripts does not name one.
         let script = format!("{:?}", self.script);
         let title = match script.as_str() {
             "()" => self.model.to_string(),
@@ -242,7 +243,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
         if asked.all() {
             use std::io::Write;
-            // Past libtest's capture: the test of a planted bug passes, and what passes is not shown.
+            // Bypasses libtest's capture: the test of a planted bug passes, and libtest hides the output of
+            // passing tests.
             let written = std::io::stdout().lock().write_all(told.as_bytes());
             assert!(written.is_ok(), "STORY: cannot write: {written:?}");
         } else {
@@ -260,7 +262,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 }
 
-/// The panic that ends a run behind the execution that was asked for.
+/// The panic that ends a run after the requested execution.
 struct Passed;
 
 #[cfg(test)]
@@ -271,10 +273,10 @@ mod tests {
         Run { model: "it passes".into(), bound: Bound::None, index: 0, script: (), f: Arc::new(f) }
     }
 
-    /// A planted bug that there was no time to find was said to survive.
+    /// Regression: a planted bug was reported as surviving when the time limit had cut the search.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn what_was_cut_has_not_passed() {
+    fn cut_run_has_not_passed() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();
@@ -284,16 +286,17 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_tells_no_story() {
+    fn passing_execution_has_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
         run.repeat(run.file());
     }
 
-    /// Its path was in a file that all processes share: what another one wrote there was the first path of the story.
+    /// Regression: all processes shared the file with the path, so a trace began with a path that another process had
+    /// written.
     #[test]
-    fn a_story_does_not_begin_with_the_path_of_another_process() {
+    fn trace_does_not_begin_with_the_path_of_another_process() {
         static RAN: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
             RAN.fetch_add(1, Relaxed);

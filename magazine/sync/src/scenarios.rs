@@ -1,8 +1,8 @@
-//! What the checkers are tried on: one scenario for loom and for shuttle.
+//! A scenario that both checkers run, to test the checkers' harness.
 
 use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
-/// A number that nobody else has.
+/// Returns a number that no other caller gets.
 fn ticket(next: &AtomicUsize) -> usize {
     planted!("a ticket is taken in two steps" => {
         let number = next.load(Relaxed);
@@ -20,7 +20,7 @@ fn tickets() {
     assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
 }
 
-/// The rows of a test of this program: of the whole, or of a share.
+/// The rows that a test of this program prints, as a whole or for one shard.
 #[cfg(any(loom, shuttle))]
 fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
@@ -30,7 +30,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    // libtest's "test name ... " stands before the first one.
+    // libtest prints "test name ... " in front of the first row.
     let row = |line: &str| {
         let kinds = ["MODEL ", "PART ", "SCHEDULES ", "CAUGHT "];
         kinds.iter().find_map(|kind| Some(line[line.find(kind)?..].to_owned()))
@@ -38,10 +38,10 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     said.lines().filter_map(row).collect()
 }
 
-/// How often each planted bug of a scenario is caught by three shares is once.
+/// Three shards together catch each planted bug exactly once.
 #[cfg(any(loom, shuttle))]
 #[test]
-fn a_planted_bug_is_one_share_s() {
+fn planted_bug_belongs_to_one_shard() {
     let shares =
         ["0/3", "1/3", "2/3"].map(|share| rows("scenarios::tickets_differ::planted", Some(share)).len());
     assert_eq!(shares.iter().sum::<usize>(), 1, "{shares:?}");
@@ -49,11 +49,11 @@ fn a_planted_bug_is_one_share_s() {
 
 #[cfg(shuttle)]
 #[test]
-fn the_schedules_of_all_shares_are_those_of_the_whole() {
+fn shards_together_run_all_schedules() {
     let test = "scenarios::tickets_differ::schedules";
     let of = |row: &str| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
     let whole = rows(test, None);
-    // Two seeds of each kind: one of the shares has none.
+    // Two seeds of each kind: one of three shards gets none.
     let shares = ["0/3", "1/3", "2/3"].map(|share| rows(test, Some(share)));
     let joined = crate::shard::join_rows(&shares).unwrap();
     assert_eq!(joined.iter().map(|row| of(row)).collect::<Vec<_>>(), [of(&whole[0])]);
@@ -87,9 +87,9 @@ mod models {
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
     }
 
-    /// Some thousand executions, of which shares have several parts each; and some hundred.
+    /// A scenario of some thousand executions, in which shards have several parts, and one of some hundred.
     #[test]
-    fn the_executions_of_all_shares_are_those_of_the_whole() {
+    fn shards_together_run_all_executions() {
         for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {
             let test = format!("observers::scenarios::{scenario}::model");
             let whole = rows(&test, None);
@@ -97,15 +97,15 @@ mod models {
             assert!(shares.iter().all(|rows| rows.len() >= 3), "{scenario} is split: {shares:?}");
             let joined = crate::shard::join_rows(&shares).unwrap();
             assert_eq!(joined, [whole[0].rsplit_once(" | ").unwrap().0], "{shares:#?}");
-            // All parts are needed, and a share that is missing is missed.
+            // Joining fails if a shard is missing.
             let error = crate::shard::join_rows(&shares[..2]).unwrap_err();
             assert!(error.contains(" of script 0 is missing"), "{error}");
         }
     }
 
-    /// The story of a part's execution begins with the part's path.
+    /// The trace of an execution in a part begins with the part's path.
     #[test]
-    fn an_execution_that_fails_in_a_share_is_told() {
+    fn failed_execution_of_a_shard_has_a_trace() {
         use crate::replay::{Failure, Run};
         let f = |()| {
             let seen = Arc::new(AtomicUsize::new(0));
@@ -128,14 +128,14 @@ mod models {
         let shard = |index| format!("{index}/3").parse().unwrap();
         let failed = |index| {
             let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
-            // Where the parts begin, executions pass before.
+            // Executions pass before the parts begin.
             (failure.from.is_some(), run.story(&failure))
         };
         let failed = [0, 1, 2].map(failed);
         assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");
     }
 
-    /// The steps of the story of the planted bug, as `STORY` asks for them.
+    /// The steps of the planted bug's trace, for this value of `STORY`.
     fn steps(asked: &str) -> Vec<serde_json::Value> {
         let program = std::env::current_exe().unwrap();
         let json = program.with_extension(format!("{asked}.json"));
@@ -149,7 +149,7 @@ mod models {
     }
 
     #[test]
-    fn each_access_of_an_atomic_is_a_step_that_nobody_has_to_tell() {
+    fn each_atomic_access_is_a_step_without_tell() {
         let steps_of_all = steps("1");
         let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
         let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
@@ -161,7 +161,7 @@ mod models {
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
         ];
         assert_eq!(shown, expected.join("\n").replace("FILE", file));
-        // What an atomic holds is a part that its stores change.
+        // An atomic's value is a part that stores change.
         let parts: Vec<_> = steps_of_all.iter().map(|step| step["changes"].to_string()).collect();
         let to = |before: &str| format!(r#"[{{"after":"1","before":{before},"part":"atomic 1","thing":0}}]"#);
         assert_eq!(parts, ["[]".to_owned(), to("null"), "[]".to_owned(), to("\"1\"")]);

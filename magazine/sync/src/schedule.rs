@@ -1,10 +1,11 @@
-//! How a scenario is run: under many random and many PCT schedules.
+//! Runs scenarios under many random and many PCT schedules.
 //!
-//! A scenario is larger than what a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt et al.,
-//! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
-//! no such bound, and find other ones. Both begin with fixed seeds, so a run that fails fails again.
+//! A scenario is larger than a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt
+//! et al., ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability;
+//! random schedules have no such guarantee and find other bugs. Both use fixed seeds, so a failure repeats.
 //!
-//! [`once`] runs one schedule, which a number names: for a simulation that draws its world from the same number.
+//! [`once`] runs one schedule that a number names: for a simulation that derives its input from the same
+//! number.
 
 pub use crate::execution::plant;
 #[doc(hidden)]
@@ -20,22 +21,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// The steps whose order a PCT schedule fixes.
+/// Number of steps whose order a PCT schedule fixes.
 const DEPTH: usize = 3;
-/// Of both kinds of schedules.
+/// The first seed, for both kinds of schedules.
 const SEED: u64 = 1;
-/// Schedules of a kind that follow from one seed; those behind them are of the next one. Shares are of whole seeds.
+/// Schedules per seed and kind. A shard consists of whole seeds.
 const OF_SEED: usize = 50;
-/// A bug shows in many ways, and which one a schedule meets first changes with the code: so many seeds are tried for the
-/// expected one.
+/// Seeds that are searched for a planted bug. A bug fails in several ways, and code changes decide which one
+/// a schedule meets first.
 const SEEDS: u64 = 20;
 /// Bytes of a thread's stack.
 const STACK: usize = 256 << 10;
 
-/// Which schedule failed, counted from 1, and how.
+/// The number of the failed schedule, counted from 1, and its panic.
 type Failure = (u64, Box<dyn Any + Send>);
 
-/// Runs `f` under all schedules of one kind. How many there were, or the failure.
+/// Runs `f` under all schedules of one kind. Returns how many ran, or the failure.
 fn explore<S: Scheduler + 'static>(
     scheduler: S,
     f: Arc<impl Fn() + Send + Sync + 'static>,
@@ -54,14 +55,14 @@ fn explore<S: Scheduler + 'static>(
     outcome.map(|_| count).map_err(|panic| (count, panic))
 }
 
-/// Runs `f` once, under the schedule that this number names, of up to so many steps. What it failed with.
+/// Runs `f` once, under the schedule that `seed` names, for at most `steps` steps.
 ///
 /// # Errors
-/// The text of the panic, and where it was; [`end`] is none.
+/// The text and the place of the panic. An [`end`] is not an error.
 pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
-        // shuttle's own comes first, which would say of each failure that it was one.
+        // shuttle installs its hook first; it would report every failure.
         shuttle::Runner::new(Named::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
@@ -79,18 +80,18 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
 }
 
-/// From now on the calling thread is the only one there is, as in the child of a fork. If it waits for another one, the execution
-/// fails. It ends by [`end`].
+/// Makes the calling thread the only one from now on, as in the child of a fork. The execution fails if this
+/// thread waits for another one. It must finish with [`end`].
 pub fn alone() {
     ALONE.set(Some(shuttle::current::me()));
 }
 
-/// Whether [`alone`] was called.
+/// Returns `true` after [`alone`] was called.
 pub fn is_alone() -> bool {
     ALONE.get().is_some()
 }
 
-/// The execution is over, wherever its threads are.
+/// Ends the execution, wherever its threads are.
 pub fn end() -> ! {
     ENDED.set(true);
     loop {
@@ -101,7 +102,7 @@ pub fn end() -> ! {
 std::thread_local! {
     static ALONE: Cell<Option<TaskId>> = const { Cell::new(None) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
-    /// Whether what panics is told by [`once`]; and where it did.
+    /// True if [`once`] reports panics; and the place of the last panic.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
@@ -113,10 +114,10 @@ struct Named {
     begun: bool,
 }
 enum Kind {
-    /// Goes on with the same thread, but for one time in so many, when any one comes.
+    /// Continues with the same thread; with probability 1 in `n` any other one runs.
     Sticky(u64),
-    /// PCT for an execution of unknown length: the thread of the highest priority runs, and one time in so many becomes the
-    /// last one.
+    /// PCT for an execution of unknown length: the thread with the highest priority runs; with probability 1
+    /// in `n` it gets the lowest.
     Priorities(u64, Vec<u64>),
 }
 
@@ -158,7 +159,7 @@ impl Scheduler for Named {
             Kind::Priorities(stay, priorities) => {
                 for id in ids().map(usize::from) {
                     while priorities.len() <= id {
-                        // Those that become the last are below.
+                        // Lowered priorities are below these.
                         priorities.push(self.rng.next() | 1 << 63);
                     }
                 }
@@ -176,16 +177,16 @@ impl Scheduler for Named {
     }
 }
 
-/// Random numbers of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+/// Random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// From the beginning.
+    /// Starts the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
-    /// The next one.
+    /// The next number.
     #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -193,7 +194,7 @@ impl Rng {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// The next one, below `n`.
+    /// The next number, below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
@@ -203,7 +204,7 @@ fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     config.stack_size = STACK;
     config.silence_warnings = true;
-    // Seeds say it in fewer words.
+    // A seed is a shorter description than shuttle's.
     config.failure_persistence = shuttle::FailurePersistence::None;
     config
 }
@@ -215,23 +216,24 @@ fn pct(seed: u64, runs: usize) -> PctScheduler {
     PctScheduler::new_from_seed(seed, DEPTH, runs)
 }
 
-/// One of the numbers below `n`, as the schedule has it: the choice is a part of it.
+/// A number below `n` that the schedule chooses.
 pub fn choose(n: usize) -> usize {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().gen_range(0..n)
 }
 
-/// Runs the scenario `f` under `runs` random schedules and as many of PCT. `name` begins with the properties that it is of.
+/// Runs the scenario `f` under `runs` random schedules and as many PCT schedules. `name` begins with the
+/// properties that it checks.
 ///
 /// Prints one line `SCHEDULES name | threads | random | pct | depth | time`.
 ///
 /// # Panics
-/// When `f` fails under some schedule.
+/// If `f` fails under some schedule.
 pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) {
     explore_share(name, runs, f, Shard::WHOLE);
 }
 
-/// [`schedules`], or the seeds of them that a share has.
+/// Runs [`schedules`], or the seeds of one shard.
 fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, shard: Shard) {
     let (start, f) = (Instant::now(), Arc::new(f));
     forget_threads();
@@ -259,12 +261,12 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     );
 }
 
-/// Runs a scenario with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
-/// contains `expected`, within `runs` schedules of either kind and of some seed. `property` names what the bug breaks, for the
-/// row that this prints.
+/// Plants the bug `bug` in the code that a scenario checks and asserts that the scenario fails with a message
+/// that contains `expected`, within `runs` schedules of either kind and one of several seeds. `property`
+/// names the property that the bug breaks, for the printed row.
 ///
 /// # Panics
-/// When the bug survives, or when the scenario fails for other reasons only.
+/// If the bug survives, or the scenario fails only for other reasons.
 pub fn caught(
     bug: &'static str,
     property: &str,
@@ -296,18 +298,19 @@ pub fn caught(
     });
 }
 
-/// How shuttle runs a scenario of [`scenarios!`](crate::scenarios): under so many schedules of each kind.
+/// How shuttle runs a scenario of [`scenarios!`](crate::scenarios): the number of schedules of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedules(pub usize);
 
 impl Schedules {
-    /// The most of each kind and seed in which a planted bug is looked for.
+    /// Maximum number of schedules of each kind and seed in the search for a planted bug.
     const OF_BUGS: usize = 5000;
 
-    /// Runs it, or the share of it that `SHARD` asks for: see [`schedules`]. `SCHEDULES=10` in the environment runs ten times as many.
+    /// Runs the scenario, or the shard of it that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
+    /// environment multiplies the number of schedules by ten.
     ///
     /// # Panics
-    /// As [`schedules`], and when `SCHEDULES` is no number.
+    /// Like [`schedules`], and if `SCHEDULES` is not a number.
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         let times = std::env::var("SCHEDULES").map_or(1, |asked| match asked.parse() {
             Ok(times @ 1..) => times,
@@ -315,7 +318,8 @@ impl Schedules {
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Expects that it notices a planted bug, if the bug is one of the share that `SHARD` asks for: see [`caught`].
+    /// Expects the scenario to notice a planted bug, if the bug is in the shard that `SHARD` selects: see
+    /// [`caught`].
     pub fn bug(
         self,
         bug: &'static str,

@@ -1,8 +1,8 @@
-//! A share of numbered work, for many machines: which one it is, and what it leaves for who joins all of them.
+//! A shard of numbered work that is divided among machines: its index, and the file with its results.
 //!
-//! `3/200` is share 3 of 200, counted from 0. The engine that runs a program may say it, too: see [`Shard::of_engine`]. A share
-//! leaves its rows in a file with its name ([`Share`]); [`Share::join`] reads the files of all shares, and says which one is
-//! missing, or is of another build.
+//! `3/200` is shard 3 of 200, counted from 0. The job engine may also supply it: see [`Shard::of_engine`]. A
+//! shard writes its rows to a file that carries its name ([`Share`]). [`Share::join`] reads the files of all
+//! shards and reports a shard that is missing or comes from another build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// All of it.
+    /// The shard that is all of the work.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
     fn new(index: u64, count: u64) -> Result<Self, String> {
@@ -29,39 +29,42 @@ impl Shard {
         }
     }
 
-    /// Which one, from 0.
+    /// Index of this shard, from 0.
     pub fn index(self) -> u64 {
         self.index
     }
-    /// Of how many.
+    /// Number of shards.
     pub fn count(self) -> u64 {
         self.count
     }
 
-    /// The items of the share: a run of neighbours, because these have much in common. Shares differ by one item at most.
+    /// The items of this shard: neighbours, because these have much in common. Sizes of shards differ by one
+    /// item at most.
     pub fn items(self, total: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
         at(self.index)..at(self.index + 1)
     }
-    /// Whether it has the `item`-th piece of work, where the number of pieces is not known: every so many.
+    /// Returns `true` if piece of work `item` is in this shard: every `count`-th is. For work of unknown
+    /// length.
     pub fn has(self, item: u64) -> bool {
         item % self.count == self.index
     }
-    /// Whether it has what is called `name`: for work that has no number.
+    /// Returns `true` if the piece of work with this name is in this shard: for work without numbers.
     pub fn has_named(self, name: &str) -> bool {
         self.has(Self::number(name))
     }
-    /// A number for what has none: the same for all shares.
+    /// A number for a name: the same in all shards.
     pub fn number(name: &str) -> u64 {
         // FNV-1a: the same on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// The share that was asked for, or else what the engine says: see [`of_engine`](Self::of_engine). `None`: all of it.
+    /// The given shard, or else the engine's shard: see [`of_engine`](Self::of_engine). `None` is all of the
+    /// work.
     ///
     /// # Errors
-    /// What the engine says cannot be.
+    /// The engine's variables are invalid.
     pub fn asked(told: Option<Self>) -> Result<Option<Self>, String> {
         match told {
             Some(shard) => Ok(Some(shard)),
@@ -69,11 +72,12 @@ impl Shard {
         }
     }
 
-    /// What the engine that runs this process says: Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`, `_STEP`) or a Kubernetes Indexed Job
-    /// (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). `None`: there is none.
+    /// The shard that the job engine assigns: Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`, `_STEP`) or a
+    /// Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). `None` without an
+    /// engine.
     ///
     /// # Errors
-    /// A variable is no number, one is missing, or the array has gaps.
+    /// A variable is not a number, one is missing, or the array has gaps.
     pub fn of_engine(
         variable: impl Fn(&str) -> Option<String>,
         shards: Option<u64>,
@@ -144,29 +148,29 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What a share leaves: rows of text in a file, behind a line that says whose they are.
+/// The results of a shard: rows of text in a file, after a line that identifies the shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// What was shared out: the command, in one word.
+    /// The work that was divided: the command, in one word.
     pub what: String,
-    /// Which share.
+    /// Which shard of that work the rows are from.
     pub shard: Shard,
-    /// What all shares must agree upon, in one line: the build, and how it was asked.
+    /// What all shards must agree on, in one line: the build, and its options.
     pub of: String,
-    /// The rows.
+    /// One line of results each.
     pub rows: Vec<String>,
 }
 
 impl Share {
-    /// Where the share of `what` lies in a folder, if nothing else is said.
+    /// The default file of a shard of `what` in a folder.
     pub fn file(folder: &Path, what: &str, shard: Shard) -> PathBuf {
         folder.join(format!("{what}.{}-of-{}.rows", shard.index, shard.count))
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file, completely or not at all.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), String> {
         let Self { what, shard, of, rows } = self;
         let mut text = format!("SHARE {what} {shard} of {of}\n");
@@ -184,10 +188,10 @@ impl Share {
         })
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads a file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// It cannot be read, is of something else, or was cut.
+    /// The file cannot be read, is of other work, or is truncated.
     pub fn read(what: &str, path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -207,10 +211,10 @@ impl Share {
         Ok(Self { what: what.to_owned(), shard, of, rows })
     }
 
-    /// All shares of `what`, in their order, from their files.
+    /// Reads the files of all shards of `what`, and returns them in order.
     ///
     /// # Errors
-    /// A file that cannot be read, a share that is missing or there twice, or one of another build than the first.
+    /// A file cannot be read, or a shard is missing, duplicate, or from another build than the first.
     pub fn join(what: &str, files: &[PathBuf]) -> Result<Vec<Self>, String> {
         let mut shares: Vec<(Self, &PathBuf)> = vec![];
         for file in files {
@@ -247,13 +251,14 @@ impl Share {
     }
 }
 
-/// The rows of all shares of models and schedules as one run prints them: executions and schedules are added up.
+/// Joins the rows of all shards of models and schedules into the rows of a single run: executions and
+/// schedules are added up.
 ///
-/// What every share runs as a whole, because its caller looks at all executions, is there once. A row may stand behind a word of
-/// whose it is, as in `uslab-buddy | MODEL B1: ...`.
+/// A row that every shard prints, because its caller needs all executions, appears once. A row may have a
+/// prefix that names its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
-/// A part that no share has run, parts of one name that differ, or a model below its floor.
+/// A part that no shard ran, different parts of one name, or a model below its floor.
 pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     let (mut models, mut schedules) = (BTreeMap::<&str, Parts>::new(), BTreeMap::<&str, [u64; 3]>::new());
     let mut whole = BTreeMap::<String, usize>::new();
@@ -293,7 +298,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                 let of = schedules.entry(head).or_default();
                 *of = [of[0].max(number("threads")?), of[1] + number("random")?, of[2] + number("pct")?];
             } else {
-                // How long it took is not the same each time.
+                // Times differ between runs.
                 let timed = ["MODEL", "SCHEDULES"]
                     .iter()
                     .any(|kind| head.split(" | ").any(|part| part.starts_with(kind)));
@@ -336,7 +341,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     Ok(joined)
 }
 
-/// What of a model the shares have run.
+/// What the shards ran of one model.
 #[derive(Debug, Default)]
 struct Parts<'r> {
     threads: u64,
@@ -345,16 +350,16 @@ struct Parts<'r> {
     floor: u64,
     /// Executions, by script and part.
     parts: BTreeMap<(u64, &'r str), u64>,
-    /// Of each script, how many parts all shares know, and which were run.
+    /// For each script: the number of parts that all shards know, and the parts that ran.
     numbers: BTreeMap<u64, (u64, BTreeSet<u64>)>,
 }
 
-/// What follows a word in a row of fields.
+/// The text that follows `name` in a row of fields.
 fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
     row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
 }
 
-/// Unsets what models read of the environment, for a program whose models are to run as if nobody had asked for anything.
+/// Unsets the environment variables that models read, for a program whose models must run with defaults.
 pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
     let settings =
         ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SCHEDULES", "SHARD", "STORY", "STORY_JSON"];
@@ -372,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_the_whole_without_overlap_and_differ_by_one() {
+    fn shards_cover_the_work_without_overlap_and_differ_by_one() {
         for (total, count) in (0..300).flat_map(|total| (1..70).map(move |count| (total * total, count))) {
             let shares: Vec<_> = (0..count).map(|index| Shard { index, count }.items(total)).collect();
             assert_eq!((shares[0].start, shares[shares.len() - 1].end), (0, total));
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_work_is_one_share_s() {
+    fn each_piece_of_work_belongs_to_one_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -399,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_joined_if_all_are_there_and_of_one_build() {
+    fn shards_join_only_if_complete_and_of_one_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -434,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_a_model_if_all_are_there() {
+    fn parts_join_only_if_complete() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -488,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_say_which_share() {
+    fn engines_select_the_shard() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),
@@ -508,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_cannot_be_is_named() {
+    fn invalid_shard_is_named_in_the_error() {
         for (variables, shards, part) in [
             (&[("SLURM_ARRAY_TASK_ID", "x")][..], None, "SLURM_ARRAY_TASK_ID=x: expected a number"),
             (&[("SLURM_ARRAY_TASK_ID", "1")], None, "without SLURM_ARRAY_TASK_COUNT"),

@@ -23,7 +23,7 @@ pub mod thread {
     }
 }
 
-/// Gives way to other threads inside a waiting loop.
+/// Yields to other threads inside a waiting loop.
 pub fn relax() {
     shuttle::thread::yield_now();
 }
@@ -32,15 +32,15 @@ pub fn relax() {
 #[derive(Debug)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
-/// Access to what a [`Mutex`] protects.
+/// Releases the lock of a [`Mutex`] when dropped.
 pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in a lock order.
+    /// Creates an unlocked mutex around `value` without a rank.
     pub fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value), LockRank::NONE)
     }
-    /// An open lock around `value`, with its place in the lock order.
+    /// Creates an unlocked mutex around `value` with a rank.
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
@@ -49,7 +49,7 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// As [`lock`](Self::lock), where others of its rank may be held.
+    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -59,13 +59,13 @@ impl<T> Mutex<T> {
         let held = self.1.ask(nesting);
         Locked::by(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
-    /// The lock, or `None` if somebody holds it.
+    /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = self.1.ask(Nesting::None);
         Some(Locked::by(self.0.try_lock().ok()?, held))
     }
-    /// What the lock protects, without locking.
+    /// The protected value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

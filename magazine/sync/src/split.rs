@@ -1,21 +1,24 @@
-//! A model in parts, each explored where it likes: the executions of all parts are those of the whole, each once.
+//! Splits a model into parts that can run on different machines: together they run exactly the executions of
+//! the whole model, each once.
 //!
-//! loom explores a tree. An execution is a *path* of choices: which thread runs next, which value a load sees. Its search (DPOR) goes
-//! depth first, and an execution that shows that another choice matters *asks* for that choice at a place that it came through. So
-//! the tree is not known beforehand; but what lies below a place follows from the choices up to there, and from nothing else.
+//! loom explores a tree. An execution is a *path* of choices: which thread runs next, which value a load
+//! sees. loom's search (DPOR) goes depth first. An execution may show that another choice matters at a place
+//! that it passed; it *requests* that choice. So the tree is not known beforehand. But the subtree below a
+//! place depends only on the choices up to it.
 //!
-//! **The parts.** A part is all that lies below its first choices. There is one at first, the whole tree. Each part's first execution
-//! is run, which shows where other choices are asked for, and so roughly how large the part is. As long as there are fewer parts than
-//! wanted, the largest one becomes as many as choices were asked for at its first place with more than one. All shares do this
-//! alike, and each runs every so many of the parts, the larger ones first.
+//! **The parts.** A part is the subtree below a sequence of first choices. At first there is one, the whole
+//! tree. The first execution of each part shows which other choices are requested, and so roughly how large
+//! the part is. While there are fewer parts than wanted, the largest is split at its first place with more
+//! than one requested choice: one part for each. All shards do this alike. Then each shard runs every n-th
+//! part, larger ones first.
 //!
-//! **A part alone.** loom is given the first choices as a path that it goes on with. A choice there that is another part's counts as
-//! visited, so that the search does not go there.
+//! **A part alone.** loom continues from a path that consists of the part's first choices. Choices there that
+//! belong to other parts are marked as visited, so the search skips them.
 //!
-//! **Choices that are asked for late.** A choice at a place in front of a part may be asked for by an execution deep in it, and be no
-//! part yet. Who notices that runs it, too: it is a part without a number. Several shares may notice the same one; each tells its
-//! name, so that who joins the shares counts it once. So no choice that was asked for is left out, none is run that the
-//! whole would not run, and the counts add up to the whole's.
+//! **Late requests.** An execution deep in a part may request a choice at a place above the part that is no
+//! part yet. The shard that notices it runs the new part as well, which has no number. Several shards may
+//! notice the same one; each reports its name, so the join counts it once. So no requested choice is left
+//! out, no shard runs one that the whole model would not run, and the counts add up to the whole model's.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -25,54 +28,54 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Executions of a part between two looks at whether it has ended: few at first, because the last ones are run twice.
+/// Executions of a part between two checks of whether it has ended: few at first, because the last ones run
+/// twice.
 const LEAST_BETWEEN: u64 = 16;
 const MOST_BETWEEN: u64 = 512;
 
-/// More pre-emptions than this are taken for this many, where the sizes of parts are compared.
+/// More remaining pre-emptions than this count as this many in the comparison of sizes.
 const MOST_LEFT: u64 = 4;
 
-/// A choice at each place from the first one on.
+/// One choice for each place, from the first place on.
 type Choices = Vec<u8>;
 
 /// A part that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Its place among the parts that all shares know, and how many there are; `None`: it was asked for late.
+    /// Index among the parts that all shards know, and their number; `None` for a late request.
     pub(crate) number: Option<[usize; 2]>,
-    /// Its first choices.
     pub(crate) name: String,
     pub(crate) executions: u64,
 }
 
-/// A place where something is chosen.
+/// A place at which one of several choices is made.
 #[derive(Debug)]
 struct Place {
-    /// As loom writes it.
+    /// The place in loom's format.
     entry: Value,
-    /// The choices that are in some part.
+    /// The choices that belong to some part.
     known: BTreeSet<u8>,
 }
 
-/// All places in front of parts, by the choices that lead there; and the parts.
+/// All places above parts, keyed by the choices that lead there; and the parts.
 #[derive(Debug)]
 struct Tree {
-    /// A path as loom writes it, without its places.
+    /// A path in loom's format, without its places.
     frame: Value,
     places: BTreeMap<Choices, Place>,
     parts: BTreeMap<Choices, Probed>,
 }
 
-/// What the first execution of a part has shown.
+/// What the first execution of a part showed.
 #[derive(Debug)]
 struct Probed {
-    /// The path behind it, if there is one in the part.
+    /// The next path, if it is still in the part.
     next: Option<String>,
-    /// Roughly how large the part is, for comparison.
+    /// Estimated size of the part, only for comparison.
     size: f64,
 }
 
-/// What loom calls a thread that is not to run next, or will, or has.
+/// loom's names for a thread that is not to run next, or will, or has.
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
 /// The choice that a path makes at a place.
@@ -80,7 +83,7 @@ fn chosen(entry: &Value) -> u8 {
     let number =
         |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
-        // None is active where all have ended.
+        // No thread is active after all have ended.
         let active = threads.iter().position(|state| state == STATES[0]);
         return active.map_or(u8::MAX, |thread| thread as u8);
     }
@@ -90,7 +93,7 @@ fn chosen(entry: &Value) -> u8 {
     }
 }
 
-/// All choices at a place that were asked for.
+/// All requested choices at a place.
 fn asked(entry: &Value) -> BTreeSet<u8> {
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
         let asked = |state: &Value| state.as_str().is_some_and(|state| STATES[..3].contains(&state));
@@ -105,7 +108,7 @@ fn asked(entry: &Value) -> BTreeSet<u8> {
     if of["exploring"] == true { (0..all).collect() } else { [chosen(entry)].into() }
 }
 
-/// The place as it is on the path of a part that chooses `choice` there, when `known` are in some part.
+/// The place on the path of a part that takes `choice` there, when `known` choices belong to some part.
 fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
     if let Some(Value::Array(threads)) = entry.pointer_mut("/Schedule/threads") {
@@ -131,19 +134,18 @@ fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     entry
 }
 
-/// The places of a path.
 fn entries(path: &Value) -> &[Value] {
     path["branches"]["entries"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Whether a path begins with these choices.
+/// Returns `true` if a path begins with these choices.
 fn within(path: &Value, choices: &[u8]) -> bool {
     let entries = entries(path);
     entries.len() >= choices.len()
         && entries.iter().zip(choices).all(|(entry, choice)| chosen(entry) == *choice)
 }
 
-/// The path without any other choice in front of a part.
+/// The path with no other choice left above the part.
 fn closed(mut path: Value, part: &[u8]) -> Value {
     if let Some(Value::Array(entries)) = path.pointer_mut("/branches/entries") {
         for entry in entries.iter_mut().take(part.len()) {
@@ -157,7 +159,7 @@ fn closed(mut path: Value, part: &[u8]) -> Value {
     path
 }
 
-/// Choices in few words: `0*31.2` is thread 0, or the newest value, 31 times, then 2.
+/// Choices in compact form: `0*31.2` is thread 0, or the newest value, 31 times, then 2.
 fn named(choices: &[u8]) -> String {
     let runs = choices.chunk_by(|a, b| a == b);
     let named = |run: &[u8]| match run {
@@ -182,12 +184,13 @@ impl Tree {
         Some(path.to_string())
     }
 
-    /// What a path that left `part`, or is in it still, asks for in front of it and nobody knows yet.
+    /// Late requests: choices above `part` that a path in it, or just past it, requests and that no part has
+    /// yet.
     fn late(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let mut late = vec![];
         for (i, entry) in entries(path).iter().enumerate().take(part.len()) {
             let Some(place) = self.places.get_mut(&part[..i]) else { break };
-            // The values of a load are all known at once.
+            // All values of a load are known from the start.
             if entry["Schedule"].is_object() {
                 let asked = asked(entry);
                 let new: Vec<u8> =
@@ -202,7 +205,7 @@ impl Tree {
         late
     }
 
-    /// Makes several parts of one, after an execution of it; `path` is that of the next. The new ones.
+    /// Splits a part after one of its executions; `path` is the next path. Returns the new parts.
     fn split(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let entries = entries(path);
         let at = (part.len()..entries.len()).find(|at| asked(&entries[*at]).len() > 1);
@@ -220,8 +223,8 @@ impl Tree {
         new
     }
 
-    /// Roughly how many executions a part has after the first one, when `path` is that of the next: each pre-emption that is left may
-    /// come at each place where there is another choice.
+    /// Estimated executions of a part after the first one; `path` is the next path. Each remaining
+    /// pre-emption may come at each place with another choice.
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
@@ -235,10 +238,11 @@ impl Tree {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Runs the parts of a share, of `wanted` parts or about as many. What is not to be split is one share's, and no other looks at it.
+    /// Runs this shard's parts, out of about `wanted` parts in all. A model that is not split is run by one
+    /// shard only.
     ///
     /// # Panics
-    /// There was no time for all.
+    /// If the time limit ends the run first.
     pub(crate) fn explore_share(&self, mut shard: Shard, wanted: usize) -> Result<Vec<Part>, Failure> {
         if wanted == 1 {
             if !shard.has_named(&format!("{} {}", self.model, self.index)) {
@@ -276,7 +280,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let mut parts: Vec<_> = std::mem::take(&mut tree.parts).into_iter().collect();
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
-        // The largest part of each model is another share's.
+        // Starts at a number of the model's name, so that one shard does not get the largest part of every
+        // model.
         let first = Shard::number(&self.model);
         let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
         for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
@@ -291,7 +296,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     self.model
                 );
                 let Some(next) = next else { break };
-                // It went on with what was asked for late, in front of the part.
+                // loom continued with a late request, above the part.
                 let path = self.parsed(&next);
                 let entries = entries(&path);
                 let at = (0..part.len()).find(|at| chosen(&entries[*at]) != part[*at]);
@@ -306,7 +311,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok(done)
     }
 
-    /// Runs one part to its end. How many executions it had; and the path of what comes behind it.
+    /// Runs one part to its end. Returns its number of executions, and the path that follows it.
     fn explore_part(&self, part: &[u8], mut from: Option<String>) -> Result<(u64, Option<String>), Failure> {
         let (mut executions, mut stretch) = (0, LEAST_BETWEEN);
         loop {
@@ -316,7 +321,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MOST_BETWEEN);
                 }
-                // It ended here, or before it went on with what was asked for late. Where nothing in front can be asked for, it ends.
+                // The part ended, or loom continued with a late request. Run it again with nothing to request
+                // above it, so that loom stops at its end.
                 next => {
                     let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;
@@ -359,9 +365,9 @@ mod tests {
         second.join().unwrap();
     }
 
-    /// Two hashes said whose such a script is, and it was run only where they agreed.
+    /// Regression: two hashes selected the shard of such a script, and it ran only if they agreed.
     #[test]
-    fn a_script_that_is_not_split_is_run_by_one_share() {
+    fn unsplit_script_runs_in_one_shard() {
         for index in 0..20 {
             let f = std::sync::Arc::new(three);
             let run = Run { model: "three".to_owned(), bound: Bound::Preemptions(1), index, script: 5, f };
@@ -374,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_the_whole_however_many_there_are() {
+    fn parts_add_up_for_any_number_of_parts() {
         let mut late = 0;
         for bound in [1, 2, 3].map(Bound::Preemptions) {
             let run =

@@ -9,7 +9,7 @@ use crate::Ordering;
 use crate::rank::{Held, LockRank, Nesting, Rank};
 use std::sync::atomic as a;
 
-// `std`'s atomics under names of our own, so that a lint can tell them from those that did not come through the facade.
+// Wraps `std`'s atomics, so that a lint can reject atomics that bypass the facade.
 macro_rules! atomics {
     ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
         $(#[$doc])*
@@ -17,34 +17,34 @@ macro_rules! atomics {
         #[repr(transparent)]
         pub struct $name $(<$t>)? (a::$name $(<$t>)?);
         impl $(<$t>)? $name $(<$t>)? {
-            /// Holds `value`.
+            /// Creates an atomic with this value.
             #[inline(always)]
             pub const fn new(value: $value) -> Self {
                 Self(a::$name::new(value))
             }
-            /// As in `std`.
+            /// Loads the value, like `std`'s atomic.
             #[inline(always)]
             pub fn load(&self, order: Ordering) -> $value {
                 self.0.load(order)
             }
-            /// As in `std`.
+            /// Stores `value`, like `std`'s atomic.
             #[inline(always)]
             pub fn store(&self, value: $value, order: Ordering) {
                 self.0.store(value, order)
             }
-            /// As in `std`.
+            /// Swaps the value, like `std`'s atomic.
             #[inline(always)]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.0.swap(value, order)
             }
-            /// As in `std`.
+            /// Compares and exchanges, like `std`'s atomic.
             #[inline(always)]
             pub fn compare_exchange(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// As in `std`.
+            /// Compares and exchanges, like `std`'s atomic; may fail spuriously.
             #[inline(always)]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -83,7 +83,7 @@ macro_rules! fetches {
     ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
     (@ $name:ident $value:ty, [$($operation:ident)*]) => {
         impl $name { $(
-            /// As in `std`.
+            /// Changes the value, like `std`'s atomic.
             #[inline(always)]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 self.0.$operation(value, order)
@@ -93,7 +93,7 @@ macro_rules! fetches {
 }
 fetches! { fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_max fetch_min }
 
-/// Gives way to other threads inside a waiting loop.
+/// Yields to other threads inside a waiting loop.
 #[inline]
 pub fn relax() {
     std::thread::yield_now();
@@ -103,7 +103,7 @@ pub fn relax() {
 #[derive(Debug)]
 pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
 
-/// Access to what a [`Mutex`] protects; the lock is given back on drop.
+/// Releases the lock of a [`Mutex`] when dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
@@ -112,19 +112,19 @@ pub struct MutexGuard<'a, T> {
     handover: &'a Handover,
 }
 
-/// What a lock orders, said where the thread sanitizer sees it: `std`, which is not instrumented, acquires inside itself
-/// when it had to wait.
+/// Repeats the lock's ordering where the thread sanitizer sees it: `std` is not instrumented, and a lock that
+/// had to wait acquires inside it.
 #[cfg(uslab_tsan)]
 #[derive(Debug)]
 struct Handover(a::AtomicU8);
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in a lock order.
+    /// Creates an unlocked mutex around `value` without a rank.
     #[inline]
     pub const fn new(value: T) -> Self {
         Self::at(LockRank::NONE, value)
     }
-    /// An open lock around `value`, with its place in the lock order.
+    /// Creates an unlocked mutex around `value` with a rank.
     #[inline]
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
         Self::at(LockRank::of(rank.into()), value)
@@ -140,25 +140,26 @@ impl<T> Mutex<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// In debug builds, when the thread holds a lock that does not come before this one in the [lock order](crate::ranks).
+    /// In debug builds, if the thread holds a lock that does not come before this one in the [lock
+    /// order](crate::ranks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// As [`lock`](Self::lock), where the thread may hold others of this rank. Whoever does so says why no two threads
-    /// take them in different orders.
+    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank. The caller must
+    /// explain why no two threads take them in different orders.
     ///
     /// # Panics
-    /// As [`lock`](Self::lock).
+    /// Like [`lock`](Self::lock).
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
     }
-    /// The lock, or `None` if somebody holds it.
+    /// Returns the guard, or `None` if the lock is held.
     ///
     /// # Panics
-    /// As [`lock`](Self::lock).
+    /// Like [`lock`](Self::lock).
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -169,7 +170,7 @@ impl<T> Mutex<T> {
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
-    /// What the lock protects, without locking: the borrow proves that nobody else is there.
+    /// The protected value, without locking: the exclusive borrow excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -182,7 +183,7 @@ impl<T> Mutex<T> {
     }
     #[inline(always)]
     fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: Held) -> MutexGuard<'a, T> {
-        // Acquire: pairs with the Release of the guard before.
+        // Acquire: pairs with the Release of the previous guard.
         #[cfg(uslab_tsan)]
         self.2.0.load(Ordering::Acquire);
         MutexGuard {
@@ -203,7 +204,7 @@ impl<T: Default> Default for Mutex<T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire of the next guard. The lock itself is still held.
+        // Release: pairs with the Acquire of the next guard. This thread still holds the lock.
         self.handover.0.store(0, Ordering::Release);
     }
 }

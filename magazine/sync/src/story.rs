@@ -1,12 +1,12 @@
-//! What happened in the execution that failed, step by step, for people and as JSON.
+//! The counterexample trace of a failed execution: its steps, as text and as JSON.
 //!
-//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, what it [plays](roles), what it did
-//! and what that changed. What may have changed is *peeked* at: a story takes no part in the model, so telling it changes no
-//! schedule. Steps are recorded only while an execution is listened to (see `replay`).
+//! [`tell!`](crate::tell) follows each step that matters. It records the thread, the thread's [role](roles),
+//! the action, and what the action changed. The state is *peeked*, without a step of the model, so recording
+//! does not change the schedule. Steps are recorded only during a replay (see `replay`).
 //!
-//! A lock that is taken or released is a step, too. Locks are numbered as they come up, with their rank where they have one; who
-//! still waits for one at the end is told there.
-//! So is each access of an atomic, with what it read or wrote; `STORY=told` leaves these out.
+//! Acquiring and releasing a lock are steps, too. Locks are numbered in the order of their first use, and
+//! shown with their ranks. The end lists threads that still wait for a lock. Each access of an atomic is a
+//! step with the value that it read or wrote; `STORY=told` leaves these out.
 
 use crate::rank::Rank;
 use core::panic::Location;
@@ -16,10 +16,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The state of one thing, in parts that have names.
+/// The state of an object, in named parts.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Which thing: the address will do.
+    /// Identity of the object; its address serves.
     pub id: usize,
     /// Name and value of each part.
     pub parts: Vec<(String, String)>,
@@ -28,7 +28,8 @@ pub struct Watched {
 /// A part that a step changed.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Which of the things that have such a part, counted as they come up; 0: an atomic, whose step tells it in words.
+    /// Which of the objects with such a part, numbered by first use; 0 for an atomic, which the step's text
+    /// names.
     thing: usize,
     part: String,
     before: Option<String>,
@@ -43,50 +44,50 @@ struct Step {
     changes: Vec<Change>,
 }
 
-/// One execution.
+/// The trace of one execution.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     steps: Vec<Step>,
-    /// The last known state of whatever was watched, by its id, and its number.
+    /// The number and last known state of each watched object, by its id.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
-    /// What addresses are called.
+    /// Numbers of the named addresses.
     names: BTreeMap<usize, usize>,
-    /// The numbers of the atomics that were accessed, and what was last written to them.
+    /// Numbers of the accessed atomics, and the last value written to each.
     atomics: BTreeMap<u64, (usize, Option<String>)>,
-    /// The numbers of locks, by their addresses.
+    /// Numbers of the locks, by address.
     locks: BTreeMap<usize, usize>,
-    /// Who waits for a lock, and where.
+    /// The threads that wait for a lock, with the lock and the place.
     waiting: BTreeMap<String, (String, &'static Location<'static>)>,
 }
 
 std::thread_local! {
     // loom runs all threads of a model on one OS thread.
     static LISTENS: Cell<bool> = const { Cell::new(false) };
-    /// To accesses of atomics, too.
+    /// True if accesses of atomics are recorded, too.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<Story> = RefCell::default();
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
-/// What threads play in the models that this thread runs from now on, for the story: a CPU, say. `of` answers for the running
-/// thread of the model, at each of its steps, and takes no part in the model.
+/// Sets the function that names a thread's role (a CPU, for example) in traces of models that this OS thread
+/// runs from now on. It is called for the running thread at each step, and takes no step of the model.
 pub fn roles(of: fn() -> String) {
     ROLES.set(Some(of));
 }
 
-/// Whether the execution that runs now is recorded.
+/// Returns `true` while the current execution is recorded.
 pub fn listens() -> bool {
     LISTENS.get() && !std::thread::panicking()
 }
 
-/// From now on steps are recorded, those of atomics if `accesses` says so.
+/// Starts recording, with accesses of atomics if `accesses`.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
     LISTENS.set(true);
     ACCESSES.set(accesses);
 }
 
-/// What was recorded since.
+/// Ends recording and returns the trace.
 pub(crate) fn end() -> Story {
     LISTENS.set(false);
     STORY.take()
@@ -97,7 +98,7 @@ fn thread() -> String {
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
 
-/// What [`tell!`](crate::tell) calls: the running thread did this.
+/// Records a step of the running thread; [`tell!`](crate::tell) calls it.
 pub fn step(did: String, watched: Option<Watched>) {
     let changes = STORY.with_borrow_mut(|story| {
         watched.map_or(vec![], |watched| {
@@ -118,7 +119,7 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// A short name for what lies at an address: numbers stay, addresses are counted as they come up in the story.
+/// A short name for an address: small numbers stay, addresses are numbered by first use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
@@ -132,7 +133,7 @@ fn address(at: usize) -> String {
     })
 }
 
-/// A value as the story shows it: the same in each run, though addresses are not.
+/// A value as the trace shows it: the same in each run, although addresses differ.
 pub(crate) trait Shown: Copy {
     fn shown(self) -> String;
 }
@@ -150,7 +151,7 @@ macro_rules! shown {
     ($($number:ty)*) => { $(
         impl Shown for $number {
             fn shown(self) -> String {
-                // From here on it may be an address, with or without marks in its low bits.
+                // Larger values may be addresses, with or without tag bits.
                 const ADDRESSES: i128 = 1 << 40;
                 match self as i128 {
                     _ if self == <$number>::MAX => "MAX".to_owned(),
@@ -164,10 +165,10 @@ macro_rules! shown {
 }
 shown! { u8 u16 u32 u64 usize i32 i64 isize }
 
-/// What the story knows of an atomic.
+/// An atomic's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Atomic {
-    /// No other one has this number.
+    /// Unique number.
     id: u64,
     made: &'static Location<'static>,
 }
@@ -177,7 +178,8 @@ impl Atomic {
     pub(crate) fn new() -> Self {
         Self { id: crate::unique(), made: Location::caller() }
     }
-    /// The running thread did this to the atomic of that name, and wrote that to it. Directly behind the access.
+    /// Records that the running thread accessed this atomic; `did` describes the access, `wrote` is the value
+    /// written. Must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
@@ -200,7 +202,7 @@ impl Atomic {
     }
 }
 
-/// The running thread is behind a fence.
+/// Records that the running thread passed a fence.
 #[track_caller]
 pub(crate) fn fences(order: crate::Ordering) {
     if listens() && ACCESSES.get() {
@@ -212,7 +214,7 @@ fn place(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
-/// A lock, as the story knows it.
+/// A lock's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lock {
     at: usize,
@@ -220,7 +222,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The one at this address.
+    /// The lock at this address.
     pub(crate) fn new<T>(at: &T, rank: Option<Rank>) -> Self {
         Self { at: core::ptr::from_ref(at).addr(), rank }
     }
@@ -231,14 +233,14 @@ impl Lock {
         });
         self.rank.map_or_else(|| format!("lock {number}"), |rank| format!("lock {number} ({rank})"))
     }
-    /// The running thread is about to wait for it.
+    /// Records that the running thread is about to wait for the lock.
     pub(crate) fn waits(self, at: &'static Location<'static>) {
         if listens() {
             let waits = (self.name(), at);
             STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
         }
     }
-    /// The running thread has it now.
+    /// Records that the running thread has acquired the lock.
     pub(crate) fn taken(self, at: &Location<'_>) -> Taken {
         if listens() {
             STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));
@@ -246,7 +248,7 @@ impl Lock {
         }
         Taken(self)
     }
-    /// The running thread tried to take it, and somebody else has it.
+    /// Records that the running thread tried to take the lock while another thread held it.
     pub(crate) fn busy(self, at: &Location<'_>) {
         if listens() {
             step(format!("finds {} taken at {}", self.name(), place(at)), None);
@@ -254,7 +256,7 @@ impl Lock {
     }
 }
 
-/// A lock that is released when this goes.
+/// Records the release of the lock when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken(Lock);
 
@@ -267,7 +269,8 @@ impl Drop for Taken {
 }
 
 impl Story {
-    /// Title and end are the teller's. `uslab story` of the simulator reads this form.
+    /// The trace as JSON, in the form that `uslab story` of the simulator reads; the caller gives title and
+    /// end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
@@ -291,7 +294,7 @@ impl Story {
 
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Caches have equal parts: with several, each part says whose it is.
+        // Several objects may have equal parts; then each part names its object.
         let several =
             |part: &str| self.known.values().filter(|(_, parts)| parts.contains_key(part)).count() > 1;
         for (i, step) in (1..).zip(&self.steps) {

@@ -1,19 +1,21 @@
 //! A table of scenarios, from which both checkers run.
 
-/// States scenarios, each once, for the checker that the program is built with: a module for each, whose tests are
+/// Declares scenarios, each once, for the checker that the program is built with. Each becomes a module with
+/// these tests:
 ///
 /// - `model`: loom runs the scenario (`check::Model`);
 /// - `schedules`: shuttle runs it (`schedule::Schedules`);
 /// - `planted`: the checker must notice each of its planted bugs.
 ///
-/// A scenario is for the checkers whose line it has, `loom` first. Such a line names the scenario in the output, says how it
-/// is run, and gives the function. The name begins with the properties that the scenario is of. A `bug` is named as where it is
-/// planted, then comes the property that it breaks and a part of the message that tells it. Behind `#[cfg(loom)]` it is for
-/// one of the two checkers only. `Bound`, `Model` and `Schedules` need not be imported.
+/// A scenario has a line for each checker that runs it, `loom` first. The line gives its name in the output,
+/// how it is run, and the function. The name begins with the properties that the scenario checks. A `bug` has
+/// the text of its `planted!`, the property that it breaks, and a part of the expected message.
+/// `#[cfg(loom)]` in front restricts it to one of the checkers. `Bound`, `Model` and `Schedules` need no
+/// import.
 ///
 /// ```text
 /// uslab_sync::scenarios! {
-///     /// Of two who take a ticket nobody gets the other's.
+///     /// Two concurrent callers get different tickets.
 ///     tickets_differ {
 ///         loom("T1: two take tickets", Model::new(Bound::None, 13), two_take_tickets);
 ///         shuttle("T1: four take tickets", Schedules(100), four_take_tickets);
@@ -22,8 +24,8 @@
 /// }
 /// ```
 ///
-/// How a scenario is run is any value with a method `run(name, function)`. Each line behind it is a call of another method, with
-/// the function as its last argument: `bug` is one that the values above have.
+/// How a scenario is run is any value with a method `run(name, function)`. Each later line calls another
+/// method of that value, with the function as the last argument; `bug` is such a method of the values above.
 #[macro_export]
 macro_rules! scenarios {
     ($($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => { $(

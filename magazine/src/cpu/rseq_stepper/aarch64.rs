@@ -3,7 +3,7 @@
 use super::super::sections::{Code, Register};
 use nix::libc;
 
-/// As a signal's handler sees them.
+/// The registers in a signal handler's format.
 #[derive(Clone, Copy)]
 pub(super) struct Registers {
     general: [libc::c_ulonglong; 31],
@@ -11,23 +11,23 @@ pub(super) struct Registers {
     flags: libc::c_ulonglong,
 }
 
-/// Traps, with all registers as they are. Behind it they are what the handler leaves.
+/// Traps, with all registers unchanged. Afterwards they are as the handler leaves them.
 ///
 /// # Safety
-/// A handler knows of it.
+/// The installed handler handles this trap.
 pub(super) unsafe fn trap() {
-    // SAFETY: as above.
+    // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("brk #0") };
 }
 
 impl Registers {
     pub(super) fn read(context: *mut libc::c_void) -> Self {
-        // SAFETY: what the kernel hands to a handler.
+        // SAFETY: the kernel passed `context` to the handler.
         let all = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
         Self { general: all.regs, pc: all.pc, flags: all.pstate }
     }
     pub(super) fn write(self, context: *mut libc::c_void) {
-        // SAFETY: what the kernel hands to a handler, and takes back from it.
+        // SAFETY: the kernel passed `context` to the handler, and reads it back.
         let all = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
         (all.regs, all.pc, all.pstate) = (self.general, self.pc, self.flags);
     }
@@ -40,11 +40,11 @@ impl Registers {
     pub(super) fn jump(&mut self, to: usize) {
         self.pc = to as u64;
     }
-    /// Where it trapped, and stands still.
+    /// Address of the trap, which is the current one.
     pub(super) fn trapped(&self) -> usize {
         self.pc as usize
     }
-    /// Behind its trap, to go on.
+    /// These registers, continuing behind the trap.
     pub(super) fn behind(mut self) -> Self {
         self.pc += size_of::<Code>() as u64;
         self

@@ -3,28 +3,28 @@
 use super::super::sections::Register;
 use nix::libc;
 
-/// As a signal's handler sees them.
+/// The registers in a signal handler's format.
 #[derive(Clone, Copy)]
 pub(super) struct Registers([libc::greg_t; 23]);
 
 const RIP: usize = libc::REG_RIP as usize;
 
-/// Traps, with all registers as they are. Behind it they are what the handler leaves.
+/// Traps, with all registers unchanged. Afterwards they are as the handler leaves them.
 ///
 /// # Safety
-/// A handler knows of it.
+/// The installed handler handles this trap.
 pub(super) unsafe fn trap() {
-    // SAFETY: as above.
+    // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("int3") };
 }
 
 impl Registers {
     pub(super) fn read(context: *mut libc::c_void) -> Self {
-        // SAFETY: what the kernel hands to a handler.
+        // SAFETY: the kernel passed `context` to the handler.
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs })
     }
     pub(super) fn write(self, context: *mut libc::c_void) {
-        // SAFETY: what the kernel hands to a handler, and takes back from it.
+        // SAFETY: the kernel passed `context` to the handler, and reads it back.
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs = self.0 };
     }
     pub(super) fn get(&self, register: Register) -> u64 {
@@ -36,17 +36,17 @@ impl Registers {
     pub(super) fn jump(&mut self, to: usize) {
         self.0[RIP] = to as libc::greg_t;
     }
-    /// Where it trapped: it stands behind that.
+    /// Address of the trap, which is in front of the current one.
     pub(super) fn trapped(&self) -> usize {
         self.0[RIP] as usize - 1
     }
-    /// Behind its trap, to go on.
+    /// These registers, continuing behind the trap.
     pub(super) fn behind(self) -> Self {
         self
     }
 }
 
-/// The number that a handler knows a register by.
+/// The index of a register in a handler's format.
 fn greg(register: Register) -> usize {
     use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
     let known = [

@@ -1,4 +1,4 @@
-//! Observers that come and go beside calls.
+//! Observers that are added and removed while others call them.
 
 use super::{Observers, Place};
 use crate::{Arc, Mutex, UnsafeCell, thread};
@@ -6,41 +6,41 @@ use std::sync::Arc as Shared;
 
 type All = Shared<Observers<dyn Fn() + Send + Sync>>;
 
-/// Read by each call of an observer, written when there can be no call any more.
+/// Each call of an observer reads it; it is written when no call can run any more.
 struct Seen(UnsafeCell<u32>);
-// SAFETY: a checker says whether anybody writes beside others.
+// SAFETY: the checker reports a write that races.
 unsafe impl Sync for Seen {}
-// SAFETY: as above.
+// SAFETY: the checker reports a write that races.
 unsafe impl Send for Seen {}
 
-/// The observer's end of it, written when the observer is dropped.
+/// The observer's reference, written when the observer is dropped.
 struct Watch(Arc<Seen>);
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: a checker says whether anybody else uses it.
+        // SAFETY: the checker reports any racing access.
         self.0.0.with_mut(|p| unsafe { *p = 0 });
     }
 }
 
 fn observe(all: &All) -> Option<(Arc<Seen>, Place)> {
     let seen = Arc::new(Seen(UnsafeCell::new(0)));
-    // SAFETY: nobody else has it.
+    // SAFETY: no other thread has the cell yet.
     seen.0.with_mut(|p| unsafe { *p = 1 });
     let watch = Watch(seen.clone());
-    // SAFETY: a checker says whether anybody writes.
+    // SAFETY: the checker reports a racing write.
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
 fn end(all: &All, (seen, place): (Arc<Seen>, Place)) {
     all.remove(place);
-    // SAFETY: a checker says whether anybody else uses it.
+    // SAFETY: the checker reports any racing access.
     seen.0.with_mut(|p| unsafe { *p = 2 });
 }
 fn call(all: &All) {
     all.each(|observer| observer());
 }
 
-/// What an observer needs is there before it is called, and calls are over when it has gone.
+/// An observer's data is initialised before its first call, and its calls are over when `remove` returns.
 fn observer() {
     let here = All::default();
     let there = here.clone();
@@ -49,7 +49,7 @@ fn observer() {
     t.join().unwrap();
 }
 
-/// Whoever gets the place of one that has gone finds it empty.
+/// A new owner finds a removed observer's slot empty.
 fn two_observers() {
     let here = All::default();
     let there = here.clone();
@@ -59,12 +59,12 @@ fn two_observers() {
         end(&here, observer);
     }
     t.join().unwrap();
-    // SAFETY: the other one has ended.
+    // SAFETY: the other thread has ended.
     unsafe { here.forget_other_threads() };
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
-/// The second one has the place of the first, whose last call may be leaving still.
+/// The second observer reuses the first one's slot, whose last call may still be leaving.
 fn one_after_the_other() {
     let here = All::default();
     let there = here.clone();
@@ -75,7 +75,7 @@ fn one_after_the_other() {
     t.join().unwrap();
 }
 
-/// The place is free again when the last call is over, which waited for nobody.
+/// The slot is free when the last call ends, and the remover never waited.
 fn observer_drops_itself() {
     let here = All::default();
     let own: Arc<Mutex<Option<Place>>> = Arc::new(Mutex::new(None));

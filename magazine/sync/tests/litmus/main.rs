@@ -1,8 +1,9 @@
-//! What loom explores, beside what RC11 allows: the sets of outcomes of litmus shapes.
+//! Compares what loom explores with what RC11 allows: the sets of outcomes of litmus shapes.
 //!
-//! `shapes.txt` states the shapes with what is published of them, which checks the enumerator of RC11 in `rc11.rs`.
-//! `outcomes.txt` is the result, for loom as it is on crates.io and as the facade repairs it; `limits.txt` says what each
-//! difference comes from. All three must agree with what runs. `LITMUS_WRITE=1` writes `outcomes.txt` anew.
+//! `shapes.txt` has the shapes with their published outcomes, which check the enumerator of RC11 in
+//! `rc11.rs`. `outcomes.txt` is the result, for loom from crates.io and as the facade repairs it;
+//! `limits.txt` explains each difference. All three must agree with what runs. `LITMUS_WRITE=1` rewrites
+//! `outcomes.txt`.
 #![allow(clippy::disallowed_methods, reason = "below uslab_magazine; the hook is the program's")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
@@ -21,13 +22,13 @@ fn shapes() -> Vec<Shape> {
     Shape::parse_all(include_str!("shapes.txt"))
 }
 
-/// Whether an outcome is among those that a published one stands for.
+/// Returns `true` if a published outcome covers this outcome.
 fn is_of(outcome: &str, published: &[String]) -> bool {
     let parts: Vec<&str> = outcome.split(' ').collect();
     published.iter().all(|wanted| parts.contains(&wanted.as_str()))
 }
 
-/// The published outcomes that `model` says otherwise.
+/// The published outcomes on which `model` disagrees.
 fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     let mut wrong = Vec::new();
     for shape in shapes {
@@ -41,14 +42,14 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 }
 
 #[test]
-fn the_enumerator_agrees_with_what_is_published() {
+fn enumerator_agrees_with_published_outcomes() {
     let shapes = shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
     let published: Vec<_> = shapes.iter().flat_map(|shape| &shape.published).collect();
     println!("RC11 | {} shapes | {} published outcomes agree", shapes.len(), published.len());
     assert!(shapes.len() >= 100 && published.len() >= 100);
-    // Each is of a source that the file names at its top.
+    // Each is from a source that the file names at its top.
     let head = include_str!("shapes.txt").lines().take_while(|line| line.starts_with('#'));
     let sources: Vec<&str> =
         head.filter_map(|line| line[2..].split_once("  ")).map(|(name, _)| name).collect();
@@ -72,7 +73,7 @@ fn the_enumerator_without_an_axiom_disagrees() {
     }
 }
 
-/// Names in the table of limits, and what each is.
+/// The table of limits: name and explanation of each.
 fn limits() -> Vec<(&'static str, String)> {
     let mut limits: Vec<(&str, String)> = Vec::new();
     for line in include_str!("limits.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -85,7 +86,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_limit_is_one_of_a_shape() {
+fn each_limit_belongs_to_a_shape() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -102,7 +103,7 @@ mod compared {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
 
-    /// What RC11 becomes by a limit, where a change of its axioms says it.
+    /// RC11 with the limit added, if a change of its axioms expresses the limit.
     fn changed(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
@@ -127,7 +128,7 @@ mod compared {
         done.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// How a set differs from the one that RC11 allows.
+    /// The difference between a set and the one that RC11 allows.
     fn difference(allowed: &BTreeSet<String>, explored: &Explored) -> String {
         if let Some(failure) = &explored.failure {
             return format!("fails: {failure}");
@@ -136,7 +137,7 @@ mod compared {
             let outcomes: Vec<&str> = of.difference(without).map(String::as_str).collect();
             if outcomes.is_empty() { String::new() } else { format!("{name} {}", outcomes.join(", ")) }
         };
-        // A race ends the search: what else there is stays unknown.
+        // A race ends the search, so other outcomes stay unknown.
         let raced = explored.outcomes.contains(RACE);
         let misses = if raced { String::new() } else { list("misses", allowed, &explored.outcomes) };
         let parts = [misses, list("adds", &explored.outcomes, allowed)];
@@ -151,9 +152,9 @@ mod compared {
 ";
 
     #[test]
-    fn loom_reaches_what_the_table_says() {
+    fn loom_reaches_the_outcomes_of_the_table() {
         let start = std::time::Instant::now();
-        // Shapes that race panic as they should.
+        // Shapes that race panic, as they should.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
@@ -202,7 +203,7 @@ mod compared {
             "LITMUS {} shapes | facade: {equal} equal, {misses} miss outcomes | loom: {misses_of_stock} miss outcomes",
             shapes.len()
         );
-        // What the README says.
+        // The README has these numbers.
         let words = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
         for said in [
             format!("{} litmus shapes", shapes.len()),
@@ -216,7 +217,7 @@ mod compared {
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
     }
 
-    /// The twin is what reaches outcomes that loom misses.
+    /// Without the twin loom misses outcomes.
     #[test]
     fn planted() {
         let bug = "an access leaves its twin alone";
@@ -234,7 +235,7 @@ mod compared {
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
-    /// What loom by itself misses with `loom-0.7.2.patch`. `.ci/loom` runs this.
+    /// The outcomes that loom with `loom-0.7.2.patch` still misses. `.ci/loom` runs this.
     #[test]
     #[ignore = "for a patched loom"]
     fn patched() {
@@ -259,7 +260,7 @@ mod compared {
             missed.len(),
             shapes.len()
         );
-        // Of the facade's limits those that the patch leaves, too; spurious failures; SeqCst loads of what was overwritten.
+        // The facade's limits that the patch leaves; spurious failures; SeqCst loads of overwritten values.
         let expected = [
             "SB+both-read-by-rmw",
             "RMW+overwritten",

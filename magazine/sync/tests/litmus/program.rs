@@ -1,22 +1,23 @@
-//! Litmus shapes as text. A shape is a small program and what is published of its outcomes:
+//! Litmus shapes as text. A shape is a small program with its published outcomes:
 //!
 //! ```text
 //! MP+ra                                                 a name in the first column
 //!   x=1 rlx; y=1 rel | r0=y acq; r1=x rlx               threads, and their statements
 //!   final x                                             places with their last value in the outcome
-//!   forbids r0=1 r1=0 -- Batty 2011                     a published outcome, and where
+//!   forbids r0=1 r1=0 -- Batty 2011                     a published outcome, and its source
 //!   limit name                                          why loom differs
 //! ```
 //!
-//! Places are 0 at first. `x=1 rlx` stores, `r0=x rlx` loads, `x:=1` and `r0:=x` are plain accesses, which may race.
-//! `r0=add(x,1) rlx` changes a place, as do `sub`, `and`, `or`, `xor`, `max`, `min` and `swap`; `r0=cas(x,0,1) acqrel/rlx` and
-//! `weak` compare and exchange. `F sc` is a fence. What begins with `r0==1?` is run only then. A register that was not
-//! assigned is shown as `-`, and a weak exchange that failed with the expected value as `0!`.
+//! Places start as 0. `x=1 rlx` stores, `r0=x rlx` loads, `x:=1` and `r0:=x` are plain accesses, which may
+//! race. `r0=add(x,1) rlx` changes a place, as do `sub`, `and`, `or`, `xor`, `max`, `min` and `swap`;
+//! `r0=cas(x,0,1) acqrel/rlx` and `weak` compare and exchange. `F sc` is a fence. A statement after `r0==1?`
+//! runs only if that holds. An unassigned register is shown as `-`, and a weak exchange that failed with the
+//! expected value as `0!`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Of an access or a fence.
+/// Memory ordering of an access or a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
     Plain,
@@ -46,7 +47,7 @@ impl Order {
     }
 }
 
-/// What is stored.
+/// A stored value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     Number(u64),
@@ -104,16 +105,16 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub struct Statement {
-    /// It is run if this register has this value.
+    /// The statement runs only if this register has this value.
     pub guard: Option<(usize, u64)>,
     pub op: Op,
 }
 
-/// What a register holds in the end.
+/// Final value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub value: u64,
-    /// By a weak exchange that failed although the value was the expected one.
+    /// True if a weak exchange failed although the value was the expected one.
     pub spurious: bool,
 }
 
@@ -126,7 +127,7 @@ impl Statement {
     }
 }
 
-/// What somebody published about an outcome.
+/// A published claim about an outcome.
 #[derive(Clone, Debug)]
 pub struct Published {
     pub allowed: bool,
@@ -143,7 +144,7 @@ pub struct Shape {
     pub registers: Vec<String>,
     /// Places with plain accesses.
     pub plain: Vec<usize>,
-    /// Places with their last value in the outcome.
+    /// Places whose last value is in the outcome.
     pub finals: Vec<usize>,
     pub published: Vec<Published>,
     /// Why loom differs: names in the table of limits.
@@ -154,7 +155,7 @@ pub struct Shape {
 pub const RACE: &str = "race";
 
 impl Shape {
-    /// All shapes of a text.
+    /// Parses all shapes of a text.
     pub fn parse_all(text: &str) -> Vec<Self> {
         let mut shapes: Vec<Self> = Vec::new();
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -283,7 +284,7 @@ impl Shape {
         parts.join(" ")
     }
 
-    /// How many weak exchanges it has.
+    /// Number of weak exchanges.
     #[cfg(loom)]
     pub fn weak(&self) -> u32 {
         let weak = |statement: &&Statement| matches!(statement.op, Op::Exchange { weak: true, .. });

@@ -1,8 +1,9 @@
 //! The outcomes that RC11 allows, by enumeration.
 //!
-//! The model is that of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017). Its
-//! relations have the paper's names here. A candidate execution is a run of each thread with guessed values of its reads, a
-//! write for each read (`rf`), and an order of the writes of each place (`mo`). It counts if
+//! The model is that of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer;
+//! PLDI 2017); relations have the paper's names. A candidate execution is a run of each thread with guessed
+//! values of its reads, a write for each read (`rf`), and an order of the writes of each place (`mo`). It
+//! counts if
 //!
 //! - coherence: `hb; eco?` is irreflexive,
 //! - atomicity: `rmw` and `rb; mo` have nothing in common,
@@ -12,15 +13,15 @@
 use crate::program::{Change, Found, Op, Order, RACE, Registers, Shape, Value};
 use std::collections::BTreeSet;
 
-/// RC11, or what it becomes with something changed: what explains a difference.
+/// RC11, or a variant with a changed axiom, which explains a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// A release sequence goes on through later stores of its own thread, as in C++11 and in the paper. C++20 has dropped
-    /// this (P0982).
+    /// True if a release sequence continues through later stores of its thread, as in C++11 and in the paper.
+    /// C++20 has dropped this (P0982).
     pub own_stores_continue: bool,
-    /// Accesses (not fences) that are SC stay so, instead of acquiring and releasing only.
+    /// True if SC accesses (not fences) are SC; otherwise they only acquire and release.
     pub sc_accesses: bool,
-    /// The axioms, each as above.
+    /// The axioms of the module's documentation.
     pub coherence: bool,
     pub atomicity: bool,
     pub sc: bool,
@@ -38,7 +39,7 @@ pub const RC11: Model = Model {
 
 const MOST: usize = 32;
 
-/// A relation of events: a row of successors for each.
+/// A relation of events: one row of successors for each event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rel([u32; MOST]);
 
@@ -60,7 +61,6 @@ impl Rel {
     fn minus(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] & !other.0[a]))
     }
-    /// `self; other`.
     fn then(&self, other: &Self) -> Self {
         let mut joined = Self::NONE;
         for (row, into) in self.0.iter().zip(&mut joined.0) {
@@ -79,7 +79,7 @@ impl Rel {
         }
         inverse
     }
-    /// One step or more.
+    /// The transitive closure: one step or more.
     fn closed(mut self) -> Self {
         for middle in 0..MOST {
             for a in 0..MOST {
@@ -90,7 +90,7 @@ impl Rel {
         }
         self
     }
-    /// The same, or none at all.
+    /// The reflexive closure: one step or none.
     fn maybe(&self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
@@ -100,7 +100,7 @@ impl Rel {
     fn acyclic(&self) -> bool {
         self.closed().irreflexive()
     }
-    /// Those events with themselves: `[set]`.
+    /// The identity on these events: `[set]`.
     fn identity(set: u32) -> Self {
         Self(std::array::from_fn(|a| set & 1 << a))
     }
@@ -115,24 +115,23 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// `None`: it made the place.
+    /// `None` for the event that initialises a place.
     thread: Option<usize>,
     kind: Kind,
     place: usize,
     value: u64,
     order: Order,
-    /// It is the write of the read before it.
+    /// True for the write of a read-modify-write; its read is the event before.
     changes: bool,
 }
 
-/// One way through a thread.
 #[derive(Clone)]
 struct Run {
     events: Vec<Event>,
     registers: Registers,
 }
 
-/// All ways through a thread with reads of these values.
+/// All runs of a thread with reads of these values.
 fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
     for statement in &shape.threads[thread] {
@@ -205,7 +204,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
 /// The values that places may hold.
 fn values(shape: &Shape) -> BTreeSet<u64> {
     let mut values = BTreeSet::from([0]);
-    // Each round takes a value through one more statement.
+    // Each round carries a value through one more statement.
     for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
         let written: Vec<u64> = (0..shape.threads.len())
             .flat_map(|thread| runs(shape, thread, &values))
@@ -222,10 +221,10 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
     values
 }
 
-/// What `model` allows.
+/// The outcomes that `model` allows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// [`RACE`] alone if any execution has a data race: then there is no telling what the program does.
+    /// Only [`RACE`] if any execution has a data race: then the program's behaviour is undefined.
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
 }
@@ -249,7 +248,7 @@ pub fn allowed(shape: &Shape, model: Model) -> Allowed {
     allowed
 }
 
-/// The events of one combination of runs, and what does not depend on `rf` and `mo`.
+/// The events of one combination of runs, and the relations that do not depend on `rf` and `mo`.
 struct Candidate<'s> {
     shape: &'s Shape,
     model: Model,
@@ -352,7 +351,7 @@ impl<'s> Candidate<'s> {
         });
     }
 
-    /// The orders of `writes` that do not contradict their threads.
+    /// The orders of `writes` that are consistent with each thread's order.
     fn linear(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
         if before.len() == writes.len() {
             return vec![before.clone()];
@@ -431,7 +430,7 @@ impl<'s> Candidate<'s> {
     }
 }
 
-/// Each way to take one from each list.
+/// Each way to take one element from each list.
 fn each_choice<T>(lists: &[Vec<T>], mut f: impl FnMut(&[&T])) {
     fn from<'l, T>(lists: &'l [Vec<T>], chosen: &mut Vec<&'l T>, f: &mut impl FnMut(&[&T])) {
         let Some(list) = lists.get(chosen.len()) else { return f(chosen) };

@@ -1,4 +1,4 @@
-//! Runs shapes under loom, as it is and as the facade repairs it.
+//! Runs shapes under loom, unchanged and as the facade repairs it.
 
 use crate::program::{Found, Op, Order, RACE, Registers, Shape, Statement, Value};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use uslab_sync::check::loom;
 
-/// What a program's places are made of.
+/// The implementation of a program's places.
 pub(crate) trait Memory: 'static {
     type Atomic;
     type Plain;
@@ -28,7 +28,7 @@ pub(crate) trait Memory: 'static {
     fn fence(order: Ordering);
     fn spawn(f: impl FnOnce() -> Registers + 'static) -> Self::Thread;
     fn join(thread: Self::Thread) -> Registers;
-    /// The `k`-th weak exchange fails, if that can be had.
+    /// Makes the `k`-th weak exchange fail, if the implementation can.
     fn arm(k: u32);
 }
 
@@ -76,11 +76,11 @@ macro_rules! memory {
                 }
             }
             fn get(place: &Self::Plain) -> u64 {
-                // SAFETY: loom reports who does so beside `set`, and then nobody looks at the value.
+                // SAFETY: loom reports a read that races with `set`, and then the value is not used.
                 place.with(|value| unsafe { *value })
             }
             fn set(place: &Self::Plain, value: u64) {
-                // SAFETY: as for `get`.
+                // SAFETY: loom reports a write that races with another access.
                 place.with_mut(|into| unsafe { *into = value });
             }
             fn fence(order: Ordering) {
@@ -100,11 +100,9 @@ macro_rules! memory {
     };
 }
 memory! {
-    /// loom as it is.
     Stock, loom, loom::sync::atomic::AtomicU64, loom::cell::UnsafeCell<u64>, loom, loom::sync::atomic::fence, |_| ()
 }
 memory! {
-    /// The facade.
     Facade, uslab_sync, uslab_sync::AtomicU64, uslab_sync::UnsafeCell<u64>, uslab_sync, uslab_sync::fence, uslab_sync::weak_arm
 }
 
@@ -175,7 +173,7 @@ pub(crate) struct Explored {
     pub failure: Option<String>,
 }
 
-/// All outcomes of a shape, with no bound.
+/// All outcomes of a shape, without a bound.
 pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
     let shape = Arc::new(shape.clone());
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
@@ -215,7 +213,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
             let outcome = shape.outcome(&registers, last);
             sink.lock().unwrap().insert(outcome);
         };
-        // A thread of its own: a checker's thread-local state dies with the panic.
+        // A separate thread: a checker's thread-local state is lost in the panic.
         let planted = uslab_sync::check::planted_now();
         let ended = std::thread::spawn(move || {
             uslab_sync::check::plant(planted);
@@ -238,7 +236,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
     Explored { outcomes, executions: executions.load(Ordering::Relaxed), failure }
 }
 
-/// The most pre-emptions of an execution that are explored: none of the larger shapes has an outcome that needs more.
+/// The largest number of pre-emptions that is explored: no outcome of the larger shapes needs more.
 pub(crate) fn bound(shape: &Shape) -> Option<usize> {
     let statements: usize = shape.threads.iter().map(Vec::len).sum();
     match shape.threads.len() {
