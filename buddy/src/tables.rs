@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::per_cpu::PageRound;
     use crate::pfn::Pfn;
-    use uslab_magazine::{Mechanism, Supplier};
+    use uslab_magazine::{Mechanism, Supplier, Words};
 
     /// A supplier for pages that need not be returned.
     struct Pages;
@@ -298,8 +298,9 @@ mod tests {
                 used.into_iter().for_each(|page| layer.free(&Pages, page));
                 // SAFETY: the layer is alive.
                 unsafe {
-                    had += u32::from(layer.fast_path().alloc_fast().is_some());
-                    freed += u32::from(layer.fast_path_of_frees().free_fast(PageRound(Pfn::new(1))));
+                    had += u32::from(layer.fast_path(Words::Inlined).alloc_fast().is_some());
+                    freed +=
+                        u32::from(layer.fast_path(Words::InlinedFrees).free_fast(PageRound(Pfn::new(1))));
                 }
             }
             let sections = layer.mechanism() == Mechanism::Rseq;
@@ -312,7 +313,7 @@ mod tests {
             let opened = (0..1000).any(|_| {
                 layer.free(&Pages, PageRound(Pfn::new(2)));
                 // SAFETY: the layer is alive.
-                unsafe { layer.fast_path().alloc_fast() }.is_some()
+                unsafe { layer.fast_path(Words::Inlined).alloc_fast() }.is_some()
             });
             assert_eq!(opened, sections);
         }

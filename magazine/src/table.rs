@@ -51,6 +51,7 @@
 //! Behind the regions lie the magazines of all depots, committed as they are first used.
 
 mod drain;
+mod giving;
 mod idle_pages;
 // A checker has cells.
 #[cfg_attr(any(loom, shuttle), path = "table/cells.rs")]
@@ -70,9 +71,9 @@ use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
-use drain::Giving;
 pub(crate) use drain::Taken;
 pub use drain::{Drains, SweepGroup, Which};
+use giving::Giving;
 use layout::Layout;
 use std::sync::Arc;
 
@@ -287,6 +288,9 @@ impl<M: Memory> Table<M> {
         Ok(table)
     }
 
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
     /// The CPUs that it was made for.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
@@ -571,7 +575,7 @@ impl<M: Memory> Fork for Table<M> {
         // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
         for (class, number) in self.all() {
             // What this thread's own drains give away stays theirs: the stacks are closed until they are done.
-            let own = Giving::own(self, class);
+            let own = Giving::own(self.address(), class);
             // SAFETY: there is one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: as above.

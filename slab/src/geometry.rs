@@ -22,7 +22,7 @@ use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 /// Bytes of a word: no object is smaller, none is aligned less.
 pub(crate) const WORD: usize = 8;
 /// In models the bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
-pub const SPACING: usize = 2048;
+pub(crate) const SPACING: usize = 2048;
 /// Bytes of a cache line, as alignment to the hardware takes it.
 pub const CACHE_LINE: usize = 64;
 /// The most objects that a slab may hold.

@@ -4,5 +4,4 @@
 mod documents;
 mod imports;
 mod programs;
-mod reach;
 mod surface;

@@ -380,7 +380,7 @@ const UNREACHED: &str = "
 ## Files that no concurrent checker reaches
 
 Neither the models, nor schedules, nor the simulation, nor the stepper, nor the protocol in step run a line of these.
-[REACH.md](REACH.md) has what else does.
+`cargo check-reach` prints what else does.
 ";
 
 /// `2`, or `2 to 3`.

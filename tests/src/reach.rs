@@ -358,59 +358,16 @@ impl Table {
         out
     }
 
-    /// The table of a text.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let mut table = Self::default();
-        for row in text.lines().filter(|row| CRATES.iter().any(|of| row.starts_with(&format!("| {of}/")))) {
-            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            let whole = format!("tests/REACH.md: {row}");
-            ensure!(cells.len() == TOOLS.len() + 4, "{whole}: expected {} cells", TOOLS.len() + 2);
-            let lines = cells[2].parse().with_context(|| whole.clone())?;
-            let mut reached = Reached::default();
-            for (reached, cell) in reached.iter_mut().zip(&cells[3..]) {
-                *reached = match cell.trim_end_matches(" %") {
-                    "?" => None,
-                    "-" => Some(0),
-                    share => Some(share.parse().with_context(|| whole.clone())?),
-                };
-            }
-            table.0.insert(cells[1].to_owned(), (lines, reached));
-        }
-        Ok(table)
-    }
-
-    /// What does not fit: files that have no row, rows that have no file, tools that have not run, and files that no concurrent
-    /// checker reaches and nobody has given a reason for, or the other way round.
-    pub fn misfits(&self, files: &BTreeMap<String, Probed>, reasons: &[Unreached]) -> Vec<String> {
-        let some = files.iter().filter(|(_, file)| !file.is_empty());
-        let files: BTreeSet<&str> = some.map(|(name, _)| &**name).collect();
+    /// Files that no concurrent checker reaches and that have no reason, and reasons for files that one reaches.
+    pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
-        let (rows, unreached): (BTreeSet<&str>, _) =
-            (self.0.keys().map(String::as_str).collect(), self.unreached());
+        let unreached = self.unreached();
         let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
             of.difference(but).map(|file| format!("{file}: {what}")).collect()
         };
-        let mut all = told(&files, &rows, "no row in tests/REACH.md: run `cargo check-reach --write`");
-        all.extend(told(&rows, &files, "a row in tests/REACH.md, and nothing runs in it"));
-        all.extend(told(
-            &unreached,
-            &reasoned,
-            "no concurrent checker reaches it: tests/claims.toml should say why",
-        ));
-        all.extend(told(
-            &reasoned,
-            &unreached,
-            "tests/claims.toml says why nothing reaches it, and something does",
-        ));
-        for (i, Tool { name, .. }) in TOOLS.iter().enumerate() {
-            if self.0.values().any(|(_, reached)| reached[i].is_none()) {
-                all.push(format!("tests/REACH.md: {name} have not run: `cargo check-reach --write`"));
-            }
-        }
-        all
+        let without = "no concurrent checker reaches it, and tests/claims.toml gives no reason";
+        let needless = "tests/claims.toml gives a reason why no concurrent checker reaches it, and one does";
+        [told(&unreached, &reasoned, without), told(&reasoned, &unreached, needless)].concat()
     }
 
     /// Files of which no concurrent checker reaches anything.
@@ -425,7 +382,7 @@ impl Table {
 const HEAD: &str = "\
 # What reaches which lines
 
-Made by `cargo check-reach --write`. A line is one on which a statement or the body of an arm begins, of what ships. A share is of a
+A line is one on which a statement or the body of an arm begins, of what ships. A share is of a
 file's lines, rounded up; - is none of them, ? that the tool has not run. Files in which nothing runs (types, constants) are not named.
 
 ";
@@ -501,27 +458,14 @@ fn l() {
             "{text}"
         );
         assert!(text.contains("| **slab/pool** | 3 |"), "{text}");
-        let parsed = Table::parse(&text).unwrap();
-        let mut shares = [Some(0); TOOLS.len()];
-        (shares[1], shares[5], shares[9]) = (None, Some(67), Some(100));
-        assert_eq!(parsed.0["slab/pool/src/a.rs"], (3, shares));
-        assert_eq!(parsed.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
+        assert_eq!(table.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
         let reasons = |file: &str| [Unreached { files: vec![file.to_owned()], reason: String::new() }];
-        assert_eq!(
-            parsed.misfits(&files, &reasons("slab/pool/src/a.rs")),
-            ["tests/REACH.md: schedules have not run: `cargo check-reach --write`"]
-        );
-        let other = "slab/src/b.rs";
-        let others = BTreeMap::from([(other.to_owned(), files["slab/pool/src/a.rs"].clone())]);
-        let said = parsed.misfits(&others, &reasons(other)).join("\n");
-        for expected in [
-            "slab/src/b.rs: no row",
-            "slab/pool/src/a.rs: a row",
-            "slab/pool/src/a.rs: no concurrent checker",
-            "slab/src/b.rs: tests/claims.toml says why",
-        ] {
+        assert!(table.misfits(&reasons("slab/pool/src/a.rs")).is_empty());
+        let said = table.misfits(&reasons("slab/src/b.rs")).join("\n");
+        for expected in
+            ["slab/pool/src/a.rs: no concurrent checker", "slab/src/b.rs: tests/claims.toml gives a reason"]
+        {
             assert!(said.contains(expected), "{said}");
         }
-        assert!(Table::parse("| slab/x.rs | 1 | 2 |").is_err());
     }
 }

@@ -8,7 +8,7 @@ pub struct StaticWords(());
 
 impl StaticWords {
     /// Creates unused words.
-    #[expect(clippy::new_without_default, reason = "for statics")]
+    #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(())
     }

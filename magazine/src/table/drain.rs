@@ -1,13 +1,13 @@
 //! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
 
+use super::giving::Giving;
 use super::{Number, Table};
 use crate::cpu::regions::Words;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{FirstPanic, MutexGuard, planted, thread_local};
-use core::cell::Cell;
+use crate::sync::{FirstPanic, MutexGuard, planted};
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -172,7 +172,7 @@ impl<M: Memory> Table<M> {
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
-        let giving = Giving::new(self, number, classes.clone());
+        let giving = Giving::new(self.address(), number, classes.clone());
         let mut panics = FirstPanic::default();
         giving.during(|| {
             for class in classes {
@@ -222,7 +222,7 @@ impl<M: Memory> Table<M> {
             unsafe { self.claim(class) }
         };
         if number > 0 {
-            let giving = Giving::new(self, number, core::iter::once(class));
+            let giving = Giving::new(self.address(), number, core::iter::once(class));
             let mut panics = FirstPanic::default();
             giving.during(|| self.give(class, number, &mut give, &mut panics));
             panics.resume();
@@ -352,54 +352,6 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// A drain of this thread that gives away what it took: users' code runs meanwhile, and mayfork.
-pub(super) struct Giving {
-    table: usize,
-    number: u64,
-    /// A bit for each class that is closed for it.
-    classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
-    before: *const Self,
-}
-thread_local! {
-    /// The innermost one.
-    static GIVING: Cell<*const Giving> = const { Cell::new(core::ptr::null()) };
-}
-
-impl Giving {
-    fn new<M: Memory>(table: &Table<M>, number: u64, classes: impl Iterator<Item = Class>) -> Self {
-        let table = core::ptr::from_ref(table).addr();
-        let new =
-            Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.with(Cell::get) };
-        classes.for_each(|class| new.bits(class).update(|bits| bits | Self::bit(class)));
-        new
-    }
-    fn bits(&self, class: Class) -> &Cell<u64> {
-        &self.classes[class.index as usize / 64]
-    }
-    fn bit(class: Class) -> u64 {
-        1 << (class.index % 64)
-    }
-    fn during<R>(&self, f: impl FnOnce() -> R) -> R {
-        GIVING.with(|giving| giving.set(self));
-        let done = f();
-        GIVING.with(|giving| giving.set(self.before));
-        done
-    }
-    fn is_done_with(&self, class: Class) {
-        self.bits(class).update(|bits| bits & !Self::bit(class));
-    }
-    /// The numbers of this thread's drains that the class is closed for.
-    pub(super) fn own<M: Memory>(table: &Table<M>, class: Class) -> impl Iterator<Item = u64> + Clone {
-        let table = core::ptr::from_ref(table).addr();
-        // SAFETY: null, or one whose `during` has not returned.
-        let first = unsafe { GIVING.with(Cell::get).as_ref() };
-        // SAFETY: as above.
-        let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
-        let closed =
-            move |giving: &&Self| giving.table == table && giving.bits(class).get() & Self::bit(class) > 0;
-        all.filter(closed).map(|giving| giving.number)
-    }
-}
 /// How long something took, where there is a clock: not in a page, nor in models.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 

@@ -41,6 +41,7 @@ mod split;
 #[cfg(loom)]
 pub mod story;
 mod table;
+pub mod unseen;
 
 #[cfg(any(loom, shuttle))]
 pub use backend::lazy_static;
@@ -53,12 +54,6 @@ pub use backend::{thread_local_itself, weak_arm};
 
 /// True in builds for a checker.
 pub const MODEL: bool = cfg!(any(loom, shuttle));
-
-/// Atomics for `static`s that outlive a checker's executions: no checker sees them.
-pub mod unseen {
-    #[allow(clippy::disallowed_types, reason = "for statics")]
-    pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
-}
 
 pub use parker::Parker;
 pub use rank::Rank;

@@ -40,7 +40,8 @@
 //! destructor of a cache or an object runs. loom's own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000
 //! LOOM_MAX_PREEMPTIONS=2`; but nobody counts its executions.
 
-pub use crate::geometry::SPACING;
+/// The bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
+pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]
 pub use uslab_magazine::sync::check::{Bound, caught, loom, model, models};

@@ -31,9 +31,6 @@ use uslab_tests::{cargo_in, workspace};
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
-    /// Write the table to tests/REACH.md.
-    #[arg(long)]
-    write: bool,
     /// Only these builds and what they run. Default: all that have not run on these sources.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
     part: Vec<String>,
@@ -160,14 +157,9 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     }
     let table = Table::new(&tree.files, &reached);
     if missing.is_empty() {
-        failed.extend(table.misfits(&tree.files, &unreached()?));
+        failed.extend(table.misfits(&unreached()?));
     }
-    if args.write {
-        fs::write(workspace().join("tests/REACH.md"), table.text()).context("tests/REACH.md")?;
-        println!("reach: {} files written to tests/REACH.md", table.0.len());
-    } else {
-        print!("{}", table.text());
-    }
+    print!("{}", table.text());
     Ok(failed)
 }
 
