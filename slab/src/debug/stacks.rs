@@ -198,8 +198,7 @@ impl CallStack {
             // Frames of functions called from here are below.
             let here = core::ptr::from_ref(_here).addr();
             alone(|| {
-                // SAFETY: `backtrace` only wants its lock held, which protects the symbol lookup; frames are unwound without
-                // symbols here.
+                // SAFETY: the crate's lock is not taken; it protects the symbol lookup, and only frames are unwound here.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
