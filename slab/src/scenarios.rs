@@ -1,12 +1,11 @@
-//! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//! Scenarios of the caches for both checkers: how each is run, and the planted bugs that it must detect.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs, S5
-//! constructed objects,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public API, R1 the registry, L1
-//! limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1
-//! and O2 heap profiles, A1-A6 the whole subsystem. Each
-//! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
-//! consistent: orderings are loom's business.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of slabs, S5
+//! constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public
+//! API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1
+//! tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each ends in the census of `world`. loom's
+//! scenarios are exhaustive and small; shuttle's are larger, sampled, and sequentially consistent, so orderings are only
+//! checked by loom.
 
 mod handles;
 mod hardened;

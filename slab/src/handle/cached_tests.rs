@@ -12,7 +12,7 @@ fn subsystem(magazines: Magazines) -> Subsystem {
     Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
 }
 
-/// Objects with a number in them, and how many were made.
+/// A cache of objects with a number in them, and the count of constructions.
 fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
@@ -26,7 +26,7 @@ fn cache<W: Word, const G: u32>(
     (builder.build_handles_in(subsystem, generations).unwrap(), made)
 }
 
-/// The same place again, by luck of the magazine: a pointer finds the new object, a handle knows better.
+/// Magazines return the same place again: a pointer finds the new object, and the handle is stale.
 #[test]
 fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
     let subsystem = subsystem(Magazines::BySize);
@@ -73,13 +73,13 @@ fn an_object_keeps_its_index_while_it_is_constructed_and_a_new_one_takes_it_over
     let handle = cache.alloc().unwrap();
     assert!(made.get() > constructed, "new objects");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
-    // Once a free number's next one was not counted.
+    // Once a free number's next generation was not counted.
     let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
     let freed = other.alloc().unwrap();
     assert!(other.free(freed));
     let fresh = other.fresh_generation().unwrap();
     assert!(other.alloc().unwrap().generation() < fresh);
-    // The next run's cache knows none of these.
+    // Handles of this run are stale in a cache of the next run.
     let first = cache.fresh_generation().unwrap();
     let next = self::cache::<u64, 32>(&subsystem, Generations { first, ..Generations::default() }).0;
     assert_eq!((next.fresh_generation(), next.alloc().unwrap().generation()), (Some(102), 102));
@@ -180,7 +180,7 @@ fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
-    // In use and held, or free and held, by somebody who forgot it.
+    // In use and held, or free and held, by leaked values.
     for handle in &handles[150..] {
         core::mem::forget(cache.get(*handle));
     }
@@ -191,7 +191,7 @@ fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share a board of handles, each with the number that its object bears: whatever a handle finds bears that number.
+/// Threads share a board of handles, each with the number in its object: an object found by a handle has that number.
 #[test]
 fn threads_that_hold_free_and_allocate_meet_no_other_object() {
     const THREADS: u64 = 4;
@@ -220,7 +220,7 @@ fn threads_that_hold_free_and_allocate_meet_no_other_object() {
                             }
                         }
                         (Some((handle, number)), 2) => {
-                            // Held while it is freed, by this thread or another one.
+                            // Held while this thread or another one frees it.
                             let held = cache.get(handle);
                             freed.add(u64::from(cache.free(handle)));
                             assert!(held.is_none_or(|held| *held == number));

@@ -1,4 +1,4 @@
-//! A profile as `pprof` reads it: the message of pprof's `profile.proto`, compressed, and written as it is made.
+//! A profile in `pprof`'s format: the message of its `profile.proto`, compressed while it is written.
 
 use super::Profile;
 use super::mappings::{mappings, position};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// The numbers of a sample, in their order. Those of objects are counts, others bytes.
+/// Names of a sample's numbers, in order. Those of objects are counts, others bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
 /// Functions that `pprof` drops with all that they call: the allocator's, and those of Rust's and C's libraries that call nothing else.
@@ -21,7 +21,7 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     }
     into.push(number as u8);
 }
-/// A message of numbers, each behind the number of its field.
+/// Encodes a message of numbers, each after its field number.
 fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut made = vec![];
     for (field, number) in numbers {
@@ -30,17 +30,17 @@ fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     }
     made
 }
-/// Adds a field of bytes.
+/// Appends a field of bytes.
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     varint(field << 3 | 2, into);
     varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
-/// The message as it is written.
+/// The message being written.
 struct Writing<W: Write> {
     into: GzEncoder<W>,
-    /// Places in the table of strings.
+    /// Indices in the table of strings.
     strings: BTreeMap<String, u64>,
 }
 
@@ -50,7 +50,7 @@ impl<W: Write> Writing<W> {
         bytes(field, content, &mut made);
         self.into.write_all(&made)
     }
-    /// The place of a string, which is written if it is new.
+    /// Index of a string, which is written if it is new.
     fn string(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
@@ -68,15 +68,15 @@ impl<W: Write> Writing<W> {
 }
 
 impl Profile {
-    /// Writes the profile as `pprof` reads it: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`. Each sample has
-    /// four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is shown unless another is requested) and the
-    /// label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the files that were mapped. The
-    /// difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
+    /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`.
+    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
+    /// and the label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the mapped
+    /// files. The difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
     ///
-    /// Allocates some 16 bytes for each place in the code, and 400 KiB to compress.
+    /// Allocates some 16 bytes for each code address, and 400 KiB to compress.
     ///
     /// # Errors
-    /// Those of `into`.
+    /// Errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -92,7 +92,7 @@ impl Profile {
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
-        // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
+        // Numbers are fields of pprof's `profile.proto`. The first string must be empty.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
         out.value_type(11, "space")?;
@@ -114,7 +114,7 @@ impl Profile {
         let mut frames = BTreeSet::<usize>::new();
         self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
-            // The address is inside of the call, the id is where it returns to.
+            // The address is inside the call; the id is the return address.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
             out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
@@ -137,7 +137,7 @@ mod tests {
     use flate2::read::GzDecoder;
     use std::io::Read;
 
-    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that are read here.
+    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that this test reads.
     mod field {
         pub(super) const SAMPLE_TYPE: u64 = 1;
         pub(super) const SAMPLE: u64 = 2;
@@ -159,7 +159,7 @@ mod tests {
         let bytes = from.split_off(..len).unwrap();
         bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
     }
-    /// The fields of a message: a number is a field of no bytes.
+    /// Fields of a message: a number is a field without bytes.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !message.is_empty() {
@@ -171,7 +171,7 @@ mod tests {
         }
         found
     }
-    /// The numbers of a field.
+    /// Numbers of a field.
     fn numbers(message: &[u8], field: u64) -> Vec<u64> {
         fields(message).into_iter().filter(|of| of.0 == field).map(|of| of.1).collect()
     }
@@ -184,13 +184,13 @@ mod tests {
         }
     }
 
-    /// What pprof reads: places of strings, mappings and locations that there are, and the numbers of each stack.
+    /// The message as pprof reads it: valid indices of strings, mappings and locations, and the numbers of each stack.
     #[test]
     fn the_message_has_the_numbers_of_the_profile_and_addresses_in_mapped_code() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // One place in the code, which no unrolling makes several.
+        // One call site, which no unrolling duplicates.
         let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
@@ -226,7 +226,7 @@ mod tests {
             }
             let program = std::env::current_exe().unwrap();
             assert_eq!(text(mappings[0][3]), program.to_string_lossy());
-            // Stacks that differ in what the allocator called inside are several samples.
+            // Stacks that differ in the allocator's inner calls are several samples.
             let mut holder = BTreeSet::new();
             profile.samples[0].stack.each_function(|function| {
                 holder.extend(
