@@ -309,10 +309,10 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
 /// `operator delete[](void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if DELETE_ARRAY_ALIGNED.is_ours() {
             delete_aligned_sized(memory, size, align);
