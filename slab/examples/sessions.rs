@@ -138,14 +138,14 @@ mod models {
 
     /// In loom's own `model`.
     #[test]
-    fn a_request_has_its_own_session_or_none_in_a_model_of_looms() {
+    fn a_request_has_its_own_session_or_none_in_looms_model() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn a_session_that_is_found_twice_may_be_gone_the_second_time() {
+    fn a_session_may_be_closed_between_two_lookups() {
         let bug = "a session is found twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);

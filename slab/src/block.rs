@@ -263,7 +263,7 @@ mod tests {
     use crate::{Config, Subsystem};
 
     #[test]
-    fn a_block_knows_what_it_takes_up() {
+    fn a_block_reports_its_usable_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_zeroed_and_the_rest_is() {
+    fn written_bytes_are_not_zeroed_and_the_rest_is() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_newly_looked_at_is_zeroed() {
+    fn only_newly_read_bytes_are_zeroed() {
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
         let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();

@@ -10,9 +10,9 @@
 //! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
 //! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
-//! | more above 4 MiB than a limit on all memory leaves beside what is in use | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
+//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
 //! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
-//! | more objects at once than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
+//! | a request for more objects than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
 //! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
 //! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |

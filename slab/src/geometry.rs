@@ -420,7 +420,7 @@ mod tests {
 
         /// Zones surround each object, and nothing extends beyond the slab.
         #[test]
-        fn objects_with_zones_lie_inside_are_aligned_and_apart(
+        fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
         ) {
             let align = 1 << align;
@@ -458,7 +458,7 @@ mod tests {
         }
 
         #[test]
-        fn objects_lie_inside_and_are_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
+        fn objects_are_inside_the_slab_and_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
             prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
             prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());

@@ -393,7 +393,7 @@ mod global {
         use super::*;
 
         #[test]
-        fn a_start_that_comes_back_to_itself_is_told_so_and_goes_on() {
+        fn a_recursive_start_is_an_error_and_the_outer_one_succeeds() {
             let mut inner = None;
             let started = start(|| {
                 inner = Some(get().map(drop));
@@ -412,7 +412,7 @@ mod global {
         }
 
         #[test]
-        fn threads_that_start_it_at_once_agree() {
+        fn threads_that_start_it_concurrently_agree() {
             let threads: Vec<_> =
                 (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::Write;
 use std::ops::{Index, Range};
 
-/// Most bytes of an argument: those of the largest block of pages.
+/// Most bytes of an argument: the size of the largest block of pages.
 const MAX_ARGUMENT: usize = 4 << 20;
 /// Most arguments of a request.
 const MAX_ARGUMENTS: usize = 1 << 20;

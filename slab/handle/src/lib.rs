@@ -22,7 +22,7 @@
 //! second in one slot that takes: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
 //! With 8 bits, retiring costs a slot for each 255 frees: use [`Handle32x32`] if frees never end.
 //!
-//! A table has the same parameters as its handles: those of a `HandleTable<T, u32, 8>` are [`Handle24x8`]s.
+//! A table has the same parameters as its handles: a `HandleTable<T, u32, 8>` has [`Handle24x8`]s.
 //!
 //! | layout | index + generation | slots | lives of a slot | used in |
 //! |---|---|---|---|---|

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_with_their_handles_at_hand() {
+    fn values_are_changed_with_their_handles() {
         let mut map = Map::new();
         let handles: Vec<_> = (0..10).map(|value| map.alloc(value).unwrap()).collect();
         for (handle, value) in map.iter_mut() {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_retire_and_the_map_goes_on() {
+    fn slots_retire_and_the_map_keeps_working() {
         let mut map = Map::new();
         let kept = map.alloc(0).unwrap();
         for life in 0..1000 {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_was_asked_for_but_not_taken_changes_nothing() {
+    fn a_next_handle_that_is_not_taken_changes_nothing() {
         let mut slots = Few::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_slots_have_retired_the_error_says_so() {
+    fn when_all_slots_are_retired_the_error_counts_them() {
         let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
         for _ in 0..2 {
             let handle = alloc(&mut slots).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_generation_beyond_the_last_is_none_or_wraps() {
+    fn a_first_generation_beyond_the_last_retires_or_wraps() {
         let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(beyond).next(),

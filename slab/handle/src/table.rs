@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_or_freed_with_their_handles_at_hand() {
+    fn values_are_changed_or_freed_with_their_handles() {
         let mut table = Table::new();
         let handles: Vec<_> = (0..10).map(|value| table.alloc(value).unwrap()).collect();
         table.free(handles[4]);

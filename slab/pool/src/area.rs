@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn unavailable_memory_is_an_error() {
         let refused = PoolError::Memory { bytes: isize::MAX as usize };
         // Miri's heap aborts the program instead.
         if !cfg!(miri) {

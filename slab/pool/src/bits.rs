@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_found_wherever_a_word_or_the_map_ends() {
+    fn set_bits_are_found_at_the_ends_of_words_and_of_the_map() {
         for bits in [0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200] {
             let mut map = vec![0; bytes(bits)];
             let set: Vec<_> =
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_stand_together_are_a_run() {
+    fn adjacent_bits_are_a_run() {
         let runs = |mut bits: u64| {
             let mut runs = Vec::new();
             while bits != 0 {

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_says_what_and_how_much() {
+    fn each_pool_error_names_its_numbers() {
         let pool = |error: PoolError| error.to_string();
         assert_eq!(pool(PoolError::Align { align: 3 }), "an alignment of 3 bytes is not a power of two");
         assert_eq!(

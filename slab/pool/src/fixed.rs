@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_less_than_a_slot_is_no_pool() {
+    fn memory_for_less_than_a_slot_is_refused() {
         let build = |bytes, checked| {
             let (area, slots) = (HeapArea::new(bytes, 64).unwrap(), SlotLayout::new(32, 8).unwrap());
             FixedPool::build(area, slots, checked).map(|pool| pool.capacity())
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pool_says_that_it_needs_is_enough_also_if_the_first_slot_lies_beyond_the_memory() {
+    fn the_reported_need_suffices_even_if_the_first_slot_is_beyond_the_memory() {
         let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
         let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
         for checked in [false, true] {

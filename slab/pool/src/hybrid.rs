@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_gives_its_memory_back() {
+    fn an_object_whose_drop_panics_frees_its_memory() {
         #[derive(Debug)]
         struct Bomb(#[allow(dead_code)] [u64; 2]);
         impl Drop for Bomb {

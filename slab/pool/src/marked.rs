@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_free_is_seen_by_the_mark() {
+    fn the_mark_detects_a_double_free() {
         let mut pool = MarkedPool::new(HeapArea::new(360, 4).unwrap(), 32, 4).unwrap();
         let slot = pool.alloc(Layout::from_size_align(32, 4).unwrap()).unwrap();
         // SAFETY: the slot is not used.

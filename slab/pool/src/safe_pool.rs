@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_freed_once_however_its_guard_goes() {
+    fn a_block_is_freed_once_however_its_guard_ends() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_apart_and_keep_their_bytes_while_others_come_and_go() {
+    fn blocks_are_disjoint_and_keep_their_bytes() {
         let pool = lazy(8);
         let mut kept: Vec<_> = (0..4_u8)
             .map(|stamp| {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_block_stays_out_and_the_pool_goes_on() {
+    fn a_leaked_block_stays_allocated_and_the_pool_works() {
         let mut pool = lazy(2);
         core::mem::forget(pool.alloc().unwrap());
         assert_eq!(pool.pool().live(), 1);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_are_looked_at_when_a_block_comes_back_and_the_callers_are_known() {
+    fn guards_are_checked_at_a_free_and_leaks_name_their_callers() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
         let mut good = pool.alloc().unwrap();

@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_cannot_be_slots_is_refused_with_the_reason() {
+    fn impossible_slots_are_refused_with_the_reason() {
         assert_eq!(SlotLayout::new(32, 24), Err(PoolError::Align { align: 24 }));
         assert_eq!(SlotLayout::new(32, 0), Err(PoolError::Align { align: 0 }));
         assert_eq!(SlotLayout::new(7, 1), Err(PoolError::Small { slot: 7, least: 8 }));

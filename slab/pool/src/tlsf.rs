@@ -455,7 +455,7 @@ mod tests {
     use crate::blocks::MOST;
 
     #[test]
-    fn what_is_no_heap_is_refused_with_the_reason() {
+    fn an_impossible_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
         let refused = Tlsf::with_steps(memory.lend(), 6).err();
         assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));

@@ -47,8 +47,7 @@ impl<T> Slot<T> {
 /// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
-/// So is a box that outlives its pool:
-///
+/// A box that outlives its pool is one, too:
 /// ```compile_fail
 /// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_gives_the_object_back_and_holes_are_filled_last_in_first_out() {
+    fn a_full_pool_returns_the_object_and_fills_holes_last_in_first_out() {
         let pool = Pool::<u64, 3>::new();
         let mut boxes: Vec<_> = (0..3).map(|value| pool.alloc(value).unwrap()).collect();
         assert!(pool.is_full());
@@ -274,7 +273,7 @@ mod tests {
     proptest::proptest! {
         /// Objects keep their values, each has its own slot, and all slots are freed in the end.
         #[test]
-        fn objects_keep_their_values_whatever_comes_and_goes(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
+        fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();
             let mut out: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
             for step in steps {

@@ -4,7 +4,7 @@ use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
 
-/// What is charged to an account.
+/// Charges of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,

@@ -60,7 +60,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn debuggers_are_told_where_records_are_of_caches_that_have_some() {
+    fn the_debugger_description_has_the_address_of_records() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

@@ -142,7 +142,7 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn as_many_as_promised_even_when_the_cache_has_none_and_again_after_frees() {
+    fn the_reserve_serves_at_the_limit_and_again_after_frees() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();

@@ -4,10 +4,10 @@
 //! their slab, and slabs keep their cache. So an object needs no count, and the free of the last object destroys an ownerless
 //! cache.
 //!
-//! But a thread without a handle or an object may be moving objects just then: a thread that found the cache on the subsystem's
-//! list, took a magazine from a CPU and is flushing it to the slabs; or a thread that frees an object without a handle, and
-//! updates counters after that. Each of them holds a [`CacheRef`], and the last one does what the owner could not. At any time
-//! at most one thread ends a cache, and it counts as a reference.
+//! A thread without a handle or an object may still be moving objects: a thread that found the cache on the subsystem's list,
+//! took a magazine from a CPU and is flushing it to the slabs; or a thread that frees an object without a handle, and updates
+//! counters after that. Each of them holds a [`CacheRef`], and the last one does what the owner could not. At any time at most
+//! one thread ends a cache, and it counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
@@ -133,7 +133,7 @@ mod tests {
 
     /// Otherwise each destroyed cache would leave its entry on the list.
     #[test]
-    fn a_cache_that_goes_is_offered_to_no_other_one() {
+    fn a_destroyed_cache_leaves_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let listed = || subsystem.core().caches.list().lock().entries().count();
         let before = listed();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_dropped_while_it_is_visited_goes_with_the_last_visitor() {
+    fn the_last_reference_ends_a_dropped_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_a_fork_has_lost_keeps_no_cache() {
+    fn a_reference_lost_by_a_fork_does_not_keep_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which the child does not have.

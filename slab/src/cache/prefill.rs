@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_promised_is_refused_and_nothing_is_kept() {
+    fn an_impossible_stock_is_refused_and_keeps_nothing() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_had_of_a_refill_before_memory_ended_goes_back() {
+    fn a_failed_refill_frees_what_it_allocated() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
         let most = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn it_touches_no_slot_and_no_depot() {
+    fn a_stock_touches_no_slot_and_no_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_what_it_was_asked_for_stays_with_it() {
+    fn a_stock_keeps_a_freed_batch_of_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_and_go_safely_and_those_of_others_go_home() {
+    fn blocks_of_other_caches_are_freed_to_their_own() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_more_frees_than_it_gave() {
+    fn a_stock_accepts_more_frees_than_it_allocated() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_magazines_serve_changes_something_only_where_it_is_sampled() {
+    fn magazine_operations_count_as_changes_only_with_sampling() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn once_memory_was_short_cpus_hold_less() {
+    fn magazines_shrink_after_memory_was_short() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         let held = || {
@@ -289,7 +289,7 @@ mod tests {
 
     /// Except objects on stacks in use: a stack keeps its size until it is drained.
     #[test]
-    fn once_a_cache_was_at_its_limit_cpus_hold_less_of_it() {
+    fn magazines_shrink_after_the_cache_was_at_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
         let cache = KmemCache::builder("entry", 64).limit(Limit::Slabs(16)).build_in(&subsystem).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_all_that_does() {
+    fn changes_counts_only_changes() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_take_what_caches_keep_without_using_it() {
+    fn intervals_flush_objects_that_caches_do_not_use() {
         let subsystem = subsystem(0);
         let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
             KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
@@ -344,7 +344,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn one_in_many_is_sampled_be_it_that_all_miss_or_one_for_a_magazine() {
+    fn sampling_rate_is_the_same_with_and_without_magazines() {
         let subsystem = subsystem(500);
         let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
         let samples = || subsystem.core().guard.samples();
@@ -364,7 +364,7 @@ mod tests {
     // Elsewhere each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_miss_is_made_where_too_few_samples_were_taken_be_it_in_the_first_class() {
+    fn too_few_samples_cause_a_miss_even_in_the_first_class() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();

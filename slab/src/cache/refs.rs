@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_destroys_a_cache_lets_nobody_share_it_until_that_has_failed() {
+    fn a_cache_is_not_shared_while_it_is_destroyed() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         assert_eq!(refs.close(), Err(1), "another one shares it");

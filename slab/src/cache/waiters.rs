@@ -4,7 +4,7 @@
 //! acquire ── alloc ── an object
 //!              └ at the limit: join the queue; the first waiter closes the magazines and flushes them, as do waiters that join before that is done
 //!                   └ first in the queue ── given a free object ──────────────┐
-//!                                        └─ a charge came back: grow ── leave ┴─ the last one opens the magazines
+//!                                        └─ the charge fell: grow ───── leave ┴─ the last one opens the magazines
 //! free ── magazine, if the cache has no waiter
 //!           └ closed: to its slab; then, if there are waiters, the first one gets a free object of the slabs
 //! ```
@@ -573,7 +573,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn nobody_is_woken_under_a_lock() {
+    fn wakers_run_without_a_lock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(Woken(Counter::new(0)));
@@ -590,7 +590,7 @@ mod tests {
     /// Without waiters, a free to a slab leaves the queue alone.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_free_takes_no_lock_of_those_who_wait_unless_somebody_does() {
+    fn a_free_without_waiters_leaves_the_queue_unlocked() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -608,7 +608,7 @@ mod tests {
 
     /// Once a waiter that joined during the drain got its place and returned while CPUs still held objects.
     #[test]
-    fn who_joins_while_the_first_calls_in_is_not_passed() {
+    fn a_waiter_joining_during_the_flush_keeps_its_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_served_by_a_new_slab_tells_the_next_one_to_make_another() {
+    fn a_waiter_served_by_a_new_slab_lets_the_next_one_grow() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_child_of_a_fork_nothing_is_done_for_who_waited_in_the_parent() {
+    fn waiters_of_the_parent_are_dropped_in_the_child_of_a_fork() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_child_of_a_fork_a_wait_for_an_account_is_over_and_who_looks_first_opens_the_magazines() {
+    fn a_fork_ends_the_wait_for_an_account_and_magazines_reopen_in_the_child() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -717,7 +717,7 @@ mod tests {
 
     /// Once objects of the account's other caches that had begun to wait for readers by then woke no thread here.
     #[test]
-    fn threads_that_sleep_look_again_when_the_first_begins_to_wait_for_the_account() {
+    fn sleeping_waiters_wake_when_the_first_waits_for_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_to_serve_and_finds_nobody_takes_nothing() {
+    fn serving_without_waiters_takes_nothing() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_an_account_has_the_shrinkers_of_all_its_caches_asked_again_and_another_one_its_own() {
+    fn waiters_for_an_account_call_the_shrinkers_of_all_its_caches_again() {
         struct Asked(Arc<Counter>);
         impl Shrinker for Asked {
             fn count(&self) -> usize {
@@ -795,7 +795,7 @@ mod tests {
 
     /// Once all caches of the account worked without magazines for ever, and the reaper never slept.
     #[test]
-    fn nobody_waits_for_an_account_in_a_cache_that_is_gone() {
+    fn a_destroyed_cache_has_no_waiter_for_its_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -813,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_left_ends_although_futures_of_it_were_forgotten() {
+    fn an_ownerless_cache_ends_despite_leaked_futures() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -1,6 +1,6 @@
 //! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
-//! What is detected, and when:
+//! Detection, with and without the options:
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
@@ -23,7 +23,7 @@
 //! |---|---|---|---|
 //! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `what_is_written_around_an_object_is_named_and_repaired` |
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
-//! | **padding**: bytes of a slab that are no object's | `Z`, `P` | when the slab goes back, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
+//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
 //!
 //! Such damage is repaired after the handler has returned, and the allocation or free continues. With `U`, reports name the
 //! allocation and the free of the object. For a refused free that is the object that has the address, of whatever cache.

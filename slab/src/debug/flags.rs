@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_read_as_they_are_written() {
+    fn debug_letters_round_trip() {
         for bits in 0..64 {
             let flags = SlabDebug::from_bits_truncate(bits);
             assert_eq!(flags.to_string().parse(), Ok(flags));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_debugged_as_the_first_block_that_names_it_says() {
+    fn the_first_block_that_names_a_cache_applies() {
         let (f, z, none) = (SlabDebug::CHECKS, SlabDebug::RED_ZONE, SlabDebug::empty());
         let rows = [
             ("", "inode", SlabDebug::FULL),

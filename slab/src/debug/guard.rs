@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_lie_at_either_end_of_pages_of_their_own_and_are_known_to_the_byte() {
+    fn samples_are_at_either_end_of_separate_pages_with_exact_sizes() {
         let pool = pool(8);
         let mut ends = [0; 2];
         for round in 0..64 {
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_ends_where_its_addresses_end_and_takes_no_object_that_a_page_has_no_room_for() {
+    fn a_guard_pool_ends_with_its_addresses_and_refuses_objects_above_a_page() {
         let pool = pool(2);
         let end = pool.base() + pool.region.bytes();
         assert_eq!(
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_asks_for_no_sample_and_draws_reach_everything() {
+    fn a_disabled_guard_takes_no_sample_and_draws_cover_the_range() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_pool_is_to_be_made_there_is_no_sample() {
+    fn without_a_pool_nothing_is_sampled() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.make_no_pool();
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_system_refuses_gives_no_object_and_its_slot_is_free_again() {
+    fn a_refused_page_fails_the_sample_and_frees_its_slot() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -667,7 +667,7 @@ mod tests {
 
     /// Once the free was reported as one of an address that had never been allocated.
     #[test]
-    fn what_was_freed_stays_freed_where_the_system_refuses_its_page() {
+    fn a_freed_sample_stays_freed_when_its_page_is_refused() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -683,7 +683,7 @@ mod tests {
 
     /// The same happens with `mlockall`.
     #[test]
-    fn objects_are_zero_where_the_system_takes_no_page_back() {
+    fn samples_are_zeroed_when_decommits_are_refused() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_the_page_is_seen_at_the_free_on_both_sides() {
+    fn overruns_within_the_page_are_detected_at_the_free() {
         let pool = pool(4);
         let mut seen = [false; 2];
         for _ in 0..32 {
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_full_gives_nothing_and_freed_slots_rest_longest() {
+    fn a_full_guard_pool_fails_and_freed_slots_rest() {
         let pool = pool(4);
         let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
         assert!(pool.alloc(8, 8).is_none());
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_by_the_nearer_object() {
+    fn a_fault_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_with_few_samples_asks_for_one_and_another_for_none() {
+    fn an_interval_requests_a_sample_only_if_it_had_few() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
@@ -782,13 +782,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_never_used_is_told_from_one_that_was_freed() {
+    fn an_unused_page_differs_from_a_freed_one() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
         assert!(told.starts_with("access to what was never allocated: "), "{told}");
-        // Nor does an access to the guard next to it name that slot.
+        // An access to the guard next to it does not name that slot, either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
         assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
@@ -802,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_as_far_apart_as_was_asked_for_and_at_distances_that_differ() {
+    fn sample_distances_vary_around_the_configured_mean() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
@@ -838,7 +838,7 @@ mod tests {
 
     /// In a child with one thread: no other thread can map at the addresses.
     #[test]
-    fn a_guard_that_goes_gives_its_addresses_back() {
+    fn a_dropped_guard_unmaps_its_addresses() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
@@ -858,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
+    fn the_child_of_a_fork_takes_over_busy_slots() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

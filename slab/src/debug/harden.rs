@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_canaries_write_differs_from_object_to_object_in_every_bit_of_their_addresses() {
+    fn canaries_depend_on_every_bit_of_the_address() {
         let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
         let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();
         let fills: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.fill(at(bit))).collect();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_knows_what_was_asked_for_and_each_byte_behind_it() {
+    fn a_canary_records_the_size_and_detects_each_byte_behind_it() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
@@ -478,7 +478,7 @@ mod tests {
 
     /// Once a write of the same byte twice was missed one time in 128: if the byte was the canary's.
     #[test]
-    fn the_same_byte_written_twice_behind_an_object_is_noticed_whatever_it_is() {
+    fn the_same_byte_written_twice_behind_an_object_is_detected() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];

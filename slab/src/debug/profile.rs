@@ -31,7 +31,7 @@
 //!   not misses.
 //! * The relative error with `n` samples is about one in the square root of `n`. Each number comes with its `n`
 //!   ([`Amount::samples`]). A site with few samples says little.
-//! * Bytes are those of the object, which is the size class, not the request.
+//! * Bytes are the object's, which is the size class, not the request's.
 //! * Only allocations while the profile runs are seen. Objects that a [`Mempool`](crate::Mempool) or
 //!   [`Prefilled`](crate::Prefilled) stock keeps count as allocated by the call that made the stock keep them, until the stock
 //!   frees them.

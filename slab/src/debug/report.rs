@@ -165,7 +165,7 @@ mod tests {
 
     /// Once the dump of a doubly freed object had what the symbol lookup had written there.
     #[test]
-    fn the_bytes_of_a_report_are_those_of_the_moment() {
+    fn a_report_copies_the_bytes_at_the_detection() {
         let mut memory = [7_u8; 400];
         // SAFETY: inside the array.
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };

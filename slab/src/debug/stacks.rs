@@ -417,7 +417,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_call_that_has_a_name_is_told_by_it_only() {
+    fn a_function_is_shown_by_its_name() {
         let mut names = vec![];
         CallStack::save().each_function(|function| names.push((function.at, function.name.is_some())));
         let named = |at| names.iter().any(|&(other, named)| other == at && named);
@@ -430,7 +430,7 @@ mod tests {
     /// Once a leak of a build without inlining was reported twice: `Option::map_or_else` ended the cut.
     #[cfg(feature = "stacks")]
     #[test]
-    fn frames_of_the_library_between_our_own_are_cut_with_them_and_those_behind_are_not() {
+    fn library_frames_between_own_frames_are_cut_and_later_ones_stay() {
         use Whose::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
@@ -472,7 +472,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_of_our_own_frames_is_told_as_a_whole_and_what_has_no_name_by_its_place() {
+    fn a_stack_of_own_frames_is_shown_whole_and_unnamed_code_by_its_place() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
@@ -488,7 +488,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn of_a_deep_stack_only_so_many_frames_are_kept() {
+    fn a_deep_stack_is_cut() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
@@ -501,7 +501,7 @@ mod tests {
     /// Once one call site was reported as two, if the stacks were deep and the allocator had more frames in one of them.
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stacks_end_at_one_depth_however_many_frames_are_the_allocators() {
+    fn deep_stacks_are_cut_at_one_depth() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -515,7 +515,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_begins_with_who_took_it_and_not_with_the_unwinder() {
+    fn a_stack_begins_with_the_caller_and_not_with_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_that_of_the_same_hash_and_the_same_frames_in_a_list_of_few() {
+    fn a_record_is_found_by_hash_and_frames() {
         let depot = empty(HEAD);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
@@ -570,7 +570,7 @@ mod tests {
 
     /// A record does not cross pieces, and a full table is reported.
     #[test]
-    fn a_full_table_says_so() {
+    fn a_full_table_is_reported() {
         let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
@@ -584,7 +584,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_names_who_called() {
+    fn a_stack_names_the_caller() {
         #[inline(never)]
         fn the_one_who_called() -> CallStack {
             core::hint::black_box(CallStack::save())

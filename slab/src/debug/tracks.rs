@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_goes_on() {
+    fn the_clock_advances() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -231,7 +231,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn each_thread_has_a_number_of_its_own() {
+    fn each_thread_has_a_distinct_id() {
         assert_ne!(std::thread::spawn(this_thread).join().unwrap(), this_thread());
     }
 
@@ -250,7 +250,7 @@ mod tests {
     /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn what_is_cut_off_the_table_is_behind_the_pages_that_are_left() {
+    fn a_cut_of_the_record_table_keeps_the_remaining_pages() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn records_go_with_their_slab() {
+    fn records_are_freed_with_their_slab() {
         use crate::debug::flags::SlabDebug;
         use crate::{Config, Gfp, KmemCache, Subsystem};
         use std::collections::BTreeSet;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_empty_at_first_and_say_who_did_it_last() {
+    fn records_start_empty_and_keep_the_last_event() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));
         for _ in 0..2 {

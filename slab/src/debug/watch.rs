@@ -256,7 +256,7 @@ mod tests {
     proptest! {
         /// A changed byte around or in an object is damage exactly where writes are invalid, and is named and repaired.
         #[test]
-        fn a_changed_byte_is_damage_where_nobody_may_write(
+        fn a_changed_byte_is_damage_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
             at in 0_usize..192, change in 1_u8..,
         ) {

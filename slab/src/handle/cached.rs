@@ -242,7 +242,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
 /// assert!(sessions.free(session)); // as another thread might
 /// assert_eq!(*held, "alice");
 /// drop(held);
-/// assert_eq!(sessions.info().used, 0); // now it has gone
+/// assert_eq!(sessions.info().used, 0); // freed now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping it lets go of the object"]

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_up_to_the_limit_and_come_back() {
+    fn numbers_are_taken_up_to_the_limit_and_reused() {
         let numbers = numbers(200);
         for expected in 0..200 {
             assert_eq!(numbers.take(), Ok((expected, 1)));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_lives_are_used_up_retires() {
+    fn a_number_retires_after_its_last_generation() {
         let numbers = numbers(64);
         assert_eq!(numbers.take(), Ok((0, 1)));
         numbers.entry(0).unwrap().begin(null_mut(), 254);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_to_leave_has_the_object() {
+    fn the_last_holder_gets_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());

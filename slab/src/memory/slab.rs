@@ -1,4 +1,4 @@
-//! One slab: a block of pages cut into equal objects, described beside the pages, never in them.
+//! One slab: a block of pages divided into equal objects, with its metadata outside of the pages.
 //!
 //! A slab is a *view* of the frame of its first page. The frame's owner words hold a head (objects out, objects in all) and a
 //! bitmap: **a set bit is an object that is out**, with a user or in a magazine; a clear bit is an object that is free in the
@@ -549,7 +549,7 @@ mod tests {
     /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
+    fn a_cut_of_the_side_table_keeps_the_remaining_pages() {
         let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
+    fn a_slab_reports_its_bitmap_up_to_the_last_object_and_a_wrong_head() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side =

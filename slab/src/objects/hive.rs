@@ -70,7 +70,7 @@ struct Slot<T>(T);
 /// let mut sessions = Hive::new("session")?;
 /// let session: Key<String> = sessions.insert(String::from("alice"))?;
 /// sessions.get_mut(&session).push_str(" is idle");
-/// assert_eq!(sessions.remove(session), "alice is idle"); // the key has gone with the value
+/// assert_eq!(sessions.remove(session), "alice is idle"); // this consumes the key
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Key<T> {
@@ -354,7 +354,7 @@ mod tests {
 
     /// Once an iteration visited free objects that a reaper had taken, and the hive's drop dropped them.
     #[test]
-    fn a_walk_beside_reaps_finds_the_values_only() {
+    fn an_iteration_during_reaps_finds_only_values() {
         let subsystem = subsystem();
         let done = uslab_magazine::sync::AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -428,7 +428,7 @@ mod tests {
 
     /// Once the values behind it leaked, and so did the cache.
     #[test]
-    fn a_value_that_panics_as_it_is_dropped_keeps_no_other_one() {
+    fn a_value_that_panics_in_drop_leaks_no_other() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_memory_comes_back() {
+    fn a_failed_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

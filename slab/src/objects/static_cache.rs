@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_comes_back_is_told_so_and_a_failed_one_can_be_tried_again() {
+    fn a_recursive_start_is_an_error_and_a_failed_one_can_be_retried() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
             // Indirectly, through another cache.

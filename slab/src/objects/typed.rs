@@ -43,7 +43,7 @@ use uslab_magazine::sync::abandoned;
 /// let mut buffer = cache.alloc()?;
 /// buffer.extend_from_slice(b"kept");
 /// drop(buffer);
-/// // The same object again, as it was left: neither constructed nor destructed meanwhile.
+/// // The same object again, as it was left: neither destructed nor constructed in between.
 /// assert_eq!(*cache.alloc()?, b"kept");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -96,7 +96,7 @@ pub(crate) use managed;
 ///
 /// let buffers = ObjectCache::builder("buffer")
 ///     .ctor(|| Vec::<u8>::with_capacity(4096)) // for each new object
-///     .reset(Vec::clear) // for each object that comes back
+///     .reset(Vec::clear) // for each freed object
 ///     .limit(Limit::Objects(1000))
 ///     .build()?;
 /// buffers.alloc()?.extend_from_slice(b"hello");

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_apart_aligned_zero_and_remembered_beyond_the_static_range() {
+    fn pieces_are_disjoint_aligned_zeroed_and_sized_beyond_the_static_range() {
         let mut held: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));

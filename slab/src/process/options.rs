@@ -2,25 +2,25 @@
 //!
 //! | option | values | |
 //! |---|---|---|
-//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
-//! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
-//! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
-//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
-//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000. With `guard_pages` it is 1,000 |
-//! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
-//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
-//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | a part of [`Harden`]; each has checked frees |
-//! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
-//! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
+//! | `stats` | `0`, `1` | prints the table of caches at exit to standard error, in the format of `/proc/slabinfo` with [statistics](crate::Statistics) |
+//! | `leaks` | `0`, `1` | reports unreachable objects at exit on standard error, by the call stack of their allocation (see [`leaks`](crate::report::leaks)); implies `slab_debug=FU`, unless that option is set |
+//! | `check` | `0`, `1` | each free checks that its address is an object of its cache and in use (default: 1 in builds with debug assertions) |
+//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | debug checks by cache name, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
+//! | `guard` | a number | samples one in that many allocations of up to a page: a sample has a page between two inaccessible ones, and its errors, faults included, are reported with call stacks; `0` disables it. Default: [`Uslab::guard_every`](crate::Uslab::guard_every); 500,000 with `libuslab.so`; 1,000 with `guard_pages` |
+//! | `guard_slots` | 1 to 512 | most samples in use at a time, 128 by default |
+//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; the following options change it if they come later |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | an option of [`Harden`]; each implies checked frees |
+//! | `quarantine` | bytes, or with `k`, `m`, `g` | [`Harden::quarantine`]: freed objects of each cache in quarantine; `0` disables it |
+//! | `harden_seed` | a number | seed of the random choices, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
-//! | `limit` | bytes, or with `k`, `m`, `g` | the most that blocks up to 4 MiB and mappings above may take together, freed ones that are kept included; for the blocks that much address space is reserved, 64 GiB otherwise |
-//! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
-//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` has no thread |
-//! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
-//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` names its file, which ends in `.pb.gz` or `.folded`. That has addresses; `uslab flame` and `pprof` look their names up |
-//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
-//! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
-//! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
+//! | `limit` | bytes, or with `k`, `m`, `g` | limit of blocks up to 4 MiB and mappings above together, kept freed ones included. As much address space is reserved for the blocks, 64 GiB by default |
+//! | `huge_cache` | bytes, or with `k`, `m`, `g` | most freed mappings above 4 MiB that are kept for reuse, 256 MiB by default (see [`huge`](crate::huge)); `0` keeps none |
+//! | `reap` | milliseconds | interval of a thread that frees unused memory (see [`reaper`](crate::reaper)); `0` for no thread. Default: [`Uslab::reap_every`](crate::Uslab::reap_every); no thread with `libuslab.so` |
+//! | `dump` | a file | `libuslab.so` only: file for the statistics that a signal requests, see [`Dump`] |
+//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with that sampling rate, `512k` for instance; `dump` names its file, which ends in `.pb.gz` or `.folded`. The file has addresses; `uslab flame` and `pprof` look up their symbols |
+//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` by default |
+//! | `record` | a file | `libuslab.so` only: records each call of malloc and free in that file, for `uslab replay`; all inlined paths are closed. If the file exists, the pid is appended to its name. The name cannot contain a comma |
+//! | `record_limit` | bytes, or with `k`, `m`, `g` | largest size of a recording, 1 GiB by default |
 //!
 //! An unknown option or a bad value is reported on standard error and ignored: a program does not exit because of its
 //! allocator's options. They are read before there is an allocator, so nothing here allocates. Programs with other rights than
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_what_is_none_is_named_and_passed_over() {
+    fn options_are_parsed_and_unknown_ones_are_reported_and_ignored() {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,

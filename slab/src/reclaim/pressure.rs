@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_cannot_be_read_limits_nothing() {
+    fn malformed_or_unreadable_files_limit_nothing() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
             let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_that_cannot_be_names_its_file() {
+    fn an_invalid_trigger_names_its_file() {
         let error =
             Psi::at("/nowhere/memory.pressure", Duration::from_millis(1), Duration::from_secs(2)).watch();
         assert!(error.unwrap_err().to_string().starts_with("/nowhere/memory.pressure: "));

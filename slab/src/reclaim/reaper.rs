@@ -197,7 +197,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn idle_memory_goes_back_within_some_intervals_and_the_thread_ends() {
+    fn idle_memory_is_decommitted_within_some_intervals_and_the_thread_ends() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("burst", 256).build_in(&subsystem).unwrap();
         let burst: Vec<_> = (0..50_000).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_at_its_mark_gives_back_at_the_next_interval() {
+    fn a_group_at_its_mark_frees_memory_at_the_next_interval() {
         let (subsystem, cache, _registered, dropped) = loaded();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_pressure_can_be_watched_where_the_kernel_tells_it() {
+    fn the_machines_pressure_can_be_watched_if_the_kernel_reports_it() {
         let (subsystem, ..) = loaded();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {

@@ -29,7 +29,7 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, plan
 /// use std::sync::{Arc, Mutex};
 /// use uslab::{Gfp, Limit, ObjectCache, OwnedBox, Shrinker};
 ///
-/// /// Sessions that nobody uses, kept because it takes long to open one.
+/// /// Idle sessions, kept because it takes long to open one.
 /// #[derive(Default)]
 /// struct Idle(Mutex<Vec<OwnedBox<String>>>);
 ///
@@ -92,7 +92,7 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 ///
 /// let (subsystem, idle) = (Subsystem::new(Config::default())?, Arc::new(Idle));
 /// let registration: Registration = subsystem.register_shrinker(idle.clone());
-/// drop(registration); // nobody asks it any more
+/// drop(registration); // it is not called any more
 /// assert_eq!(Arc::strong_count(&idle), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_on_the_wrong_list_is_seen() {
+    fn the_census_finds_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem; the census is to find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_disagrees_with_its_bitmap_is_seen() {
+    fn the_census_finds_a_head_that_disagrees_with_its_bitmap() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_names_another_owner_is_seen() {
+    fn the_census_finds_a_frame_with_another_owner() {
         let text = violation(|core, _, slab| {
             // SAFETY: no other user of the subsystem.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_nobody_accounts_for_is_seen() {
+    fn the_census_finds_an_unaccounted_object() {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_that_nobody_accounts_for_is_seen() {
+    fn the_census_finds_an_unaccounted_slab() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
             let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_given_back_under_a_slab_are_seen() {
+    fn the_census_finds_freed_pages_under_a_slab() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
             // SAFETY: allocated by the cache with this order; the census is to find that it is in use.

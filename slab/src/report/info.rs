@@ -383,7 +383,7 @@ impl fmt::Display for Statistics<'_> {
 pub struct ParseError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What was expected on the line.
+    /// Expected contents of the line.
     pub expected: &'static str,
 }
 
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_printed_is_printed_again_to_the_byte() {
+    fn a_kernels_slabinfo_round_trips_byte_for_byte() {
         for text in snapshots() {
             let info: SlabInfo = text.parse().unwrap();
             assert!(!info.rows.is_empty());
@@ -486,7 +486,7 @@ mod tests {
 
     /// Once sums over the rows of a table overflowed.
     #[test]
-    fn numbers_that_no_machine_has_are_refused() {
+    fn absurd_numbers_are_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()

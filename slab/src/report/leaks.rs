@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_inside_an_object_reaches_it_and_no_other_one_does() {
+    fn exactly_the_addresses_inside_an_object_reach_it() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
@@ -276,7 +276,7 @@ mod tests {
 
     /// Three pages, the second of which is inaccessible: the search continues from any word to the last one.
     #[test]
-    fn what_lies_behind_memory_that_cannot_be_read_is_looked_at() {
+    fn memory_behind_an_unreadable_page_is_searched() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping; its second page is not used.
@@ -324,7 +324,7 @@ mod tests {
 
     /// Once words that were read reached objects from the stack until they were overwritten.
     #[test]
-    fn what_a_walk_has_read_does_not_stay_on_the_stack() {
+    fn words_read_by_a_search_do_not_stay_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];

@@ -7,7 +7,7 @@
 //! that. The scripts in `kept/` are of fixed bugs, and run with the tests. `WORLD_SECONDS=s` runs for that time, `WORLD_FROM=n`
 //! from that seed, `SHARD=i/n` a shard of the seeds.
 //!
-//! What is asserted:
+//! Assertions:
 //!
 //! - always: no memory has two owners; an owner's writes stay; an object is constructed once and stays so; memory that a reader
 //!   may read is not reallocated; no cache has more slabs than its limit; an invalid free is refused, and nothing else;

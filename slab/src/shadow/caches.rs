@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// The promised objects are there, whatever is refused meanwhile.
+    /// The promised objects are available, whatever is refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);

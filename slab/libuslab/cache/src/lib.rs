@@ -1,6 +1,6 @@
 //! `libuslab-cache.so`: the object caches of `uslab.h` for a program that keeps its malloc.
 //!
-//! The functions are those of `libuslab.so`, from one source; see its `Makefile` for how to install both. The caches are in a
+//! It shares the functions of `libuslab.so`, from one source; see its `Makefile` for how to install both. The caches are in a
 //! subsystem of the process, which starts with the first of them; forks hold its locks.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]

@@ -126,9 +126,9 @@ mod tests {
 
     /// The kernel's list of mappings has each of these, with its file and offset.
     #[test]
-    fn code_is_where_the_kernel_has_mapped_it() {
+    fn mappings_agree_with_the_kernels_list() {
         let all = mappings();
-        let here = code_is_where_the_kernel_has_mapped_it as *const () as usize;
+        let here = mappings_agree_with_the_kernels_list as *const () as usize;
         let own = &all[position(&all, here).unwrap()];
         let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
         assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_to_note_each_place_when_it_is_made() {
+    fn each_place_has_a_record_when_it_is_made() {
         let own = Own::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_seven_bits_a_byte_the_lowest_first() {
+    fn varints_have_seven_bits_per_byte_lowest_first() {
         assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
             assert_eq!(numbers(&message([(3, value)]), 3), [value]);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_holds_a_request_is_taken_and_what_is_too_much_of_it_stays() {
+    fn the_smallest_fitting_mapping_is_taken_and_its_surplus_kept() {
         let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_of_use_for_longest_goes_first_and_no_more_than_is_needed() {
+    fn the_least_recently_used_mapping_is_unmapped_first_and_no_more_than_needed() {
         let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
         let bases = [&a, &b, &c].map(Region::base);
         [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn two_intervals_without_use_are_enough_and_use_begins_anew() {
+    fn a_mapping_is_idle_after_two_unused_intervals() {
         let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
         freed.put(a);
         freed.end_interval();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_place_for_so_many_and_then_the_oldest_goes() {
+    fn a_full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
         let mut apart = vec![];
