@@ -12,7 +12,7 @@ use uslab_buddy::Backend;
 use uslab_magazine::sync::{Arc, Counter, thread};
 
 /// Q1: a cache is dropped while its objects are freed, each in a separate thread, into a quarantine of `places`.
-pub(super) fn drop_beside_delayed_frees(objects: u32, places: usize) {
+pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
     on_cpu(0);
     // The size of a quarantine is given in bytes.
     let harden = Harden { quarantine: places * crate::debug::check::SPACING, ..Harden::OFF };

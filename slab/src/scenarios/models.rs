@@ -1,6 +1,6 @@
 //! loom's models: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, beside_reaps, on_nodes, publish};
+use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
@@ -23,14 +23,14 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
 }
 
 /// S2: a shrink takes a slab only while no object is out; an allocation never gets an object of a freed slab.
-pub(super) fn shrink_beside_free_and_allocation() {
-    beside_free_and_allocation(|cache| _ = cache.shrink());
+pub(super) fn shrink_during_free_and_allocation() {
+    during_free_and_allocation(|cache| _ = cache.shrink());
 }
 /// S6: an allocated object keeps its memory; a slab whose memory was returned is used again.
-pub(super) fn discard_beside_free_and_allocation() {
-    beside_free_and_allocation(|cache| cache.cache().discard_all_unused());
+pub(super) fn discard_during_free_and_allocation() {
+    during_free_and_allocation(|cache| cache.cache().discard_all_unused());
 }
-fn beside_free_and_allocation(reclaim: fn(&KmemCache)) {
+fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -45,7 +45,7 @@ fn beside_free_and_allocation(reclaim: fn(&KmemCache)) {
 }
 
 /// S3: one page, and two caches that each have it or want it.
-pub(super) fn caches_that_press_each_other() {
+pub(super) fn caches_that_reclaim_from_each_other() {
     // After a deadlock nothing may be dropped: loom has no thread left to do it.
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
     let other = world.clone();
@@ -63,7 +63,7 @@ pub(super) fn caches_that_press_each_other() {
 }
 
 /// S3: one page, which a third cache uses: the other two reclaim from all caches concurrently, and fail.
-pub(super) fn caches_that_press_for_a_page_in_use() {
+pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
     let other = world.clone();
@@ -78,7 +78,7 @@ pub(super) fn caches_that_press_for_a_page_in_use() {
 }
 
 /// S3: no deadlock.
-pub(super) fn shrink_beside_refill() {
+pub(super) fn shrink_during_a_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
     let t = thread::spawn(move || _ = other.cache().shrink());
@@ -92,7 +92,7 @@ pub(super) fn shrink_beside_refill() {
 }
 
 /// C1: refused, or every slab is freed once, after the free.
-pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
+pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -117,7 +117,7 @@ pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
 }
 
 /// C1: the allocation fails, or the destruction is refused.
-pub(super) fn destroy_beside_an_allocation() {
+pub(super) fn destroy_during_an_allocation() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     world.free(a);
@@ -133,7 +133,7 @@ pub(super) fn destroy_beside_an_allocation() {
 }
 
 /// C1: a destruction is refused while another thread requests such a cache: that thread gets another cache, or is counted.
-pub(super) fn destroy_beside_one_who_shares() {
+pub(super) fn destroy_during_a_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
     let build =
@@ -265,12 +265,12 @@ fn u1_in_a_model_of_looms() {
 }
 
 /// W1: a value is removed from a hive while another thread reaps its cache.
-pub(super) fn removal_beside_a_reap() {
+pub(super) fn removal_during_a_reap() {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let key = hive.insert(7).unwrap();
-    beside_reaps(core, 1, true, || {
+    during_reaps(core, 1, true, || {
         assert_eq!(hive.remove(key), 7);
         drop(hive);
     });

@@ -57,7 +57,7 @@ fn type_stable() -> Arc<World> {
 
 /// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads it: so the one
 /// allowed switch may be in the midst of the read.
-fn look_beside(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
+fn read_during(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
     let object = world.alloc();
     let shared = Arc::new(Shared { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
     let (other, hidden) = (world.clone(), shared.clone());
@@ -74,8 +74,8 @@ fn look_beside(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
 }
 
 /// E1: the page of a freed slab stays while a reader reads it, and is then freed once.
-pub(super) fn a_slab_goes_beside_a_reader() {
-    look_beside(type_stable(), |world, _, object| {
+pub(super) fn a_slab_is_freed_during_a_read() {
+    read_during(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
         (0..TURNS).for_each(|_| rcu::advance());
@@ -83,10 +83,10 @@ pub(super) fn a_slab_goes_beside_a_reader() {
 }
 
 /// E2: an object whose free is deferred is not reallocated while a reader reads it.
-pub(super) fn a_deferred_free_beside_a_reader() {
+pub(super) fn a_deferred_free_during_a_read() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
-    look_beside(world, |world, shared, object| {
-        // SAFETY: allocated by `look_beside`, and hidden from new readers.
+    read_during(world, |world, shared, object| {
+        // SAFETY: allocated by `read_during`, and hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
         (0..TURNS).for_each(|_| rcu::advance());
@@ -101,7 +101,7 @@ pub(super) fn a_deferred_free_beside_a_reader() {
 
 /// E3: an object of a type-stable cache is reallocated immediately. A reader that checks its key before and after does not
 /// mistake the new object's contents for the old one's.
-pub(super) fn a_reader_of_an_object_that_is_used_anew() {
+pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {
         found: AtomicPtr<u8>,
         key: AtomicU64,

@@ -45,7 +45,7 @@ fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
 }
 
 /// Polls once, frees the object if it got one, and drops the future.
-fn comes_and_goes(world: &World) {
+fn joins_and_leaves(world: &World) {
     let mut acquire = world.cache().acquire(Gfp::KERNEL);
     if let Some(object) = poll(&mut acquire) {
         world.free(object.unwrap());
@@ -67,7 +67,7 @@ fn beside<const N: usize>(
     })
 }
 /// Runs `what` in `threads` other threads, without objects.
-fn beside_each(
+fn in_other_threads(
     world: &ManuallyDrop<Arc<World>>,
     threads: usize,
     what: impl Fn(&World) + Copy + Send + 'static,
@@ -84,10 +84,10 @@ fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
 
 /// L2: `waiters` threads sleep until another one frees; it frees one object for each of them, at most two. A lost wake-up is a
 /// deadlock.
-pub(super) fn who_waits_is_woken(waiters: usize) {
+pub(super) fn waiters_are_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
-    let others = beside_each(&world, waiters - 1, wait_and_free);
+    let others = in_other_threads(&world, waiters - 1, wait_and_free);
     let t = beside(&world, [a], free_all);
     wait_and_free(&world);
     t.join().unwrap();
@@ -99,7 +99,7 @@ pub(super) fn who_waits_is_woken(waiters: usize) {
 
 /// L2: a thread waits for an object that another one destructs. It gets the object and constructs it. A lost wake-up is a
 /// deadlock.
-pub(super) fn who_waits_is_woken_by_a_destructed_object() {
+pub(super) fn a_destructed_object_wakes_a_waiter() {
     let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
     let t = beside(&world, [a], |world, [a]| {
@@ -117,7 +117,7 @@ pub(super) fn who_waits_is_woken_by_a_destructed_object() {
 
 /// L2: a thread sleeps until another one defers a free; only the waiter advances the collector. A lost wake-up is a deadlock.
 #[cfg(shuttle)]
-pub(super) fn who_waits_is_woken_by_what_waits_for_readers() {
+pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
     // SAFETY: allocated above, freed once.
     let t = beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
@@ -135,7 +135,7 @@ pub(super) fn the_first_is_served_first(others: usize) {
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
     let allocates =
         |world: &World| assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
-    let others = beside_each(&world, others, allocates);
+    let others = in_other_threads(&world, others, allocates);
     let t = beside(&world, [a], free_all);
     allocates(&world);
     t.join().unwrap();
@@ -150,9 +150,9 @@ pub(super) fn the_first_is_served_first(others: usize) {
 
 /// L3: a waiter joins while the first one, of `others` that join and leave, has not drained the CPUs yet: a later allocation
 /// gets nothing, not even on the CPU that has an object.
-pub(super) fn who_joins_is_not_passed(others: usize) {
+pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let others = beside_each(&world, others, comes_and_goes);
+    let others = in_other_threads(&world, others, joins_and_leaves);
     world.free(a);
     let mut second = world.cache().acquire(Gfp::KERNEL);
     let mut got = poll(&mut second);
@@ -169,11 +169,11 @@ pub(super) fn who_joins_is_not_passed(others: usize) {
 }
 
 /// L4: the first of two waiters leaves while an object is freed, and so do `others` behind them.
-pub(super) fn who_goes_gives_its_place_on(others: usize) {
+pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
-    let others = beside_each(&world, others, comes_and_goes);
+    let others = in_other_threads(&world, others, joins_and_leaves);
     let t = beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();
@@ -187,10 +187,10 @@ pub(super) fn who_goes_gives_its_place_on(others: usize) {
 
 /// L5: a waiter's timeout passes while an object is freed, as do those of `others`, which free what they get. It has the
 /// object, or another thread can get it.
-pub(super) fn a_time_is_over_beside_a_free(others: usize) {
+pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
-    let others = beside_each(&world, others, move |world| {
+    let others = in_other_threads(&world, others, move |world| {
         ask(world).into_iter().for_each(|object| world.free(object));
     });
     let t = beside(&world, [a], free_all);
@@ -208,10 +208,10 @@ pub(super) fn a_time_is_over_beside_a_free(others: usize) {
 }
 
 /// L6: waiters, one and `others`, make a slab after the other slab was freed. A lost charge is a deadlock.
-pub(super) fn who_waits_grows_when_a_slab_goes_back(others: usize) {
+pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     let (world, objects) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
-    let others = beside_each(&world, others, wait_and_free);
+    let others = in_other_threads(&world, others, wait_and_free);
     let t = beside(&world, objects, |world, objects| {
         free_all(world, objects);
         _ = world.cache().shrink();
@@ -226,7 +226,7 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back(others: usize) {
 /// L8: two caches of an account of one page. The first has the page, and `waiters` wait in the other one, which get the page
 /// once the objects of the first cache are free. With `another`, one more waiter joins earlier, is notified, and leaves. With
 /// `shrinks`, the first cache frees the page itself. A lost charge is a deadlock.
-pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
+pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,
     shrinks: bool,
@@ -235,7 +235,7 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
     let objects = [world.alloc(), world.alloc()];
     let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
     assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free_of(1, object);
     });
@@ -269,10 +269,10 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
 }
 
 /// L9: `waiters` wait for an account whose pages are all in use, until its limit is raised. A lost notification is a deadlock.
-pub(super) fn who_waits_gets_what_a_raised_limit_allows(waiters: usize) {
+pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free(object);
     });
@@ -284,9 +284,9 @@ pub(super) fn who_waits_gets_what_a_raised_limit_allows(waiters: usize) {
 }
 
 /// L7: a cache is destroyed while `waiters` wait: each gets an object, or an error.
-pub(super) fn a_cache_is_destroyed_beside_who_waits(waiters: usize) {
+pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
-    let waiters = beside_each(&world, waiters, |world| match wait(world) {
+    let waiters = in_other_threads(&world, waiters, |world| match wait(world) {
         Ok(object) => world.free(object),
         Err(error) => assert_eq!(error, AllocError::Destroyed),
     });
@@ -299,10 +299,10 @@ pub(super) fn a_cache_is_destroyed_beside_who_waits(waiters: usize) {
 }
 
 /// L7: a cache without memory is destroyed, while another one has all of their account. A lost notification is a deadlock.
-pub(super) fn a_cache_of_a_full_account_is_destroyed_beside_who_waits(waiters: usize) {
+pub(super) fn a_cache_of_a_full_account_is_destroyed_while_others_wait(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let got = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
         assert_eq!(got, Err(AllocError::Destroyed));
     });

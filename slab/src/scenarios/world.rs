@@ -108,24 +108,24 @@ pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
 }
 
 /// C2: a cache with a free object in a magazine is dropped while `reapers` threads reap.
-pub(crate) fn drop_beside_reaps(reapers: u32) {
+pub(crate) fn drop_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: just allocated.
     unsafe { cache.free(object) };
-    beside_reaps(core, reapers, false, || drop(cache));
+    during_reaps(core, reapers, false, || drop(cache));
 }
 
 /// W1: a hive with a value and a free place is iterated, and dropped, while other threads reap its cache.
-pub(crate) fn walk_beside_reaps(reapers: u32) {
+pub(crate) fn walk_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
-    beside_reaps(core, reapers, cfg!(shuttle), || {
+    during_reaps(core, reapers, cfg!(shuttle), || {
         let walked: Vec<u64> = hive.iter().copied().collect();
         assert_eq!(walked, [7], "not the values of the hive");
         drop(hive);
@@ -133,7 +133,7 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
 }
 
 /// Runs `what` while other threads reap, and, with `decommits`, decommit free pages. `what` destroys the only cache.
-pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
+pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
         move || {
@@ -148,7 +148,7 @@ pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
 }
 
 /// C3: a cache is dropped while each of its objects is freed by a separate thread. The last of these ends the cache.
-pub(crate) fn drop_beside_frees(objects: u32) {
+pub(crate) fn drop_during_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
@@ -159,7 +159,7 @@ pub(crate) fn drop_beside_frees(objects: u32) {
 
 /// C4: the last objects of an ownerless cache are freed, each by a separate thread, while another cache is made, which may get
 /// its number.
-pub(crate) fn reuse_beside_late_frees(objects: u32) {
+pub(crate) fn reuse_during_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
@@ -180,7 +180,7 @@ pub(crate) fn reuse_beside_late_frees(objects: u32) {
 
 /// S4: the snapshot of objects in use is taken while `others` threads add slabs, one object each, on `nodes` nodes. There is
 /// room for four slabs without an allocation.
-pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
+pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
     let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
     let objects = [(); 8].map(|()| world.alloc());
@@ -222,7 +222,7 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
 }
 
 /// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of its slab is in use.
-pub(crate) fn construct_beside_shrinks(others: u32) {
+pub(crate) fn construct_during_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructed()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
     world.free(idle);
@@ -243,7 +243,7 @@ pub(crate) fn construct_beside_shrinks(others: u32) {
 
 /// R1: three entries, of which those in `goes` are removed, each by a separate thread, while `walkers` threads and this one
 /// walk the list. Two were removed before: with the third one the list is compacted.
-pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: usize) {
+pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
     entries.iter().for_each(|entry| registry.push(entry));
@@ -271,7 +271,7 @@ pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: us
 
 /// R1: nearly half of the entries are removed, and `others` plus one threads remove one concurrently: the first of them
 /// compacts the list. It knows the number of remaining entries.
-pub(crate) fn some_come_off_the_registry(others: usize) {
+pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
     let entries: Vec<_> = (0..all).map(std::sync::Arc::new).collect();

@@ -7,7 +7,7 @@ use crate::scenarios::world::SMALL;
 use uslab_magazine::sync::thread;
 
 /// H1: a held handle is the old object until it is dropped, or stale.
-pub(in crate::scenarios) fn held_beside_a_free_and_the_next_life() {
+pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
@@ -38,7 +38,7 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
 }
 
 /// H3: the last holder returns the object, once.
-pub(in crate::scenarios) fn two_holders_beside_a_free() {
+pub(in crate::scenarios) fn two_holders_during_a_free() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     let held = world.cache.get(handle).unwrap();
@@ -75,7 +75,7 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
 }
 
 /// H4: a thread that guesses a handle before it is handed out finds the object prepared, or nothing.
-pub(in crate::scenarios) fn a_guessed_handle_beside_its_allocation() {
+pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -92,7 +92,7 @@ pub(in crate::scenarios) fn a_guessed_handle_beside_its_allocation() {
 }
 
 /// H4: a thread frees a passed handle without holding the object before.
-pub(in crate::scenarios) fn a_passed_handle_is_freed_at_once() {
+pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -107,7 +107,7 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_at_once() {
 }
 
 /// H5: whichever thread returned the object. Weaker orderings fail this model.
-pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_life() {
+pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     assert_eq!(handle.index(), 0);
@@ -128,7 +128,7 @@ pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_li
 }
 
 /// H6: two numbers, and two entries.
-pub(in crate::scenarios) fn two_objects_get_numbers_at_once() {
+pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -143,7 +143,7 @@ pub(in crate::scenarios) fn two_objects_get_numbers_at_once() {
 }
 
 /// H7: stale handles do not find the new object.
-pub(in crate::scenarios) fn a_number_goes_from_a_destructed_object_to_a_new_one() {
+pub(in crate::scenarios) fn a_number_is_reused_after_destruction() {
     let world = Objects::new(Magazines::Off);
     let stale = world.alloc(1);
     world.cache.free(stale);
