@@ -33,10 +33,11 @@
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
 //!
 //! # Panics
-//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A panic is
-//! *passed on* if its caller ran the function for itself: the call puts everything right and then panics with the function's own payload.
-//! It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook has reported it, the payload is
-//! forgotten (its `Drop` may panic, too), and that call goes on. In both cases nothing is lost, and all locks are free.
+//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A
+//! panic is *passed on* if its caller ran the function for itself: the call restores a consistent state and then panics with
+//! the function's payload. It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook
+//! has reported it, the payload is leaked (its `Drop` may panic, too), and that call continues. In both cases nothing is lost,
+//! and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|

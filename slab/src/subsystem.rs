@@ -129,7 +129,7 @@ impl Subsystem {
     pub fn pages(&self) -> &PageAllocator {
         &self.core.memory.pages
     }
-    /// The CPUs.
+    /// The machine's CPUs, or the simulated ones.
     pub fn cpus(&self) -> Cpus {
         self.core.cpus
     }

@@ -174,7 +174,7 @@ impl UslabCacheOptions {
     }
 }
 
-/// `uslab_cache`.
+/// `uslab_cache` of `uslab.h`: a cache with its callbacks and its shrinker.
 #[derive(Debug)]
 pub struct UslabCache {
     cache: KmemCache,
@@ -424,7 +424,7 @@ pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
     unsafe { &(*cache).cache }.reap()
 }
 
-/// `struct uslab_cache_info`.
+/// `struct uslab_cache_info` of `uslab.h`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheInfo {

@@ -333,7 +333,6 @@ fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
 fn each_lives_in_memory_of_another() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
-    /// A block as an area.
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
         // SAFETY: a block of that many bytes, which stays allocated until the area is dropped.
         unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()

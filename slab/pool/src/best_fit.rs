@@ -143,7 +143,7 @@ impl<M: Words> Blocks<M> {
         Ok(blocks)
     }
 
-    /// The memory.
+    /// Memory of the heap, to read its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory

@@ -13,7 +13,6 @@ pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
 }
 
-/// Bytes for `bits` bits.
 pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }

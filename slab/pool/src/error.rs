@@ -180,12 +180,12 @@ impl core::error::Error for Refused {}
 pub enum BadFree {
     /// The address is outside the pool's slots, or the allocator's memory.
     Foreign {
-        /// The address.
+        /// Address that was freed.
         address: usize,
     },
     /// The address is inside a slot, not at its start.
     Interior {
-        /// The address.
+        /// Address that was freed.
         address: usize,
         /// Index of the slot, from 0.
         slot: usize,
@@ -197,7 +197,7 @@ pub enum BadFree {
     },
     /// No block in use begins at the address.
     NotOut {
-        /// The address.
+        /// Address that was freed.
         address: usize,
     },
     /// The bytes outside the object were overwritten.

@@ -200,7 +200,7 @@ impl<A: Area> GuardedPool<A> {
         let Self { pool, object, front, out, sites, sorted } = self;
         pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, sorted })
     }
-    /// Layout of the objects.
+    /// Size and alignment of an object, without its guards.
     pub fn object(&self) -> Layout {
         self.object
     }

@@ -22,15 +22,15 @@ use std::alloc::System;
 /// Number of operations by route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Allocations by a pool.
+    /// Number of allocations by a pool.
     pub pool: u64,
-    /// Allocations by the heap, because no class serves their layout within the tolerance.
+    /// Number of allocations by the heap because no class serves their layout within the tolerance.
     pub unfit: u64,
-    /// Allocations by the heap, because their pool had no room.
+    /// Number of allocations by the heap because their pool had no room.
     pub full: u64,
-    /// Frees to a pool.
+    /// Number of frees that a pool served.
     pub pool_frees: u64,
-    /// Frees to the heap.
+    /// Number of frees that the heap served.
     pub heap_frees: u64,
 }
 

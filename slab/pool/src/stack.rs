@@ -243,7 +243,6 @@ impl<A: Area> StackAlloc<A> {
         self.padded = self.memory.load(record + 16);
         Ok(())
     }
-    /// The number in a record.
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }

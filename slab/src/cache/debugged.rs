@@ -1,4 +1,4 @@
-//! Objects of a cache that is debugged with more than checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
+//! Objects of a cache with debug flags beyond checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
 //!
 //! The record of an object is stored next to its tag ([`tracks`](crate::debug::tracks)); only red zones are in the slab. Both
 //! belong to the thread that has the object: to the allocation until its caller gets the object, to the free once it took the

@@ -69,7 +69,7 @@ pub struct ObjectReport<'a> {
     pub damage: Option<Damage>,
     /// Address of the slab.
     pub slab: usize,
-    /// Bytes of the slab.
+    /// Size of the slab in bytes, padding included.
     pub slab_bytes: usize,
     /// Objects of the slab.
     pub objects: usize,

@@ -14,8 +14,9 @@
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
-//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system. The
-//! `discarded` bits name these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all of them.
+//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system.
+//! The `discarded` bits mark these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all
+//! of them.
 //!
 //! # Invariants
 //!

@@ -290,7 +290,7 @@ impl<T> fmt::Debug for Key<T> {
 /// ```
 #[derive(Debug)]
 pub struct Refused<T> {
-    /// The value.
+    /// The value that was not inserted.
     pub value: T,
     /// Reason of the failure.
     pub error: AllocError,

@@ -52,7 +52,7 @@ pub struct Census {
     pub free_in_slabs: u64,
     /// All pages. The next six and `lost_pages` add up to it.
     pub pages: u64,
-    /// Pages of slabs.
+    /// Pages of the slabs on lists.
     pub slab_pages: u64,
     /// Pages of slabs that wait for a grace period.
     pub grace_pages: u64,

@@ -100,7 +100,7 @@ pub struct Info {
     pub huge: HugeInfo,
     /// Drains of CPUs' stacks, of objects and of pages.
     pub drains: DrainInfo,
-    /// Pages.
+    /// Numbers of the page allocator.
     pub pages: BuddyInfo,
     /// The subsystem's reaper thread.
     pub reaper: ReaperInfo,
@@ -229,9 +229,9 @@ pub struct Row {
     pub objects: u64,
     /// Bytes from one object to the next.
     pub object_size: u64,
-    /// Objects per slab.
+    /// Objects in a slab of the usual order.
     pub objects_per_slab: u64,
-    /// Pages per slab.
+    /// Pages of a slab of the usual order.
     pub pages_per_slab: u64,
     /// Equal to `slabs`, as in the kernel.
     pub active_slabs: u64,

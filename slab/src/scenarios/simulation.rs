@@ -327,7 +327,6 @@ impl World {
         let begun = self.shadow.books.borrow_mut().now();
         Wait { future: cache.acquire(gfp), slot: slot.clone(), number, begun, bell: Arc::default() }
     }
-    /// Polls.
     fn poll(&self, wait: &mut Wait) -> Poll<Result<NonNull<u8>, AllocError>> {
         let books = || self.shadow.books.borrow_mut();
         let is_due = books().queued.get(&wait.begun).is_some_and(|queued| queued.is_due);

@@ -103,7 +103,7 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// Cache of a class.
+    /// The cache that serves a kind and a class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]

@@ -11,7 +11,8 @@ use std::time::SystemTime;
 /// Names of a sample's numbers, in order. Those of objects are counts, others bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// Functions that `pprof` drops with all that they call: the allocator's, and those of Rust's and C's libraries that call nothing else.
+/// Functions that `pprof` drops with all their callees: the allocator's, and functions of Rust's and C's libraries that call
+/// nothing else.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
@@ -171,7 +172,6 @@ mod tests {
         }
         found
     }
-    /// Numbers of a field.
     fn numbers(message: &[u8], field: u64) -> Vec<u64> {
         fields(message).into_iter().filter(|of| of.0 == field).map(|of| of.1).collect()
     }

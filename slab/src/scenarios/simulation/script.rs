@@ -83,7 +83,7 @@ numbers! {
         /// Index in `POINTS`.
         point, percent
     }
-    /// A cache.
+    /// Configuration of a cache.
     CacheSetup {
         /// Bytes, above the least.
         size,
