@@ -383,7 +383,7 @@ proptest! {
 
 /// A slab whose last object is freed stays if fewer than `min_partial` slabs had room before.
 #[test]
-fn so_many_slabs_with_room_stay_as_the_node_was_told() {
+fn a_node_keeps_min_partial_slabs_with_room() {
     // The first free makes room in a slab of two objects, and none in a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
@@ -602,7 +602,7 @@ fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
 
 /// Once its charge was lost.
 #[test]
-fn a_freed_mapping_that_cannot_be_listed_again_gives_back_its_charge() {
+fn a_freed_mapping_that_cannot_be_listed_again_is_uncharged() {
     use memory::{Step, Way};
     let alloc = |way, size, align| Step::Alloc {
         cpu: 0,

@@ -320,7 +320,7 @@ fn grows_in_place(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
+fn a_block_grows_in_place_into_a_free_block() {
     grows_in_place(&mut Tlsf::new(odd()).unwrap());
     grows_in_place(&mut BestFit::new(odd()).unwrap());
     for fit in [Fit::First, Fit::Next] {
@@ -330,7 +330,7 @@ fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
 
 /// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
 #[test]
-fn each_lives_in_memory_of_another() {
+fn each_allocator_works_in_memory_of_another() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
@@ -358,7 +358,7 @@ fn each_lives_in_memory_of_another() {
 
 /// Only blocks with padding pay for it, and it is freed with them, one after the other.
 #[test]
-fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
+fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let layouts =
@@ -376,7 +376,7 @@ fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
 
 /// A block that is freed below others, or shrunk there, stays; the blocks above it are freed from the top all the same.
 #[test]
-fn padding_of_a_block_that_went_out_of_order_goes_with_a_marker() {
+fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
@@ -397,7 +397,7 @@ fn padding_of_a_block_that_went_out_of_order_goes_with_a_marker() {
 /// Once it restored the head, and which block has padding: then the bytes in front of a block of the second stack were mistaken
 /// for that.
 #[test]
-fn a_marker_of_a_stack_that_is_gone_says_nothing_of_one_that_has_its_memory() {
+fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
     let mut array = StackArea::<1024>::new();
     let mut gone = StackAlloc::new(array.lend()).unwrap();
     let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
@@ -432,7 +432,7 @@ fn a_marker_of_another_stack_is_refused() {
 
 /// The memory behind a marker may be written as if the marker were still there: its number detects that.
 #[test]
-fn a_marker_whose_place_another_one_has_is_refused() {
+fn a_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(odd()).unwrap();
     let below = stack.mark().unwrap();
     let stale = stack.mark().unwrap();
@@ -462,7 +462,7 @@ fn a_scope_ends_when_its_function_panics() {
 
 /// Once it was kept, a chunk for each refused request, and the rest of the previous chunk was lost.
 #[test]
-fn a_chunk_that_is_smaller_than_it_was_told_to_be_goes_back() {
+fn a_chunk_smaller_than_requested_is_dropped() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
     arena.alloc([0_u8; 10]).unwrap();
     let refused = arena.alloc_layout(layout(101, 1));
@@ -475,7 +475,7 @@ fn a_chunk_that_is_smaller_than_it_was_told_to_be_goes_back() {
 
 /// Objects of an arena are not dropped.
 #[test]
-fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
+fn an_arena_drops_nothing_and_returns_an_object_that_does_not_fit() {
     use std::rc::Rc;
     let count = Rc::new(());
     let mut array = StackArea::<64>::new();
@@ -494,7 +494,7 @@ fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
 }
 
 #[test]
-fn a_byte_inside_of_a_block_is_aligned_for_guards() {
+fn the_offset_byte_of_a_block_is_aligned_for_guards() {
     use crate::{MemoryArena, SimpleBounds};
     fn guarded(heap: impl Subject) {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(heap);

@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn the_key_of_another_hive_is_noticed() {
+    fn the_key_of_another_hive_panics() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn an_event_of_pressure_gives_back_at_once_what_the_interval_would_not() {
+    fn a_pressure_event_frees_what_an_interval_would_keep() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
         let (subsystem, cache, _registered, dropped) = loaded();

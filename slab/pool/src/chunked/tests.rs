@@ -68,7 +68,7 @@ fn purging_gives_empty_chunks_back_and_no_other() {
 }
 
 #[test]
-fn a_chunk_that_is_refused_is_a_value() {
+fn a_refused_chunk_is_an_error_value() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();

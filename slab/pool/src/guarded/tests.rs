@@ -124,7 +124,7 @@ fn leaks_are_reported_with_file_and_line() {
 }
 
 #[test]
-fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
+fn aligned_objects_have_guards_and_unaligned_memory_is_refused() {
     let layout = Layout::from_size_align(5, 32).unwrap();
     let mut pool = GuardedPool::new(HeapArea::new(256, 32).unwrap(), layout).unwrap();
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
@@ -141,7 +141,7 @@ fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
 }
 
 #[test]
-fn each_place_in_the_source_is_kept_once() {
+fn each_source_location_is_stored_once() {
     let mut pool = pool(6);
     let order = [2, 0, 1, 0, 2, 1];
     for place in order {

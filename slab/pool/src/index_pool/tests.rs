@@ -165,7 +165,7 @@ fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
 }
 
 #[test]
-fn what_the_memory_does_not_hold_is_refused() {
+fn more_blocks_than_the_memory_holds_are_refused() {
     let area = || HeapArea::new(64, 8).unwrap();
     let build = |size, blocks| IndexPool::with_blocks(area(), size, blocks, Initialise::WhenEmpty).err();
     assert_eq!(build(65, 1), Some(PoolError::NoRoom { bytes: 64, needed: 65 }));

@@ -23,7 +23,7 @@ fn one_cpu() -> Subsystem {
 
 /// The lowest rate at which samples have separate memory.
 #[test]
-fn samples_have_memory_of_their_own_from_a_certain_rate_on() {
+fn samples_have_separate_memory_from_a_certain_rate_on() {
     for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
@@ -38,7 +38,7 @@ fn samples_have_memory_of_their_own_from_a_certain_rate_on() {
 }
 
 #[test]
-fn a_sample_of_a_profile_that_is_over_is_none() {
+fn samples_of_a_stopped_profile_are_ignored() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -57,7 +57,7 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
 }
 
 #[test]
-fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
+fn a_profile_that_cannot_close_the_paths_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -88,7 +88,7 @@ fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
 
 /// A second thread starts a profile while the first one is in its fence.
 #[test]
-fn a_profile_that_begins_keeps_others_from_it() {
+fn a_starting_profile_excludes_others() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -106,7 +106,7 @@ fn a_profile_that_begins_keeps_others_from_it() {
 }
 
 #[test]
-fn of_two_that_start_a_profile_at_once_one_does() {
+fn one_of_two_concurrent_starts_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -131,7 +131,7 @@ fn of_two_that_start_a_profile_at_once_one_does() {
 }
 
 #[test]
-fn the_object_that_a_count_ends_in_is_the_sample() {
+fn the_object_at_which_the_count_ends_is_the_sample() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
@@ -141,7 +141,7 @@ fn the_object_that_a_count_ends_in_is_the_sample() {
 }
 
 #[test]
-fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
+fn samples_do_not_share_memory() {
     let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
     assert_eq!(own.is_some(), HAS_OWN);
     let Some(mut own) = own else { return };
@@ -260,7 +260,7 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
 /// and their mean within four of the mean's.
 #[cfg(feature = "stacks")]
 #[test]
-fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_miss_too() {
+fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
@@ -315,7 +315,7 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
 /// With a sample per byte nothing depends on chance (an object of 40 bytes is missed in 1 of 10^17 cases): each object is
 /// counted once on every path, and in the end nothing is live.
 #[test]
-fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
+fn every_path_counts_an_object_once_and_nothing_stays_live() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
@@ -396,7 +396,7 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
 
 /// Objects that threads hold are live, and an object that another thread freed is not; on real CPUs.
 #[test]
-fn what_threads_exchange_is_counted_once() {
+fn objects_exchanged_between_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
     let cache = KmemCache::builder("exchanged", 128).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -416,7 +416,7 @@ fn what_threads_exchange_is_counted_once() {
 
 /// A free after the end of a profile changes nothing, and the next profile starts empty.
 #[test]
-fn a_profile_that_has_ended_stays_as_it_was_and_the_next_one_begins_anew() {
+fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
     assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
@@ -434,7 +434,7 @@ fn a_profile_that_has_ended_stays_as_it_was_and_the_next_one_begins_anew() {
 }
 
 #[test]
-fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
+fn a_stock_is_live_until_it_is_dropped() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -457,7 +457,7 @@ fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
 }
 
 #[test]
-fn who_holds_most_comes_first_and_samples_of_heap_memory_have_no_place() {
+fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
     let subsystem = one_cpu();
     let [small, large] =
         [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
@@ -481,7 +481,7 @@ fn a_bulk_that_fails_leaves_nothing_live() {
 }
 
 #[test]
-fn sites_of_one_list_are_told_apart() {
+fn sites_of_one_list_are_distinguished() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
     let sites = |noted: &mut Noted| -> Vec<_> {
@@ -495,7 +495,7 @@ fn sites_of_one_list_are_told_apart() {
 }
 
 #[test]
-fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost() {
+fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -524,7 +524,7 @@ fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost()
 }
 
 #[test]
-fn samples_for_which_there_is_no_room_are_counted() {
+fn samples_without_room_are_counted() {
     let subsystem = one_cpu();
     let cache =
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
@@ -541,7 +541,7 @@ fn samples_for_which_there_is_no_room_are_counted() {
 /// Records of separate memory, from one profile into the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_checked() {
+fn samples_with_separate_memory_outlive_their_profile_and_their_frees_are_checked() {
     use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
@@ -587,7 +587,7 @@ fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_ch
 
 /// Frees by another thread, of samples with and without separate memory, on real CPUs.
 #[test]
-fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
+fn frees_by_address_in_other_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
     let malloc = Malloc::new(&subsystem).unwrap();
     subsystem.core().start_profile_with(1000, None, true).unwrap();
@@ -621,7 +621,7 @@ fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
 }
 
 #[test]
-fn nothing_is_allocated_under_the_lock_because_all_has_its_room() {
+fn records_have_their_room_before_the_lock_is_taken() {
     let noted = Noted::with_room(1).unwrap();
     assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
@@ -650,7 +650,7 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
 }
 
 #[test]
-fn pages_of_samples_that_have_gone_are_not_marked() {
+fn pages_of_freed_samples_are_not_marked() {
     // An address that the process cannot have, in its lowest pages, whose counters few other pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
@@ -669,7 +669,7 @@ fn pages_of_samples_that_have_gone_are_not_marked() {
 }
 
 #[test]
-fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_gone() {
+fn a_page_counts_its_samples_until_they_are_freed_or_the_profile_is_replaced() {
     // An address that the process cannot have, in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
@@ -703,7 +703,7 @@ fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_
 }
 
 #[test]
-fn each_cpu_begins_with_a_distance_of_its_own_that_follows_from_the_seed() {
+fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
     let (profiler, seed) = (Profiler::new(3), 9);
     profiler.start(1 << 30, Some(seed), None::<fn() -> Option<Own>>, |_| true).unwrap();
     let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
@@ -716,7 +716,7 @@ fn each_cpu_begins_with_a_distance_of_its_own_that_follows_from_the_seed() {
 
 /// Reports on samples that have separate memory.
 #[test]
-fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
+fn samples_of_a_malloc_without_room_are_counted() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -741,7 +741,7 @@ fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
 }
 
 #[test]
-fn places_of_samples_that_have_gone_are_those_of_the_next_ones() {
+fn records_of_freed_samples_are_reused() {
     let mut noted = Noted::with_room(1).unwrap();
     let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
     for _ in 0..3 {

@@ -151,7 +151,7 @@ fn kept_scripts_run() {
 }
 
 #[test]
-fn a_script_is_read_as_it_is_written_and_what_is_none_is_refused_by_its_line() {
+fn scripts_round_trip_and_bad_lines_are_refused() {
     for seed in 1..50 {
         let script = Script::draw(seed);
         assert_eq!(Script::read(&script.to_string()).as_ref(), Ok(&script));
