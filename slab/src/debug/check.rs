@@ -38,7 +38,7 @@
 //! size classes (`Kmalloc`), grace periods or reapers. In a failed execution no destructor of a cache or an object runs. loom's
 //! own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but its executions are not counted.
 
-/// The bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
+/// Least number of bytes from one object to the next: the checker that watches an object's owner has one cell for as many bytes.
 pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]
