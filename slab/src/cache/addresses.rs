@@ -23,7 +23,7 @@ impl Core {
     }
 
     /// Releases addresses if the rest of the process has less than a third of what the pages have. After `told` was called with
-    /// the number of bytes left, the addresses of those pages' metadata are released, too.
+    /// the number of bytes that the pages still have, the addresses of the other pages' metadata are released, too.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.

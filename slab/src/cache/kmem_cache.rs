@@ -556,7 +556,7 @@ impl KmemCache {
     /// Allocates as [`alloc`](Self::alloc) does, and waits for an object at the cache's limit. Waiters are served in order and
     /// are not overtaken: [`alloc`](Self::alloc) and its variants fail as long as there are waiters. A waiter may get an object
     /// of any node, even with [`Gfp::THIS_NODE`]. A dropped future gives up its place, and its object is passed to the next
-    /// waiter. In the child of a fork the future has to be polled once more, because its waker is dropped.
+    /// waiter. In the child of a fork the future has to be polled once more, because its waker is lost.
     ///
     /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines:
     /// two locks for each allocation and free.
@@ -566,7 +566,7 @@ impl KmemCache {
     /// does not wait if the limit admits not even one slab.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc). A panic of a waker is caught and dropped, because it runs within another user's call.
+    /// As [`alloc`](Self::alloc). A panic of a waker is contained, because it runs within another user's call.
     pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }

@@ -41,7 +41,7 @@
 //!   the thread sleeps until it is woken. It reads the counts by adding 0; a thread that raises a count from 0 sees that there
 //!   is a waiter, and wakes it. The second of the two, in the modification order of the count, sees the first. Registering a
 //!   shrinker at a limit wakes threads, too; the list's lock orders the two.
-//! * **Wakers** are user code. The lock is never held while one runs or is dropped. A panic of a waker is caught and dropped:
+//! * **Wakers** are user code. The lock is never held while one runs or is dropped. A panic of a waker is contained:
 //!   the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
 //!
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_of_the_parent_are_dropped_in_the_child_of_a_fork() {
+    fn waiters_of_the_parent_are_forgotten_in_the_child_of_a_fork() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -19,10 +19,10 @@
 //! sampled.
 //!
 //! The pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names its cache
-//! does not check the address; so frees of caches that sample leave the inlined path. Caches sample with
-//! [`Config::guard_every`](crate::Config::guard_every), except on the process's `Uslab`. Not sampled are caches with a
-//! constructor, destructor or reset, whose objects stay constructed; type-stable caches, whose free objects readers may see;
-//! caches with a limit or an account, where each object counts; and bulk allocations and prefilled stocks.
+//! does not check the address; so frees of caches that sample leave the inlined path. Caches sample if their subsystem has
+//! [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem. Not sampled
+//! are caches with a constructor, destructor or reset, whose objects stay constructed; type-stable caches, whose free objects
+//! readers may see; caches with a limit or an account, where each object counts; and bulk allocations and prefilled stocks.
 //!
 //! # Invariants
 //!
@@ -409,7 +409,7 @@ mod sampled {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Allocations until the next sample; negative if one is due.
+        /// Allocations until the next sample; at most 0, as a signed number, if one is due.
         left: Counter,
         samples: Counter,
         /// Allocations and samples at the end of the last interval.

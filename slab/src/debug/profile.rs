@@ -42,8 +42,7 @@
 //!
 //! # What it costs
 //!
-//! Without a running profile: a load and a branch for each operation after a miss. The inlined paths have the same instructions
-//! with and without the feature.
+//! Without a running profile: a load and a branch for each operation after a miss. The inlined paths have no instruction for it.
 //!
 //! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)): they
 //! miss, and the slow path counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc) with a rate of

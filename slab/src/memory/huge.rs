@@ -41,7 +41,7 @@
 //! # Invariants
 //!
 //! * A piece is in the table from before its address is handed out until after its free, and is mapped throughout. A freed
-//!   piece is in the list of kept ones, or no longer ours. Both lists change under one lock.
+//!   piece is in the list of kept ones, or about to be unmapped. Both lists change under one lock.
 //! * The table has separate memory, and the list of freed pieces is made with the subsystem: no operation here calls the global
 //!   heap.
 //! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the piece

@@ -6,7 +6,7 @@
 //! the child: an object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
 //! [`Census`](crate::Census) of such a child counts it; in any other process it would be a violation.
 //!
-//! The child drops the waiters of a cache's queue, wakers included: a future that continues there has to be polled once. A
+//! The child empties each cache's queue and leaks its wakers: a future that continues there has to be polled once. A
 //! cache that another thread was about to destroy, and could not, stays without magazines there.
 //!
 //! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the thread of

@@ -111,7 +111,8 @@ impl Core {
         Ok(block)
     }
 
-    /// Maps and charges new memory, or does neither. If only the limit is in the way, `make_room` runs; its cost is not undone.
+    /// Maps and charges new memory, or does neither. `make_room` only runs once the limit has admitted the charge, because it
+    /// cannot be undone.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
