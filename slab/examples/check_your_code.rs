@@ -1,14 +1,14 @@
-//! How to check code of yours that is built on uslab, with the kit that uslab is checked with.
+//! How to check your own code on top of uslab, with the kit that checks uslab itself.
 //!
-//! The code: a mailbox without locks that holds one letter. Who posts replaces the letter that nobody fetched. The letters
-//! are objects of a cache, passed from thread to thread by their address.
+//! The code: a lock-free mailbox that holds one letter. Posting replaces a letter that was not fetched. The letters are objects
+//! of a cache, passed from thread to thread by their address.
 //!
 //! ```console
 //! $ cargo run -p uslab --example check_your_code                                       # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail. `STORY=1` shows how.
+//! The models at the end pass; each of the two bugs planted in the mailbox makes them fail. `STORY=1` prints the traces.
 
 use core::ptr::{NonNull, null_mut};
 use uslab::sync::Ordering::{AcqRel, Acquire};
@@ -18,7 +18,7 @@ use uslab::{AllocError, Gfp, KmemCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// At most one letter: null, or an object of the cache that belongs to the mailbox.
+/// At most one letter: null, or an object of the cache that the mailbox owns.
 struct Mailbox {
     letters: KmemCache,
     letter: AtomicPtr<u8>,
@@ -30,15 +30,15 @@ impl Mailbox {
         Ok(Self { letters, letter: AtomicPtr::new(null_mut()) })
     }
 
-    /// Posts a letter. Returns the one that it replaced.
+    /// Posts a letter. Returns the letter that it replaced.
     fn post(&self, text: u64) -> Result<Option<u64>, AllocError> {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
-        // SAFETY: large enough, aligned, and nobody else's yet.
+        // SAFETY: large enough, aligned, and not shared yet.
         unsafe { letter.cast().write(text) };
         planted!("a letter is posted without Release" => {
             return Ok(self.open(self.letter.swap(letter.as_ptr(), Acquire)));
         });
-        // Release: pairs with the Acquire in `fetch`, who reads and frees the letter. Acquire: for the letter replaced.
+        // Release: pairs with the Acquire in `fetch`, which reads and frees the letter. Acquire: for the replaced letter.
         let replaced = self.letter.swap(letter.as_ptr(), AcqRel);
         tell!("posts {text}");
         Ok(self.open(replaced))
@@ -55,13 +55,13 @@ impl Mailbox {
         self.open(self.letter.swap(null_mut(), Acquire))
     }
 
-    /// Reads and frees a letter that is the caller's.
+    /// Reads and frees a letter that the caller owns.
     fn open(&self, letter: *mut u8) -> Option<u64> {
         let letter = NonNull::new(letter)?;
-        // SAFETY: `post` wrote it, and whoever swaps it out of the mailbox is its only owner.
+        // SAFETY: `post` wrote it, and the thread that swaps it out of the mailbox is its only owner.
         let text = unsafe { letter.cast().read() };
         tell!("opens {text}");
-        // SAFETY: allocated from this cache, and the caller's alone.
+        // SAFETY: allocated from this cache, and owned by the caller.
         unsafe { self.letters.free(letter) };
         Some(text)
     }
@@ -73,7 +73,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// What a program does with it; the same code that the models check.
+/// Use in a program; the models check the same code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("built with --cfg loom there is nothing to run, only to test: cargo test --example check_your_code".into());
@@ -103,7 +103,7 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// One posts twice and two fetch; where the poster moves to the other CPU, the script says.
+    /// One thread posts twice and two fetch; the script says when the poster moves to the other CPU.
     fn one_posts_and_two_fetch(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let fetchers = [0, 1].map(|cpu| {
@@ -120,13 +120,13 @@ mod models {
         seen.extend(mailbox.fetch());
         seen.sort_unstable();
         assert_eq!(seen, [1, 2], "each letter is read once");
-        // The last reference: the cache goes, and with it all its memory.
+        // The last reference: the cache is destroyed, and all its memory freed.
         drop(mailbox);
         let census = Subsystem::global().unwrap().check().unwrap();
         assert_eq!((census.used, census.slabs), (0, 0));
     }
 
-    /// Of two who fetch one letter, one gets it.
+    /// Of two threads that fetch one letter, one gets it.
     fn two_fetch_one_letter(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         mailbox.post(1).unwrap();

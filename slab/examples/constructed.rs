@@ -1,6 +1,6 @@
-//! Objects that stay constructed: connections whose buffers, locks and registrations outlive their uses.
+//! Objects that stay constructed: connections whose buffers, locks and registrations are reused.
 //!
-//! The same work with the cache and with `Box`, and how often each built a connection.
+//! The same work with the cache and with `Box`, and the number of connections that each constructed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -9,7 +9,7 @@ use uslab::{ObjectCache, OwnedBox, object_cache};
 
 static BUILT: Counter = Counter::new(0);
 
-/// What is expensive to build, and needs to be built once only.
+/// Expensive to construct, and only needs to be constructed once.
 struct Connection {
     peer: Mutex<Option<u32>>,
     input: Vec<u8>,
@@ -25,7 +25,7 @@ impl Connection {
             headers: HashMap::with_capacity(32),
         }
     }
-    /// As a new one, but for its memory.
+    /// Resets it to the state of a new one, except for its memory.
     fn reset(&mut self) {
         *self.peer.get_mut() = None;
         self.input.clear();
@@ -49,7 +49,7 @@ const REQUESTS: u32 = 10_000;
 const OPEN: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Threads own their connections; nothing borrows the cache.
+    // Threads own their connections; the cache is not borrowed.
     let threads: Vec<_> = (0..2)
         .map(|thread| {
             std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A first cache: objects are built when their slab is, and used many times.
+//! A first cache: an object is constructed once and used many times.
 
 use uslab::ObjectCache;
 

@@ -1,8 +1,8 @@
-//! The program's heap in slabs: one line at the top, and everything that allocates does so here.
+//! The program's heap in slabs: one line at the top, and all allocations use it.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example global_allocator
-//! $ USLAB_OPTIONS=stats=1 cargo run --release -p uslab --example global_allocator    # and the table of caches
+//! $ USLAB_OPTIONS=stats=1 cargo run --release -p uslab --example global_allocator    # with the table of caches
 //! ```
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ static ALLOCATOR: Uslab = Uslab;
 
 type Counts = BTreeMap<String, usize>;
 
-/// How often each word occurs, counted by a thread a line.
+/// Counts each word, with one thread per line.
 fn count(text: &str) -> Counts {
     let mut sum = Counts::new();
     std::thread::scope(|scope| {

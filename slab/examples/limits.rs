@@ -1,4 +1,4 @@
-//! A limit that returns errors, and a shrinker that keeps it from happening: a cache of parsed pages.
+//! A limit that returns errors, and a shrinker that prevents them: a cache of parsed pages.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
 
-/// What is expensive to make and can be made again.
+/// Expensive to make, and can be recreated.
 struct Parsed {
     page: u64,
     text: [u8; 2000],
 }
 
-/// Oldest first. The lock is held for moments only, and never while anything is allocated.
+/// Oldest first. The lock is only held briefly, and never during an allocation.
 #[derive(Default)]
 struct Pages(Mutex<VecDeque<OwnedBox<Parsed>>>);
 
@@ -21,7 +21,7 @@ impl Shrinker for Pages {
         self.0.lock().len()
     }
     fn scan(&self, objects: usize, _gfp: Gfp) -> usize {
-        // Dropped when the lock is free again.
+        // Dropped after the lock is released.
         let oldest: Vec<_> = {
             let mut pages = self.0.lock();
             let n = objects.min(pages.len());
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .limit(Limit::Bytes(1 << 20))
         .build()?;
 
-    // Without a shrinker the limit is an error that says which limit.
+    // Without a shrinker, an allocation beyond the limit fails with an error that names the limit.
     let mut held = vec![];
     let error = loop {
         match cache.alloc() {
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("10000 pages through 1 MiB; kept: {:?} to {:?}", oldest.unwrap_or(0), newest.unwrap_or(0));
 
-    // And when it is quiet, a reaper gives back what is merely kept.
+    // A reaper later frees what is kept unused.
     drop(registered);
     let rest = std::mem::take(&mut *pages.0.lock());
     drop(rest);

@@ -1,11 +1,11 @@
-//! A hash table that is read without a lock or a write to shared memory: nodes are objects of a type-stable cache.
+//! A hash table that is read without a lock or a write to shared memory: its nodes are objects of a type-stable cache.
 //!
-//! A reader is pinned, so that every node it meets stays a node, and checks three times, because a node may be freed and
-//! be another entry's while the reader looks at it:
+//! A reader is pinned, so every node that it finds stays a node. It checks three conditions, because a node may be freed and
+//! reused for another entry while it is read:
 //!
 //! * the node's sequence number is even and the same before and after its fields are read: they belong together;
-//! * the key is the one that is looked for;
-//! * the chain ends in this bucket's mark: a reader that was carried off into another chain begins again.
+//! * the key is the requested one;
+//! * the chain ends in this bucket's mark: a reader that was led into another chain starts again.
 //!
 //! (The marks are Linux's `hlist_nulls`; see Documentation/RCU/rculist_nulls.rst.)
 
@@ -15,7 +15,7 @@ use uslab::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
 use uslab::{ObjectCache, StableBox, TypeStableCache, rcu};
 
 struct Node {
-    /// Odd while the fields are changed.
+    /// Odd while the fields are being changed.
     sequence: AtomicU64,
     key: AtomicU64,
     value: AtomicU64,
@@ -31,15 +31,15 @@ impl Node {
             next: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
-    /// Key and value that belong together; `None` while somebody changes them.
+    /// Key and value that belong together; `None` while they are being changed.
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
-        // Acquire: pairs with the Release of the fields in `write`. Whoever read a new field reads a new number below.
+        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field reads a new number below.
         let fields = (self.key.load(Acquire), self.value.load(Acquire));
         (before.is_multiple_of(2) && self.sequence.load(Relaxed) == before).then_some(fields)
     }
-    /// By the one who owns the node.
+    /// Only the owner of the node calls it.
     fn write(&self, key: u64, value: u64) {
         let now = self.sequence.load(Relaxed);
         self.sequence.store(now + 1, Relaxed);
@@ -49,7 +49,7 @@ impl Node {
     }
 }
 
-/// The mark that ends the chain of a bucket: no node lies at an odd address.
+/// The mark at the end of a bucket's chain: nodes never have odd addresses.
 fn end(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
@@ -57,7 +57,7 @@ fn end(bucket: usize) -> *mut Node {
 struct Table<'c> {
     nodes: &'c TypeStableCache<Node>,
     buckets: Vec<AtomicPtr<Node>>,
-    /// Who changes the table holds it; the entries by key.
+    /// Entries by key; writers hold the lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
     again: Counter,
 }
@@ -81,7 +81,7 @@ impl<'c> Table<'c> {
         let mut entries = self.entries.lock();
         let head = &self.buckets[self.bucket(key)];
         node.next.store(head.load(Relaxed), Relaxed);
-        // Release: who finds the node finds it written.
+        // Release: a reader that finds the node finds it initialised.
         head.store(node.as_ptr().as_ptr(), Release);
         entries.insert(key, node);
         Ok(())
@@ -92,11 +92,11 @@ impl<'c> Table<'c> {
         let Some(node) = entries.remove(&key) else { return false };
         let mut link = &self.buckets[self.bucket(key)];
         while link.load(Relaxed) != node.as_ptr().as_ptr() {
-            // SAFETY: a node that is linked is an entry, and nobody else changes the table.
+            // SAFETY: a linked node is an entry, and only the holder of the lock changes the table.
             link = unsafe { &(*link.load(Relaxed)).next };
         }
         link.store(node.next.load(Relaxed), Release);
-        // The node is free at once: readers may meet it as another entry.
+        // The node is free immediately: readers may find it as another entry.
         drop(node);
         true
     }
@@ -108,7 +108,7 @@ impl<'c> Table<'c> {
             // Acquire: pairs with the Release of `insert`.
             let mut at = self.buckets[bucket].load(Acquire);
             while at.addr().is_multiple_of(2) {
-                // SAFETY: found linked while pinned, so it stays a node until the reader is gone.
+                // SAFETY: found linked while pinned, so it stays a node until the reader unpins.
                 let node = unsafe { NonNull::new_unchecked(at).as_ref() };
                 match node.read() {
                     Some((found, value)) if found == key => return Some(value),
@@ -131,7 +131,7 @@ const KEYS: u64 = 64;
 const READERS: u64 = 3;
 const LOOKUPS: u64 = 200_000;
 
-/// What belongs to a key, in its `n`-th life.
+/// The value of a key in its `n`-th life.
 fn value(key: u64, n: u64) -> u64 {
     key << 32 | n
 }
@@ -139,7 +139,7 @@ fn value(key: u64, n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
     let table = Table::new(&nodes, 8);
-    // These stay, whatever goes on around them.
+    // These entries stay while others change.
     for key in KEYS..2 * KEYS {
         table.insert(key, value(key, 0))?;
     }
@@ -167,7 +167,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             if life % 64 == 0 {
-                // Slabs go while readers look: they wait for them.
+                // Slabs are freed while readers read: they wait for the readers.
                 nodes.shrink();
             }
         }

@@ -1,15 +1,15 @@
-//! Handles in a server, and how to check what was built on them.
+//! Handles in a server, and how to check code that uses them.
 //!
-//! The code: sessions that requests use and a timer closes, from any thread. A request carries its session's handle as a
-//! number, as it came over the wire, so that a number may be stale, and may be made up. A session that is closed in the
-//! middle of a request stays until the request is through; nobody finds it any more, and it is never another client's.
+//! The code: sessions that requests use and a timer closes, from any thread. A request has its session's handle as a number
+//! from the network, which may be stale or made up. A session that is closed during a request stays until the request ends; it
+//! cannot be found any more, and is never another client's.
 //!
 //! ```console
 //! $ cargo run -p uslab --example sessions                                         # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass; and the bug that is planted makes one of them fail.
+//! The models at the end pass; the planted bug makes one of them fail.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;
@@ -19,7 +19,7 @@ use uslab::{AllocError, ObjectCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// What is known about a client. It stays constructed between sessions.
+/// State of a client. It stays constructed between sessions.
 struct Session {
     client: AtomicU64,
     served: AtomicU64,
@@ -33,21 +33,22 @@ impl Sessions {
         ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
     }
 
-    /// A new session's number.
+    /// Opens a session, and returns its number.
     fn open(&self, client: u64) -> Result<u64, HandleError<AllocError>> {
         let prepare = |session: &mut Session| {
-            // Nobody else has it yet.
+            // Not shared yet.
             session.client.store(client, Relaxed);
             session.served.store(0, Relaxed);
         };
         Ok(self.0.alloc_with(prepare)?.to_bits())
     }
 
-    /// Serves a request: whose session it is, and which request of it. `None` if it is closed, or never was.
+    /// Serves a request: returns its client, and its index among the session's requests. `None` if the session is closed, or
+    /// never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
         planted!("a session is found twice" => {
-            // Each time it is whole, and the second time it may be gone.
+            // Each lookup is consistent, but the second one may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
             return Some((client, served));
@@ -58,13 +59,13 @@ impl Sessions {
         Some((session.client.load(Relaxed), served))
     }
 
-    /// Closes a session; of several that do one hears `true`.
+    /// Closes a session; of several concurrent calls one returns `true`.
     fn close(&self, number: u64) -> bool {
         Handle::from_bits(number).is_some_and(|handle| self.0.free(handle))
     }
 }
 
-/// What a program does with it; the same code that the models check.
+/// Use in a program; the models check the same code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err(
@@ -106,7 +107,7 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// A request beside a timer that closes the session and a client that opens the next one in its place.
+    /// A request, while a timer closes the session and a client opens the next one in its place.
     fn a_request_beside_a_close_and_an_open(script: Script) {
         let sessions = Arc::new(Sessions::new().unwrap());
         let number = sessions.open(1).unwrap();
@@ -135,16 +136,16 @@ mod models {
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
-    /// In a model of loom's own.
+    /// In loom's own `model`.
     #[test]
-    fn a_request_has_its_own_session_or_none_in_a_model_of_looms() {
+    fn a_request_has_its_own_session_or_none_in_looms_model() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn a_session_that_is_found_twice_may_be_gone_the_second_time() {
+    fn a_session_may_be_closed_between_two_lookups() {
         let bug = "a session is found twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);

@@ -7,18 +7,19 @@ use std::process::Command;
 fn has_unwinder_archive() -> bool {
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
-    // The name alone is the answer of a compiler that does not know the file.
+    // A compiler that does not know the file prints only its name.
     found.is_ok_and(|found| Path::new(String::from_utf8_lossy(&found.stdout).trim()).is_absolute())
 }
 
 fn main() {
-    // The unwinder takes call stacks and contains panics. From the archive it is 60 KiB of this library; else the loader maps
-    // `libgcc_s.so.1` into each process, which takes ten system calls. Whole, because the shared one is named first.
+    // The unwinder takes call stacks and contains panics. From the archive it is 60 KiB of this library; otherwise the loader
+    // maps `libgcc_s.so.1` into each process, which takes ten system calls. Linked whole, because the shared one is named
+    // first.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab.so.0");
-    // `dlclose` leaves it mapped: threads, signal handlers and objects that it gave out refer to it.
+    // `dlclose` keeps it mapped: threads, signal handlers and allocated objects refer to it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

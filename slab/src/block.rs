@@ -1,4 +1,4 @@
-//! Memory as a safe, owned value: for callers who must not, or need not, write `unsafe`.
+//! Memory as a safe, owned value, for callers without `unsafe`.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::mempool::Mempool;
@@ -16,8 +16,8 @@ use uslab_magazine::sync::abandoned;
 
 /// An object of a [`KmemCache`] or [`Mempool`], or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
 ///
-/// Its bytes are zero until they are written, and that costs nothing until somebody looks: only as much of a block as was
-/// ever looked at is touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
+/// Its bytes are zero until they are written. They are zeroed when they are first read, so only that part of a block is
+/// touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
 ///
 /// ```
 /// use uslab::{Gfp, Subsystem};
@@ -32,7 +32,7 @@ pub struct Block<'c> {
     memory: NonNull<u8>,
     layout: Layout,
     origin: Origin<'c>,
-    /// Bytes from the start that are initialised.
+    /// Number of leading bytes that are initialised.
     initialised: Cell<usize>,
 }
 
@@ -45,12 +45,12 @@ enum Origin<'c> {
     Mempool(&'c Mempool),
 }
 
-// SAFETY: a block owns its memory, and caches may be freed to from any thread.
+// SAFETY: a block owns its memory, and objects may be freed from any thread.
 unsafe impl Send for Block<'_> {}
 
 impl<'c> Block<'c> {
     fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
-        // SAFETY: allocated just now with these flags, and known to nobody else.
+        // SAFETY: just allocated with these flags, and not shared.
         cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
     }
     /// # Safety
@@ -85,7 +85,7 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// The object, the caller's from now on, if it is one of `cache`; else the block again.
+    /// Returns the object, which the caller then owns, if it is one of `cache`; otherwise the block.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
@@ -95,66 +95,66 @@ impl<'c> Block<'c> {
         }
     }
 
-    /// Size and alignment, as asked for.
+    /// Requested size and alignment.
     pub fn layout(&self) -> Layout {
         self.layout
     }
-    /// Where it lies.
+    /// Address of the block.
     pub fn address(&self) -> NonNull<u8> {
         self.memory
     }
-    /// Bytes that it takes up, its size rounded up to what the allocator hands out; 0 for an empty layout.
+    /// Usable bytes: the size rounded up to what the allocator hands out; 0 for an empty layout.
     ///
     /// Cost: as [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
             Origin::Cache(cache) => cache.geometry().usable(),
             Origin::Mempool(pool) => pool.cache().geometry().usable(),
-            // SAFETY: allocated from there, and not freed before the block is dropped.
+            // SAFETY: allocated from there, and freed only by the block's drop.
             Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
             #[cfg(not(any(loom, shuttle)))]
-            // SAFETY: as above.
+            // SAFETY: allocated from there, and freed only by the block's drop.
             Origin::Malloc(malloc) => unsafe { malloc.usable_size(self.memory) },
         }
     }
-    /// Its bytes.
+    /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
     }
-    /// Its bytes, to write.
+    /// All bytes, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// Its first `n` bytes, or all if it has fewer. Nothing behind them is touched.
+    /// The first `n` bytes, or all if the block has fewer. The rest is not touched.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
-        // SAFETY: the block owns so many bytes, and they are initialised.
+        // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The same, to write.
+    /// The first `n` bytes, or all if the block has fewer, mutably.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
-        // SAFETY: as in `front`, and the borrow is exclusive.
+        // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), n) }
     }
 
-    /// Writes to its front. What is written need not be zeroed first.
+    /// Writes `bytes` to the start. These need not be zeroed first.
     ///
     /// # Panics
-    /// There are more bytes than the block has.
+    /// If `bytes` is longer than the block.
     pub fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.layout.size(), "{} bytes for {}", bytes.len(), self.layout.size());
-        // SAFETY: the block owns so many bytes, and the borrow is exclusive: `bytes` lie elsewhere.
+        // SAFETY: the block has room for them, and the borrow is exclusive, so `bytes` does not overlap.
         unsafe { self.memory.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.initialised.set(self.initialised.get().max(bytes.len()));
     }
 
-    /// Makes the first `n` bytes initialised, at most all; how many these are.
+    /// Initialises the first `n` bytes, at most all; returns their number.
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
         if done < n {
-            // SAFETY: the block owns so many bytes; nobody has a reference to those behind `done`, because whoever hands
-            // one out comes here first, and `Cell` keeps other threads out.
+            // SAFETY: the block owns these bytes. There is no reference to those behind `done`, because each method that
+            // returns one calls this first, and `Cell` excludes other threads.
             unsafe { self.memory.add(done).write_bytes(0, n - done) };
             self.initialised.set(n);
         }
@@ -162,7 +162,7 @@ impl<'c> Block<'c> {
     }
 }
 
-/// For owners of bytes as others know them, such as `bytes::Bytes::from_owner`.
+/// For generic owners of bytes, such as `bytes::Bytes::from_owner`.
 impl AsRef<[u8]> for Block<'_> {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -170,7 +170,7 @@ impl AsRef<[u8]> for Block<'_> {
 }
 
 impl KmemCache {
-    /// An object as an owned, safe [`Block`].
+    /// Allocates an object as an owned, safe [`Block`].
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -178,25 +178,25 @@ impl KmemCache {
         Block::of_cache(self, gfp)
     }
 
-    /// As [`alloc_bulk`](Self::alloc_bulk): `n` objects as owned, safe [`Block`]s.
+    /// Allocates `n` objects as owned, safe [`Block`]s, as [`alloc_bulk`](Self::alloc_bulk) does.
     ///
     /// # Errors
     /// As [`alloc_bulk`](Self::alloc_bulk); [`AllocError::Refused`] if the heap has no room for the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
-        // SAFETY: allocated just now with these flags, each the caller's alone.
+        // SAFETY: each was just allocated with these flags, and is not shared.
         self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
     }
 }
 
 impl<'c> Prefilled<'c> {
-    /// [`alloc`](Self::alloc) as an owned, safe [`Block`]. Dropped, it goes to the cache, not back here.
+    /// Takes an object as an owned, safe [`Block`]. Dropping it frees the object to the cache, not to this stock.
     pub fn alloc_block(&mut self) -> Option<Block<'c>> {
         let object = self.alloc()?;
-        // SAFETY: allocated just now from this cache with these flags.
+        // SAFETY: just allocated from this cache with these flags.
         Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
     }
 
-    /// Takes a block back; one of another cache goes to its own.
+    /// Returns a block to this stock; a block of another cache is freed to its own.
     pub fn free_block(&mut self, block: Block<'_>) {
         if let Ok(object) = block.into_object(self.cache) {
             // SAFETY: an object of this cache, which the block owned.
@@ -206,19 +206,19 @@ impl<'c> Prefilled<'c> {
 }
 
 impl Mempool {
-    /// [`alloc`](Self::alloc) as an owned, safe [`Block`], which comes back here.
+    /// Allocates an owned, safe [`Block`], which is freed to this pool.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         let object = self.alloc(gfp)?;
-        // SAFETY: allocated just now with these flags.
+        // SAFETY: just allocated with these flags.
         Ok(unsafe { Block::of_mempool(self, object, gfp) })
     }
 }
 
 impl Kmalloc {
-    /// `size` bytes as an owned, safe [`Block`], aligned as the class promises.
+    /// Allocates `size` bytes as an owned, safe [`Block`], aligned as the class guarantees.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -230,7 +230,7 @@ impl Kmalloc {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Malloc {
-    /// Memory for `layout` as an owned, safe [`Block`].
+    /// Allocates memory for `layout` as an owned, safe [`Block`].
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -244,7 +244,7 @@ impl Drop for Block<'_> {
         if abandoned() {
             return;
         }
-        // SAFETY: allocated from there, owned since, and nobody can name it after this.
+        // SAFETY: allocated from there, owned since, and not reachable after this.
         unsafe {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),
@@ -263,7 +263,7 @@ mod tests {
     use crate::{Config, Subsystem};
 
     #[test]
-    fn a_block_knows_what_it_takes_up() {
+    fn a_block_reports_its_usable_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_zeroed_and_the_rest_is() {
+    fn written_bytes_are_not_zeroed_and_the_rest_is() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
@@ -288,17 +288,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_newly_looked_at_is_zeroed() {
+    fn only_newly_read_bytes_are_zeroed() {
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
         let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
         let cache = KmemCache::builder("front", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
         let mut block = cache.alloc_block(Gfp::KERNEL).unwrap();
-        // SAFETY: the object's last byte was written by its last user.
+        // SAFETY: the address is inside the object.
         let last = unsafe { block.address().add(63) };
         block.front_mut(8).fill(1);
-        // SAFETY: as above.
+        // SAFETY: the object's last byte was written by its last user.
         assert_eq!(unsafe { last.read() }, 7, "nothing behind the front was touched");
         assert_eq!(block.front(16), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         block.front_mut(32).fill(2);

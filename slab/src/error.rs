@@ -1,42 +1,43 @@
-//! Why there is no object, and why there is no cache.
+//! Errors of allocations, caches and subsystems.
 //!
-//! All of it is a value: nothing is changed or lost, the caller may free something and try again, and the process goes on.
-//! (Only a free that cannot be [right](crate::corruption) ends it, unless it has a handler of its own.)
+//! All errors are values: nothing is changed or lost, the caller may free something and try again, and the process continues.
+//! (Only an [invalid free](crate::corruption) ends it, unless there is another handler.)
 //!
-//! | what | said | test |
+//! | case | result | test |
 //! |---|---|---|
 //! | an object of no bytes | [`CacheError::Geometry`] | `bad_caches_are_errors` |
 //! | memory of no bytes | [`ZERO_SIZE`](crate::ZERO_SIZE), which may be freed | `size_zero_is_a_value` |
 //! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
 //! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
-//! | more above 4 MiB than a limit on all memory leaves beside what is in use | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
+//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
 //! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
-//! | more objects at once than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
+//! | a request for more objects than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
 //! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
 //! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
 //! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs` |
 //! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `bad_caches_are_errors` |
-//! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
+//! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
 //! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
 //! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
 //! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
 //! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
-//! | `membarrier` refused, which was granted at the start | none: what lies on CPUs' stacks stays there and serves; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |
+//! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |
 //! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
 //! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
 //! | a constructor refuses | [`AllocError::Constructor`] | `a_constructor_that_refuses_is_an_error_and_nothing_is_lost` |
-//! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
+//! | a destroyed cache is used | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
 //!
 //! # Panics
-//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A panic is
-//! *passed on* if its caller ran the function for itself: the call puts everything right and then panics with the function's own payload.
-//! It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook has reported it, the payload is
-//! forgotten (its `Drop` may panic, too), and that call goes on. In both cases nothing is lost, and all locks are free.
+//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A
+//! panic is *passed on* if its caller ran the function for itself: the call restores a consistent state and then panics with
+//! the function's payload. It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook
+//! has reported it, the payload is leaked (its `Drop` may panic, too), and that call continues. In both cases nothing is lost,
+//! and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -67,7 +68,7 @@ use crate::geometry::GeometryError;
 use core::fmt;
 use uslab_buddy::PageError;
 
-/// Why an allocation failed: which limit was reached. The caller may free something and try again.
+/// Reason why an allocation failed: names the limit that was reached. The caller may free something and try again.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -81,18 +82,18 @@ use uslab_buddy::PageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The cache has as many slabs as it may, and no object of them is free anywhere.
+    /// The cache has as many slabs as it may, and no free object anywhere.
     CacheLimit {
         /// The limit, in slabs.
         slabs: u32,
     },
-    /// What the cache's objects [hold](crate::KmemCacheBuilder::holds), and its slabs, are as many bytes as its limit allows, and no object
+    /// The cache's slabs, and what its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in bytes, and no object
     /// is free anywhere.
     HeldLimit {
         /// The limit, in bytes.
         bytes: usize,
     },
-    /// The caches of the [account](crate::cache::Account) have as much as they may, and nothing of it is free.
+    /// The caches of the [account](crate::cache::Account) reach its limit, and none of it is free.
     AccountLimit {
         /// The limit, in bytes.
         bytes: usize,
@@ -101,25 +102,25 @@ pub enum AllocError {
     Memory(uslab_buddy::AllocError),
     /// No memory for the bitmap of another slab.
     SideTable,
-    /// The size, a count, or a count times a size, is larger than what can be had at all.
+    /// The size, a count, or a count times a size, exceeds what can ever be allocated.
     TooLarge,
-    /// The system maps no more memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no more to mappings.
+    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves none for mappings.
     Refused {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
     },
-    /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object refused.
+    /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object failed.
     Constructor,
     /// The cache was destroyed.
     Destroyed,
-    /// The memory that is to be moved is no object; its corruption was reported.
+    /// The memory to be moved is not an object; its corruption was reported.
     NotAnObject,
-    /// It was refused on purpose: see [`faults`](crate::faults).
+    /// An injected failure: see [`faults`](crate::faults).
     Injected,
 }
 
 impl AllocError {
-    /// Whether it is one that passes when others free something.
+    /// Returns `true` for an error that passes once another user frees something.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
@@ -154,7 +155,7 @@ impl From<uslab_buddy::AllocError> for AllocError {
     }
 }
 
-/// Why a cache could not be made.
+/// Reason why a cache could not be made.
 ///
 /// ```
 /// use uslab::{CacheError, KmemCache};
@@ -167,17 +168,17 @@ impl From<uslab_buddy::AllocError> for AllocError {
 pub enum CacheError {
     /// No slab can hold such objects.
     Geometry(GeometryError),
-    /// The name is empty or has blanks, which readers of slabinfo take for the end of it.
+    /// The name is empty or has blanks, at which readers of slabinfo end it.
     Name,
-    /// No address space for what [checked frees](crate::Config::check_frees) need.
+    /// No address space for the tables of [checked frees](crate::Config::check_frees).
     Memory,
-    /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
+    /// A type-stable cache in the subsystem of the process-wide malloc: its slabs would be freed by a collector that allocates.
     TypeStable,
     /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) for objects that stay constructed.
     ZeroOnFree,
-    /// The account is of another subsystem.
+    /// The account belongs to another subsystem.
     Account,
-    /// The global subsystem could not be started.
+    /// The global subsystem did not start.
     Start(StartError),
 }
 
@@ -207,7 +208,7 @@ impl From<StartError> for CacheError {
     }
 }
 
-/// A cache cannot be destroyed: objects of it are in callers' hands. It goes on as before.
+/// Error: a cache with objects in use cannot be destroyed. It continues unchanged.
 ///
 /// ```
 /// use uslab::{Busy, Gfp, KmemCache};
@@ -221,9 +222,9 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use, or being destructed if a destructor called; at least 1, unless others share the cache.
+    /// Objects in use, or, in a call by a destructor, objects being destructed; at least 1, unless the cache is shared.
     pub live: u64,
-    /// Others that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
+    /// Number of other users that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,
 }
 
@@ -238,7 +239,7 @@ impl fmt::Display for Busy {
 }
 impl std::error::Error for Busy {}
 
-/// Why a subsystem could not start.
+/// Reason why a subsystem could not start.
 ///
 /// ```
 /// use uslab::buddy::{PageConfig, PageError};
@@ -253,15 +254,15 @@ impl std::error::Error for Busy {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The page allocator cannot work so, or got no address space.
+    /// The page allocator rejects the configuration, or got no address space.
     Pages(PageError),
-    /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
+    /// No address space for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
     /// No address space for the checked frees of kmalloc's caches, or of a malloc's.
     Kmalloc,
-    /// The global subsystem is being started by this very thread.
+    /// This very thread is starting the global subsystem.
     Starting,
-    /// There is a global subsystem already, which has another [`Config`](crate::Config).
+    /// The global subsystem exists already, with another [`Config`](crate::Config).
     Started,
 }
 

@@ -1,34 +1,34 @@
-//! Geometry: how many pages a slab has, how many objects lie in it, and where.
+//! Geometry: the pages of a slab, and the number and places of its objects.
 //!
-//! The rule is Linux's, to the row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
+//! The rule is Linux's, and agrees with each row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
 //! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
 //!
-//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, so that a machine with more CPUs takes the
-//!    node's lock less often; at most what the largest ordinary order holds, at least one.
-//! 2. Of the orders that hold so many, the smallest whose leftover is at most 1/16 of the slab; if there is none,
-//!    1/8, then 1/4, then 1/2.
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, so that a machine with more CPUs takes the node's lock
+//!   less often; at most what the largest ordinary order holds, at least one.
+//! 2. Of the orders that hold that many, it has the smallest whose leftover is at most 1/16 of the slab; failing that, 1/8,
+//!   then 1/4, then 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one.
 //!
-//! Hence **the CPU count is an input**: on other CPU counts the same size gets another order, and a comparison with
-//! a kernel must be told that kernel's CPUs.
+//! Hence **the CPU count is an input**: with another CPU count the same size gets another order, and a comparison with a kernel
+//! needs that kernel's CPU count.
 //!
-//! The stride is the object rounded up to a word, then to the alignment. Linux puts a free-list pointer behind
-//! objects that have a constructor or are type-stable; our free lists are bitmaps beside the slab, so these caches
-//! have the stride of plain ones.
+//! The stride is the object rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects that
+//! have a constructor or are type-stable. The free lists here are bitmaps outside the slab, so these caches have the stride of
+//! plain ones.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
-/// Bytes of a word: no object is smaller, none is aligned less.
+/// Bytes of a word: the least size and alignment of an object.
 pub(crate) const WORD: usize = 8;
-/// In models the bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
+/// Least stride in models: the checker that watches an object's owner has one cell per `SPACING` bytes.
 pub(crate) const SPACING: usize = 2048;
-/// Bytes of a cache line, as alignment to the hardware takes it.
+/// Bytes of a cache line, for hardware alignment.
 pub const CACHE_LINE: usize = 64;
-/// The most objects that a slab may hold.
+/// Most objects of a slab.
 pub const MAX_OBJECTS: usize = 32_767;
 
-/// What decides a slab's order besides the object: the machine and the kernel's tunables.
+/// Inputs to a slab's order besides the object: the machine and the kernel's tunables.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -41,9 +41,9 @@ pub const MAX_OBJECTS: usize = 32_767;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderRule {
-    /// CPUs that are present. More CPUs, larger slabs.
+    /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// CPUs that there may ever be; stands in for `present_cpus` where that is 1 (a machine that adds its CPUs late).
+    /// Most CPUs that the machine may have. It replaces `present_cpus` if that is 1 (a machine that adds its CPUs late).
     pub possible_cpus: u32,
     /// Smallest order (`slab_min_order`), 0.
     pub min_order: u8,
@@ -54,7 +54,7 @@ pub struct OrderRule {
 }
 
 impl OrderRule {
-    /// Linux's rule on a machine with so many CPUs.
+    /// Linux's rule on a machine with `cpus` CPUs.
     pub const fn for_cpus(cpus: u32) -> Self {
         Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
     }
@@ -68,7 +68,7 @@ impl OrderRule {
         4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
     }
 
-    /// The order of a slab of objects that lie `stride` bytes apart, behind `lead` bytes; `None` if no block holds one.
+    /// Order of a slab of objects with this stride, behind `lead` bytes; `None` if no block holds one.
     fn order(&self, lead: usize, stride: usize) -> Option<Order> {
         let bytes = |order: u8| PAGE_SIZE << order;
         let room = |order: u8| bytes(order).saturating_sub(lead);
@@ -85,7 +85,7 @@ impl OrderRule {
     }
 }
 
-/// Why no slab can hold such objects.
+/// Reason why no slab can hold such objects.
 ///
 /// ```
 /// use uslab::{Geometry, GeometryError, OrderRule};
@@ -96,11 +96,11 @@ impl OrderRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// An object has no bytes.
+    /// The object size is 0.
     Empty,
     /// The alignment is not a power of two.
     Alignment(usize),
-    /// One object needs more than the largest block.
+    /// One object exceeds the largest block.
     TooLarge {
         /// Bytes of one object, rounded up to its alignment.
         stride: usize,
@@ -120,7 +120,7 @@ impl fmt::Display for GeometryError {
 }
 impl std::error::Error for GeometryError {}
 
-/// Where the objects of a cache lie in a slab.
+/// Layout of the objects of a cache in a slab.
 ///
 /// # Invariants
 ///
@@ -134,7 +134,7 @@ impl std::error::Error for GeometryError {}
 ///
 /// let inodes = Geometry::new(600, 0, &OrderRule::for_cpus(4))?;
 /// assert_eq!((inodes.order().pages(), inodes.objects(), inodes.waste()), (4, 27, 184));
-/// // Which object begins so many bytes into the slab.
+/// // Index of the object at a byte offset.
 /// assert_eq!((inodes.index(1200), inodes.index(1201)), (Some(2), None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -145,9 +145,9 @@ pub struct Geometry {
     align: u32,
     /// Bytes in front of the first object.
     lead: u32,
-    /// Bytes at the end of a slab that nobody can touch: 0, or a page.
+    /// Inaccessible bytes at the end of a slab: 0, or a page.
     guard: u32,
-    /// The most objects in a slab.
+    /// Most objects in a slab.
     most: u32,
     order: Order,
     min_order: Order,
@@ -161,14 +161,14 @@ const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
-    /// The indices of those of a slab's `objects` objects that touch these bytes of it.
+    /// Indices of those of the first `objects` objects that touch these bytes of a slab.
     pub(crate) fn touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
     }
-    /// Whether these objects will do for who wants `other`'s: as Linux's `find_mergeable` judges, less than a word larger, and
-    /// aligned as well.
+    /// Returns `true` if these objects can replace `other`'s: by the rule of Linux's `find_mergeable`, less than a word larger,
+    /// and at least as aligned.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
@@ -176,14 +176,15 @@ impl Geometry {
             && self.align.is_multiple_of(other.align)
     }
 
-    /// The slabs of objects of `size` bytes, aligned to `align` (0: to a word).
+    /// Computes the slabs of objects of `size` bytes, aligned to `align` (0: to a word).
     ///
     /// # Errors
-    /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
+    /// `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, 0, 0, rule)
     }
-    /// The same with at least `zone` bytes on both sides of each object: what lies between two is half the first one's, half the second's.
+    /// As [`new`](Self::new), with at least `zone` bytes on both sides of each object. Half of the gap between two objects
+    /// belongs to each.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
@@ -192,7 +193,7 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, zone, zone, rule)
     }
-    /// The same with at least `tail` bytes behind each object that are not its user's.
+    /// As [`new`](Self::new), with at least `tail` bytes behind each object that are not its user's.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
@@ -236,7 +237,7 @@ impl Geometry {
         })
     }
 
-    /// The same with at most so many objects in a slab, which is no larger than they need.
+    /// Limits a slab to `objects` objects; it is no larger than they need.
     pub(crate) fn at_most(self, objects: usize) -> Self {
         let most = objects.clamp(1, self.most as usize);
         let bytes = self.lead() + most * self.stride() + self.guard();
@@ -244,21 +245,21 @@ impl Geometry {
         Self { most: most as u32, order: order.min(self.order), ..self }
     }
 
-    /// The same with a page at the end of each slab that no object uses, in slabs of four pages at least: so that is a quarter of the
-    /// addresses at most. An object of the largest block has none.
+    /// Adds a page without objects at the end of each slab, and makes slabs at least four pages: at most a quarter of the
+    /// addresses. A slab of the largest order has none.
     pub(crate) fn with_guard(self) -> Self {
         let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
         let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
         let order = self.order.max(usual).max(min_order);
         Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
     }
-    /// Bytes at the end of a slab that nobody can touch.
+    /// Inaccessible bytes at the end of a slab.
     pub(crate) const fn guard(&self) -> usize {
         self.guard as usize
     }
 
-    /// The alignment that an object of `size` bytes has when it is aligned to the hardware: a cache line, halved
-    /// while the object fits in half of it (`SLAB_HWCACHE_ALIGN`).
+    /// Alignment of a hardware-aligned object of `size` bytes: a cache line, halved while the object fits in half of it
+    /// (`SLAB_HWCACHE_ALIGN`).
     pub const fn hardware_align(size: usize) -> usize {
         let mut align = CACHE_LINE;
         while size <= align / 2 && align > WORD {
@@ -267,7 +268,7 @@ impl Geometry {
         align
     }
 
-    /// Bytes of an object, as asked for.
+    /// Requested size of an object, in bytes.
     pub const fn object_size(&self) -> usize {
         self.object_size as usize
     }
@@ -276,16 +277,16 @@ impl Geometry {
     pub const fn stride(&self) -> usize {
         self.stride as usize
     }
-    /// Bytes from the beginning of a slab to its first object: 0, but for the [red zone](crate::debug::flags) of that.
+    /// Bytes from the start of a slab to its first object: 0 without [red zones](crate::debug::flags).
     pub const fn lead(&self) -> usize {
         self.lead as usize
     }
-    /// Bytes of the red zones before and behind each object, as many as there are.
+    /// Bytes of the red zones before and behind each object.
     pub(crate) const fn zones(&self) -> (usize, usize) {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
     }
-    /// Bytes that a user may write to: what rounding adds to an object, too, unless it is watched.
+    /// Bytes that a user may write: includes what rounding adds to an object, unless it is watched.
     pub(crate) const fn usable(&self) -> usize {
         if self.lead == 0 { self.stride() } else { self.object_size() }
     }
@@ -293,11 +294,11 @@ impl Geometry {
     pub const fn align(&self) -> usize {
         self.align as usize
     }
-    /// The order that a slab has when memory is not short.
+    /// Order of a slab when memory is not short.
     pub const fn order(&self) -> Order {
         self.order
     }
-    /// The smallest order that holds one object: what a slab has when memory is short.
+    /// Smallest order that holds one object: the order of a slab when memory is short.
     pub const fn min_order(&self) -> Order {
         self.min_order
     }
@@ -311,12 +312,12 @@ impl Geometry {
         let most = self.most as usize;
         if n < most { n } else { most }
     }
-    /// Bytes at the end of a slab of the usual order that no object uses.
+    /// Unused bytes at the end of a slab of the usual order.
     pub const fn waste(&self) -> usize {
         self.order.bytes() - self.lead() - self.guard() - self.objects() * self.stride()
     }
-    /// How many slabs a node keeps on its partial and empty lists before a slab that becomes empty is given back:
-    /// half the bit length of the stride, 5 to 10 (`set_min_partial`).
+    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty: half the bit
+    /// length of the stride, 5 to 10 (`set_min_partial`).
     pub const fn min_partial(&self) -> usize {
         let half = self.stride.ilog2() as usize / 2;
         if half < 5 {
@@ -327,20 +328,20 @@ impl Geometry {
             half
         }
     }
-    /// Which object begins `offset` bytes into the slab; `None` inside of one. Cost: two multiplications.
+    /// Index of the object at byte `offset` of the slab; `None` inside an object. Cost: two multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
         let Some(offset) = offset.checked_sub(self.lead()) else { return None };
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Whether a slab of `order` has an object `index`. Cost: a multiplication, where [`objects_at`](Self::objects_at)
+    /// Returns `true` if a slab of `order` has an object `index`. Cost: a multiplication; [`objects_at`](Self::objects_at)
     /// divides.
     #[inline(always)]
     pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
         index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
     }
-    /// Bytes from the beginning of the slab to object `index`.
+    /// Bytes from the start of the slab to object `index`.
     #[inline(always)]
     pub const fn offset(&self, index: usize) -> usize {
         self.lead() + index * self.stride()
@@ -417,9 +418,9 @@ mod tests {
             }
         }
 
-        /// Zones lie around each object and nowhere else, and nothing of it outside of the slab.
+        /// Zones surround each object, and nothing extends beyond the slab.
         #[test]
-        fn objects_with_zones_lie_inside_are_aligned_and_apart(
+        fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
         ) {
             let align = 1 << align;
@@ -445,7 +446,7 @@ mod tests {
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
         }
 
-        /// Of what is limited no more lie in a slab, and no slab is larger than they need.
+        /// A limited slab has no more objects than the limit, and is no larger than they need.
         #[test]
         fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
@@ -457,7 +458,7 @@ mod tests {
         }
 
         #[test]
-        fn objects_lie_inside_and_are_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
+        fn objects_are_inside_the_slab_and_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
             prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
             prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());

@@ -1,14 +1,14 @@
-//! Object caches in userspace as Linux has them: slabs of equal objects on buddy pages, per-CPU magazines in front.
+//! Object caches in userspace like Linux's: slabs of equal objects on buddy pages, with per-CPU magazines.
 //!
-//! | you want | take |
+//! | purpose | type |
 //! |---|---|
-//! | objects of one type, built once and used many times | [`ObjectCache`] |
+//! | objects of one type, constructed once and reused many times | [`ObjectCache`] |
 //! | untyped objects of one size | [`KmemCache`] |
 //! | the program's heap | [`Uslab`] as `#[global_allocator]` |
-//! | pages and caches apart from all others, also on simulated CPUs | [`Subsystem`] |
-//! | to say how memory is to be had | [`Gfp`], the flags of an allocation |
+//! | separate pages and caches, also on simulated CPUs | [`Subsystem`] |
+//! | flags of an allocation | [`Gfp`] |
 //!
-//! Embed it: objects stay constructed between uses, and go back to the CPU that frees them.
+//! Embed it: objects stay constructed between uses, and are freed to the CPU that frees them.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Study it: see where each object lies, and have everything counted.
+//! Study it: see where each object is, and count everything.
 //!
 //! ```
 //! use uslab::subsystem::Config;
@@ -58,8 +58,8 @@
 //! uslab::check::model("a shared cache", uslab::check::Bound::Preemptions(2), 2, two_threads_share_a_cache);
 //! ```
 //!
-//! All else is in the modules. Most have a type or two that code names often; those may be named from the crate's root, too:
-//! `uslab::AllocError` is [`error::AllocError`].
+//! Everything else is in the modules. Frequently used types are also available from the crate's root: `uslab::AllocError` is
+//! [`error::AllocError`].
 
 #![cfg_attr(
     any(loom, shuttle),
@@ -70,7 +70,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// Rooms. ARCHITECTURE.md says which imports from which.
+// Modules. ARCHITECTURE.md says which may import from which.
 pub mod block;
 pub mod cache;
 pub mod debug;
@@ -81,7 +81,7 @@ mod memory;
 pub mod objects;
 pub mod observe;
 pub mod process;
-// The global subsystem of a checker's execution is not published, but the models run this.
+// A checker's global subsystem is not published, but the models run this.
 mod published;
 pub mod reclaim;
 mod registry;
@@ -97,7 +97,7 @@ mod scenarios;
 #[doc(hidden)]
 pub mod shadow;
 
-// The front door: what the documentation's first page shows.
+// The first page of the documentation.
 #[doc(inline)]
 pub use cache::kmem_cache::KmemCache;
 #[doc(inline)]
@@ -113,7 +113,7 @@ pub use uslab_buddy::Gfp;
 pub use uslab_pool as pool;
 pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
-// Short names of what code names often. The documentation has each in its module.
+// Short names of frequently used items. The documentation has each in its module.
 #[doc(hidden)]
 pub use self::{
     block::Block,
@@ -168,12 +168,12 @@ pub use reclaim::rcu;
 #[doc(hidden)]
 pub use report::prometheus;
 
-/// The examples of the README are run as this crate's.
+/// Runs the examples of the README as this crate's.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The examples of the book are run as this crate's, too.
+/// Runs the examples of the book as this crate's.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../book/src/study.md")]

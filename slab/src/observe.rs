@@ -1,11 +1,11 @@
-//! What slow operations do, step by step: see [`Subsystem::observe`](crate::Subsystem::observe).
+//! Observation of slow operations, step by step: see [`Subsystem::observe`](crate::Subsystem::observe).
 //!
-//! A tracepoint notes its [`Step`] on the operation's own stack, whatever locks are held, and the operation shows all of them at its
-//! end, when it holds none. So there is no buffer that CPUs share, and nothing to be read out in time. Fast paths have no
-//! tracepoint: what is not shown was served by the CPU's own magazines.
+//! A tracepoint records its [`Step`] on the operation's own stack, whatever locks are held. The operation passes all of them to
+//! the observers at its end, when it holds no lock. So there is no shared buffer that could overflow. Fast paths have no
+//! tracepoint: an operation that is not reported was served by the CPU's own magazines.
 //!
-//! With the feature `tracing`, `event` is an observer that makes events of them. With the feature `usdt` each step is a probe that `perf`,
-//! `bpftrace` and gdb find in the running program:
+//! With the feature `tracing`, `event` is an observer that emits events. With the feature `usdt` each step is a probe that
+//! `perf`, `bpftrace` and gdb find in the running program:
 //!
 //! ```text
 //! # bpftrace -e 'usdt:./server:uslab:SlabAdded { @[ustack] = count(); }'
@@ -15,8 +15,8 @@
 use uslab_magazine::Path;
 pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, Step, TooManyObservers, What};
 
-/// An observer that makes an event of [`tracing`] of each slow operation, with the target `uslab`: `DEBUG` if it went to the pages or
-/// the system, else `TRACE`. The subscriber may allocate; what it asks of this allocator makes no events.
+/// An observer that emits a [`tracing`] event for each slow operation, with the target `uslab`: at level `DEBUG` if it reached
+/// the pages or the system, else `TRACE`. The subscriber may allocate; its own operations emit no events.
 ///
 /// ```
 /// let subsystem = uslab::Subsystem::global()?;
@@ -35,7 +35,7 @@ pub fn event(operation: &Observed<'_>) {
     }
     let Observed { what, cpu, name, path, lost, more, .. } = *operation;
     let steps = Steps(operation.steps);
-    // A level is a constant of its place.
+    // The level must be a constant at each call site.
     macro_rules! event {
         ($level:ident) => {
             tracing::event!(target: "uslab", tracing::Level::$level, ?what, cpu, name, ?path, lost, more, "{steps}")

@@ -1,4 +1,4 @@
-//! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
+//! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
 use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
@@ -40,7 +40,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node, and beside it which objects of which slab are out, and which are constructed.
+/// A node, and its shadow: the objects that are out, and those that are constructed, by slab.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
@@ -81,7 +81,7 @@ impl Lists {
         let flags = if self.order() > Order::ZERO { Gfp::COMP } else { Gfp::empty() };
         let slab = self.memory.pages.alloc(self.order(), flags, None).unwrap();
         let mut out = BTreeSet::new();
-        // SAFETY: the block is new and only this test knows it.
+        // SAFETY: the block is new, and only this test has it.
         unsafe {
             let new = self.memory.slab(slab);
             assert!(new.set_up(&Operation::new(), self.geometry.objects(), self.constructed));
@@ -97,7 +97,7 @@ impl Lists {
     fn is_one_by_one(&self) -> bool {
         self.constructed == Constructed::OneByOne
     }
-    /// Free objects that are constructed, of one slab.
+    /// Free objects of a slab that are constructed.
     fn idle(&self, slab: u32) -> usize {
         self.built[&slab].difference(&self.shadow[&slab]).count()
     }
@@ -134,7 +134,7 @@ impl Lists {
             self.stamp(place);
         }
     }
-    /// The first and the last byte of an object, and what its user writes there.
+    /// First and last byte of an object, and the value that its user writes there.
     fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
@@ -146,7 +146,7 @@ impl Lists {
         // SAFETY: the object is out, so its bytes are this test's.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
-    /// Pages of a slab that no object that is out touches.
+    /// Pages of a slab that no object in use touches.
     fn unused(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
         let bytes =
@@ -154,16 +154,16 @@ impl Lists {
         for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
             (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
         }
-        // Slabs of more than 16 pages return them by parts.
+        // Slabs of more than 16 pages return them in parts.
         let part = (self.order().pages() as usize).div_ceil(16);
         let whole =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
         pages.iter().copied().filter(whole).collect()
     }
-    /// Returns memory of up to about `most` unused pages.
+    /// Returns the memory of about `most` unused pages.
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
-        // Neither full slabs, nor such of one page that are in use.
+        // Neither full slabs nor one-page slabs in use.
         let slabs = self.shadow.keys().filter(|slab| match self.state(**slab).0 {
             State::Empty => true,
             State::Partial(_) => self.order() > Order::ZERO,
@@ -173,16 +173,16 @@ impl Lists {
         unused
             .iter()
             .for_each(|(slab, pages)| all += pages.len() - self.discarded.get(slab).map_or(0, BTreeSet::len));
-        // SAFETY: no object is constructed that is free.
+        // SAFETY: no free object is constructed.
         let pages = unsafe { self.node.discard_unused(&self.memory, most) };
         let bounds = most.min(all as u64)..most.saturating_add(self.order().pages().into());
         assert!(bounds.contains(&pages), "{pages} of {all} pages, where {most} were asked for");
         if pages == all as u64 {
             self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
         } else {
-            // Of which slabs is the node's to choose: of each all that is unused, or nothing.
+            // The node chooses the slabs: of each, all unused pages or none.
             for (slab, unused) in unused {
-                // SAFETY: this thread is the only one.
+                // SAFETY: there is no other thread.
                 let now = unsafe { self.memory.slab(Pfn::new(slab)).discarded() } as usize;
                 let before = self.discarded.get(&slab).map_or(0, BTreeSet::len);
                 assert!(now == before || now == unused.len());
@@ -192,7 +192,7 @@ impl Lists {
             }
         }
     }
-    /// Destructs all that is free and constructed.
+    /// Destructs all free objects.
     fn destruct(&mut self) {
         let idle: usize = self.shadow.keys().map(|slab| self.idle(*slab)).sum();
         let mut destructed = 0;
@@ -216,7 +216,7 @@ impl Lists {
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
-    /// Gives places back; those that are free already are refused.
+    /// Frees objects; those that are free already are refused.
     fn give(&mut self, places: &[ObjectIndex], back: Back) {
         let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
         let mut expected = Vec::new();
@@ -229,7 +229,7 @@ impl Lists {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
-        // SAFETY: all slabs of the shadow are listed, and those that fall empty are unlisted at the end only.
+        // SAFETY: all slabs of the shadow are listed, and empty ones are only unlisted at the end.
         unsafe {
             let op = &Operation::new();
             self.node.free(
@@ -252,11 +252,11 @@ impl Lists {
             assert!(out.is_empty(), "a slab with objects out was given up");
             self.built.remove(&slab.get());
             self.discarded.remove(&slab.get());
-            // SAFETY: allocated in `add` with this order, and on no list any more.
+            // SAFETY: allocated in `add` with this order, and on no list.
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
     }
-    /// Objects that are out, as places.
+    /// Places of the objects that are out.
     fn out(&self) -> Vec<ObjectIndex> {
         let places = |(slab, out): (&u32, &BTreeSet<usize>)| {
             let slab = Pfn::new(*slab);
@@ -264,12 +264,12 @@ impl Lists {
         };
         self.shadow.iter().flat_map(places).collect()
     }
-    /// What a slab should be, by the shadow.
+    /// Expected state of a slab.
     fn state(&self, slab: u32) -> (State, Fill) {
         let fill = Fill { inuse: self.shadow[&slab].len() as u16, objects: self.geometry.objects() as u16 };
         (State::from(fill), fill)
     }
-    /// Each slab is on exactly the list that the shadow's fill asks for, and nothing else is listed.
+    /// Checks that each slab is on exactly the expected list, and that nothing else is listed.
     fn check(&self) {
         let mut listed = BTreeMap::new();
         let count = self.node.walk(&self.memory, |slab, state, fill, agrees| {
@@ -279,7 +279,7 @@ impl Lists {
         let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
         assert_eq!(listed, expected);
         for slab in self.shadow.keys().filter(|_| self.is_one_by_one()) {
-            // SAFETY: this thread is the only one.
+            // SAFETY: there is no other thread.
             let built: BTreeSet<_> = unsafe { self.memory.slab(Pfn::new(*slab)).constructed() }.collect();
             let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
             assert_eq!(built, free);
@@ -297,13 +297,13 @@ impl Lists {
         }
         for (&slab, pages) in &self.discarded {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
-            // Memory on the heap stays as it is.
+            // Memory on the heap keeps its contents.
             #[cfg(all(target_os = "linux", not(uslab_heap)))]
-            // SAFETY: pages of a block that is allocated; no thread writes to them.
+            // SAFETY: pages of an allocated block, which no thread writes.
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
         }
     }
-    /// After shrinking: in each band, slabs with few free objects come by how few.
+    /// After a shrink: in each band, slabs with few free objects are sorted by their number.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
@@ -318,11 +318,11 @@ impl Lists {
 }
 
 proptest! {
-    /// S1, in one thread: each slab is on exactly the list its state says, after any mix of steps.
+    /// S1, in one thread: each slab is on exactly the list for its state, after any sequence of steps.
     #[test]
     fn lists_against_a_shadow(
-        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the last that a frame holds, and the first that it does not. Slabs of many pages, the
-        // last one of two pages to a bit of those discarded.
+        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the longest that fits into a frame, and the shortest that does not. Slabs of
+        // many pages, the last with two pages per bit of discarded parts.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
@@ -352,7 +352,7 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // A free object, or one that is out and then free: the second is refused either way.
+                        // A free object, or an object in use that is then freed: the second free is refused either way.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], Back::Constructed);
                         }
@@ -381,10 +381,10 @@ proptest! {
     }
 }
 
-/// A slab whose last object comes back stays as long as fewer than `min_partial` had room before.
+/// A slab whose last object is freed stays if fewer than `min_partial` slabs had room before.
 #[test]
-fn so_many_slabs_with_room_stay_as_the_node_was_told() {
-    // Of a slab of two objects the first one that comes back makes room, of a slab of one object none.
+fn a_node_keeps_min_partial_slabs_with_room() {
+    // The first free makes room in a slab of two objects, and none in a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
@@ -398,7 +398,7 @@ fn so_many_slabs_with_room_stay_as_the_node_was_told() {
     }
 }
 
-/// Shrinking sorts slabs with up to 32 free objects; the others keep their order behind them.
+/// A shrink sorts slabs with up to 32 free objects; the others keep their order behind them.
 #[test]
 fn shrinking_leaves_sparse_slabs_in_their_order() {
     let mut lists = Lists::new(40, 0, 0);
@@ -413,7 +413,7 @@ fn shrinking_leaves_sparse_slabs_in_their_order() {
     assert_eq!(order, [31, 32, 40, 33, 45]);
 }
 
-/// Those that are next to full are sorted as well.
+/// Slabs that are nearly full are sorted, too.
 #[test]
 fn shrinking_sorts_the_slabs_of_the_fullest_band() {
     let mut lists = Lists::new(40, 0, 0);
@@ -428,7 +428,7 @@ fn shrinking_sorts_the_slabs_of_the_fullest_band() {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// A destroyed cache's nodes close when no object of any is out, and list nothing any more.
+/// The nodes of a destroyed cache close when no object is out, and then list nothing.
 #[test]
 fn nodes_close_together_once_no_object_is_out() {
     let mut lists = Lists::new(2048, 0, 5);
@@ -448,7 +448,7 @@ fn nodes_close_together_once_no_object_is_out() {
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));
     let slab = lists.memory.pages.alloc(lists.order(), Gfp::empty(), None).unwrap();
     for node in &nodes {
-        // SAFETY: the block is new and only this test knows it.
+        // SAFETY: the block is new, and only this test has it.
         unsafe {
             assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2, Constructed::Together));
             assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(Closed));
@@ -494,7 +494,7 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// Nothing in half of the cases. Traces would be lines on standard error.
+/// No flags in half of the cases. Traces would print lines to standard error.
 fn debug() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -524,12 +524,12 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
         prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
-    // Half of the cases without refusals: what must not fail is known there.
+    // Half of the cases without injected failures, in which the expected result is exact.
     prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
 
 proptest! {
-    /// Caches against a shadow that knows what is out: nothing twice, nothing overlapping, nothing lost.
+    /// Caches compared with a shadow of the objects in use: none twice, none overlapping, none lost.
     #[test]
     fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
@@ -572,14 +572,14 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Memory of all sizes, most of it above the classes, against a map of what is out.
+    /// Memory of all sizes, most of it above the classes, compared with a map of what is allocated.
     #[test]
     fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 
-/// What the fuzzer found worth keeping.
+/// The kept inputs of the fuzzer.
 pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
@@ -600,9 +600,9 @@ fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
     corpus("memory", memory::fuzz);
 }
 
-/// What it was charged with was lost.
+/// Once its charge was lost.
 #[test]
-fn a_freed_mapping_that_cannot_be_listed_again_gives_back_its_charge() {
+fn a_freed_mapping_that_cannot_be_listed_again_is_uncharged() {
     use memory::{Step, Way};
     let alloc = |way, size, align| Step::Alloc {
         cpu: 0,

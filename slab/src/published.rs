@@ -1,17 +1,17 @@
-//! A value that the first of several threads makes known, for good.
+//! A value that the first of several threads publishes, for good.
 //!
-//! Invariant: the pointer goes from null to one value and stays; that value is never freed. So whoever finds it may keep
-//! the reference for ever.
+//! Invariant: the pointer changes from null to one value once; that value is never freed. So a reference to it is valid for
+//! ever.
 
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, Ordering::*, planted};
 
-/// Null, or the value for good.
+/// Null, or the published value.
 #[derive(Debug)]
 pub(crate) struct Published<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync + 'static> Published<T> {
-    /// Nothing yet.
+    /// Makes an empty cell.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
@@ -21,20 +21,20 @@ impl<T: Send + Sync + 'static> Published<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The value, if there is one. Cost: one load.
+    /// The value, if it is published. Cost: one load.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // Acquire: pairs with the Release in `publish`, so that the value is found complete.
+        // Acquire: pairs with the Release in `offer`, so that the value is initialised.
         // SAFETY: null, or published and never freed.
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// Publishes `made`, or drops it if somebody was first; the value that there is now.
+    /// Publishes `made`, or drops it if another thread was first; returns the published value.
     pub(crate) fn publish(&self, made: Box<T>) -> &'static T {
         let made = NonNull::from(Box::leak(made));
         // SAFETY: leaked above.
         unsafe { self.offer(made) }.unwrap_or_else(|first| {
-            // SAFETY: made above and known to nobody.
+            // SAFETY: made above, and not shared.
             drop(unsafe { Box::from_raw(made.as_ptr()) });
             first
         })
@@ -42,12 +42,12 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// Publishes `made`.
     ///
     /// # Errors
-    /// Somebody was first: the value that there is, and `made` stays the caller's.
+    /// Another thread was first: the published value; `made` stays the caller's.
     ///
     /// # Safety
-    /// `made` is a value that stays for good if it is published.
+    /// If `made` is published, it is never freed.
     pub(crate) unsafe fn offer(&self, made: NonNull<T>) -> Result<&'static T, &'static T> {
-        // Release: pairs with the Acquire of the failure here and in `get`. A success finds null, and nothing to acquire.
+        // Release: pairs with the Acquire of the failure here and in `get`. A success finds null, and has nothing to acquire.
         let outcome = self.0.compare_exchange(null_mut(), made.as_ptr(), Release, Acquire);
         // SAFETY: published, by this thread or another one, and never freed.
         unsafe {

@@ -1,53 +1,53 @@
-//! Who is there: the caches and shrinkers of a subsystem. A registry keeps nobody alive.
+//! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
 //!
-//! Allocations under pressure walk such lists, and the global allocator may be one of the caches. So a list grows outside
-//! its lock, frees nothing under it, and does not hold it while anybody uses what was found.
+//! Allocations under pressure walk such lists, and the global allocator may use one of the caches. So a list grows outside its
+//! lock, frees nothing under it, and does not hold it while a found entry is used.
 //!
-//! A walk lets the lock go between two entries, and others come off the list meanwhile. It therefore does not remember a
-//! place but the number that the last entry got when it was pushed: numbers only grow, so the next entry is the first one
-//! with a larger number, wherever it lies now.
+//! A walk releases the lock between two entries, so entries may be removed meanwhile. Its position is therefore not an index
+//! but the number that the last entry got when it was pushed. Numbers only grow, so the next entry is the first one with a
+//! larger number, at whatever index.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Rank, planted};
 
-/// A list, oldest first.
+/// A list of entries, oldest first.
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
-/// What the lock of a [`Registry`] protects.
+/// State under the lock of a [`Registry`].
 pub(crate) struct List<T> {
-    /// Sorted by number. `None` came off: to move up all that lie behind it would cost as much as to find it many times over.
+    /// Sorted by number. `None` was removed: moving up all later entries would cost as much as many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
-    /// How many came off.
+    /// Number of removed entries.
     gone: usize,
-    /// The number of the next entry.
+    /// Number of the next entry.
     next: u64,
-    /// Where the entries lie, and how many they are, for debuggers.
+    /// Address of the entries and their number, for debuggers.
     place: [usize; 2],
 }
 
 impl<T> List<T> {
-    /// For debuggers: where their place is; bytes of an entry, where in it the address of an `Arc`'s memory lies, which is null if
-    /// the entry came off, and how far behind that the value begins.
+    /// For debuggers: offset of that address; bytes of an entry; offset in the entry of the address of the `Arc`'s memory,
+    /// which is null for a removed entry; and offset of the value in that memory.
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
         core::mem::offset_of!((u64, Option<Weak<T>>), 1),
-        // Two counts are in front of it.
+        // Two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
     fn placed(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
-    /// Where they lie, alive or not.
+    /// Addresses of the entries, alive or not.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
         self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
     }
 }
 
 impl<T> Registry<T> {
-    /// Empty; its lock has that rank.
+    /// Makes an empty list, whose lock has that rank.
     pub(crate) fn new(rank: Rank) -> Self {
         Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0, place: [0; 2] }))
     }
@@ -73,7 +73,7 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Takes `entry` off. Whoever holds it, or is just dropping it, calls this: so its memory stays for now.
+    /// Removes `entry`. The caller owns it or is dropping it, so its memory stays for now.
     pub(crate) fn remove(&self, entry: *const T) {
         let mut list = self.0.lock();
         let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
@@ -82,7 +82,7 @@ impl<T> Registry<T> {
         let Some((_, found)) = list.entries.iter_mut().find(is_it) else {
             return;
         };
-        // Dropped behind the lock.
+        // Dropped after the lock is released.
         let _gone = found.take();
         planted!("who comes off is counted in the next lock hold" => {
             drop(list);
@@ -97,8 +97,8 @@ impl<T> Registry<T> {
         drop(list);
     }
 
-    /// One by one, oldest first, all that were pushed before this call and are alive. Each that is alive until the walk
-    /// ends comes exactly once, whoever else goes meanwhile.
+    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the walk ends is
+    /// found exactly once, whatever is removed meanwhile.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
         let mut from = 0;
@@ -117,7 +117,7 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The list behind its lock: while that is held, nobody is taken off.
+    /// The list behind its lock: while that is held, no entry is removed.
     pub(crate) fn list(&self) -> &ForkMutex<List<T>> {
         &self.0
     }
@@ -139,16 +139,16 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// Found: an entry came off in front of the walk's place, and the one behind it was skipped.
+    /// Once an entry before the walk's position was removed, and the one behind it was skipped.
     #[test]
-    fn a_walk_sees_who_stays_while_others_go() {
+    fn a_walk_finds_remaining_entries_while_others_are_removed() {
         let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
         let mut walked = Vec::new();
         for entry in registry.iter() {
             walked.push(*entry);
-            // It goes, and so does the one in the middle of what is left.
+            // It is removed, and so is the one in the middle of the rest.
             registry.remove(Arc::as_ptr(&entry));
             if *entry == 2 {
                 registry.remove(Arc::as_ptr(&entries[5]));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_at_most_twice_as_long_as_those_on_it_and_says_how_many_they_are() {
+    fn a_list_is_at_most_twice_as_long_as_its_entries() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_moves_where_there_is_no_room_and_moves_up_once_most_of_it_is_gone() {
+    fn a_list_grows_when_full_and_is_compacted_when_mostly_empty() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..200).map(Arc::new).collect();
         let place = || registry.list().lock().place;
@@ -203,9 +203,9 @@ mod tests {
         assert!(registry.iter().map(|entry| *entry).eq(101..200));
     }
 
-    /// Else a walk beside somebody who makes caches need not end.
+    /// Otherwise a walk while another thread makes caches need not end.
     #[test]
-    fn a_walk_ends_with_who_was_there_at_its_start() {
+    fn a_walk_ends_with_the_entries_of_its_start() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));

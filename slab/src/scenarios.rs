@@ -1,12 +1,11 @@
-//! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//! Scenarios of the caches for both checkers: how each is run, and the planted bugs that it must detect.
 //!
-//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S4 the lists of slabs, S5
-//! constructed objects,
-//! C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public API, R1 the registry, L1
-//! limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1
-//! and O2 heap profiles, A1-A6 the whole subsystem. Each
-//! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
-//! consistent: orderings are loom's business.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of slabs, S5
+//! constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public
+//! API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1
+//! tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each ends in the census of `world`. loom's
+//! scenarios are exhaustive and small; shuttle's are larger, sampled, and sequentially consistent, so orderings are only
+//! checked by loom.
 
 mod handles;
 mod hardened;
@@ -37,9 +36,9 @@ use uslab_magazine::sync::{self, schedule::Schedules};
 #[cfg(shuttle)]
 use world::on_nodes;
 use world::{
-    SMALL, construct_beside_shrinks, drop_beside_frees, drop_beside_reaps, live_beside_allocations,
-    reuse_beside_late_frees, some_come_off_the_registry, some_free_a_mapping, walk_beside_reaps,
-    who_stays_is_seen_beside_those_that_go,
+    SMALL, construct_during_shrinks, drop_during_frees, drop_during_reaps, live_during_allocations,
+    remaining_entries_are_seen_during_removals, reuse_during_late_frees, some_free_a_mapping,
+    some_leave_the_registry, walk_during_reaps,
 };
 
 #[cfg(all(loom, crossbeam_loom))]
@@ -54,53 +53,53 @@ const RUNS: Schedules = Schedules(2000);
 uslab_magazine::sync::scenarios! {
     // For both.
     c2 {
-        loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_beside_reaps(1));
-        shuttle("C2: a cache goes while three visit it", RUNS, || drop_beside_reaps(3));
+        loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
+        shuttle("C2: a cache goes while three visit it", RUNS, || drop_during_reaps(3));
         bug("a cache is given up while a visitor has its objects", "C2", "a cache that nobody owns is left");
         #[cfg(loom)]
         bug("two see to the end of a cache", "C2", "is gone was given up");
     }
     c3 {
-        loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_beside_frees);
-        shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_beside_frees(3));
+        loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_during_frees);
+        shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_during_frees(3));
         #[cfg(loom)]
         bug("the last to leave does not look back", "C3", "a cache that nobody owns is left");
         bug("who came meanwhile is overlooked", "C3", "a cache that nobody owns is left");
         bug("the magazines of a cache that is left stay open", "C3", "a cache that nobody owns is left");
     }
     c4 {
-        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_beside_late_frees(1));
-        shuttle("C4: three late frees beside a new cache", RUNS, || reuse_beside_late_frees(3));
+        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_during_late_frees(1));
+        shuttle("C4: three late frees beside a new cache", RUNS, || reuse_during_late_frees(3));
         bug("a number is given back while objects are out", "C4", "a cache that nobody owns is left");
     }
     w1 {
-        loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_beside_reaps(1));
-        shuttle("W1: a hive is walked while three reap", RUNS, || walk_beside_reaps(3));
+        loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_during_reaps(1));
+        shuttle("W1: a hive is walked while three reap", RUNS, || walk_during_reaps(3));
         bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
     }
     w1_removal {
-        loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_beside_a_reap);
+        loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_during_a_reap);
         bug("a hive reads a value whose place is free", "W1", "Causality violation");
     }
 
     s4 {
-        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_beside_allocations(1, 1));
-        shuttle("S4: live beside three allocations on two nodes", RUNS, || live_beside_allocations(3, 2));
+        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_during_allocations(1, 1));
+        shuttle("S4: live beside three allocations on two nodes", RUNS, || live_during_allocations(3, 2));
         bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
     }
     s5 {
-        loom("S5 construct beside a shrink", Model::new(THREE, 70), || construct_beside_shrinks(1));
-        shuttle("S5: construct beside three shrinks", RUNS, || construct_beside_shrinks(3));
+        loom("S5 construct beside a shrink", Model::new(THREE, 70), || construct_during_shrinks(1));
+        shuttle("S5: construct beside three shrinks", RUNS, || construct_during_shrinks(3));
         bug("a shrink destructs what it has not taken", "S5", "constructed");
     }
     r1 {
-        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| who_stays_is_seen_beside_those_that_go(&[goes], 0));
-        shuttle("R1: two walk the registry beside two that go", RUNS, || who_stays_is_seen_beside_those_that_go(&[0, 1], 1));
+        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| remaining_entries_are_seen_during_removals(&[goes], 0));
+        shuttle("R1: two walk the registry beside two that go", RUNS, || remaining_entries_are_seen_during_removals(&[0, 1], 1));
         bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
     }
     r1_two_go {
-        loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_come_off_the_registry(1));
-        shuttle("R1: three come off the registry", RUNS, || some_come_off_the_registry(2));
+        loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_leave_the_registry(1));
+        shuttle("R1: three come off the registry", RUNS, || some_leave_the_registry(2));
         bug("who comes off is counted in the next lock hold", "R1", "how many stay");
     }
     p1 {
@@ -110,8 +109,8 @@ uslab_magazine::sync::scenarios! {
     }
 
     q1 {
-        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_beside_delayed_frees(objects, places));
-        shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_beside_delayed_frees(3, 2));
+        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_during_delayed_frees(objects, places));
+        shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_during_delayed_frees(3, 2));
         bug("who puts an object into a quarantine does not look back", "Q1", "a cache that nobody owns is left");
     }
     g2 {
@@ -130,18 +129,18 @@ uslab_magazine::sync::scenarios! {
     }
 
     l2 {
-        loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::who_waits_is_woken(1));
-        shuttle("L2: two wait, one frees", RUNS, || waiting::who_waits_is_woken(2));
+        loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::waiters_are_woken(1));
+        shuttle("L2: two wait, one frees", RUNS, || waiting::waiters_are_woken(2));
         bug("a free does not look for who waits", "L2", "deadlock");
         bug("magazines stay open while somebody waits", "L2", "deadlock");
     }
     l2_destructed {
-        loom("L2 waiting: one destructs, one waits", Model::new(TWO, 3300), waiting::who_waits_is_woken_by_a_destructed_object);
-        shuttle("L2: one waits, one destructs", RUNS, waiting::who_waits_is_woken_by_a_destructed_object);
+        loom("L2 waiting: one destructs, one waits", Model::new(TWO, 3300), waiting::a_destructed_object_wakes_a_waiter);
+        shuttle("L2: one waits, one destructs", RUNS, waiting::a_destructed_object_wakes_a_waiter);
         bug("a destructed object comes back unnoticed", "L2", "deadlock");
     }
     l2_readers {
-        shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::who_waits_is_woken_by_what_waits_for_readers);
+        shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::a_deferred_free_wakes_a_waiter);
         bug("what begins to wait for readers wakes no thread", "L2", "deadlock");
     }
     l3 {
@@ -151,42 +150,42 @@ uslab_magazine::sync::scenarios! {
         bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
     }
     l3_joins {
-        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::who_joins_is_not_passed(1));
-        shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::who_joins_is_not_passed(2));
+        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::a_joining_waiter_is_not_overtaken(1));
+        shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::a_joining_waiter_is_not_overtaken(2));
         bug("who joins does not wait for what is called in", "L3", "an allocation has passed who joined");
     }
     l4 {
-        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::who_goes_gives_its_place_on(0));
-        shuttle("L4: the first and the last go beside a free", RUNS, || waiting::who_goes_gives_its_place_on(1));
+        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::a_cancelled_waiter_passes_its_place(0));
+        shuttle("L4: the first and the last go beside a free", RUNS, || waiting::a_cancelled_waiter_passes_its_place(1));
         bug("a waiter that goes keeps what it was given", "L4", "what the first gave up reached nobody");
     }
     l5 {
-        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_time_is_over_beside_a_free(0));
-        shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_time_is_over_beside_a_free(1));
+        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_timeout_during_a_free(0));
+        shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_timeout_during_a_free(1));
         bug("a waiter that goes keeps what it was given", "L5", "what came too late is lost");
     }
     l6 {
-        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::who_waits_grows_when_a_slab_goes_back(0));
-        shuttle("L6: two wait, a slab goes back", RUNS, || waiting::who_waits_grows_when_a_slab_goes_back(1));
+        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::waiters_grow_after_a_slab_is_freed(0));
+        shuttle("L6: two wait, a slab goes back", RUNS, || waiting::waiters_grow_after_a_slab_is_freed(1));
         bug("a charge comes back unnoticed", "L6", "deadlock");
     }
     l7 {
-        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), || waiting::a_cache_is_destroyed_beside_who_waits(1));
-        shuttle("L7: two wait, the cache is destroyed", RUNS, || waiting::a_cache_is_destroyed_beside_who_waits(2));
+        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), || waiting::a_cache_is_destroyed_while_others_wait(1));
+        shuttle("L7: two wait, the cache is destroyed", RUNS, || waiting::a_cache_is_destroyed_while_others_wait(2));
         #[cfg(shuttle)]
         bug("a free does not look for who waits", "L7", "deadlock");
         #[cfg(shuttle)]
         bug("magazines stay open while somebody waits", "L7", "deadlock");
     }
     l7_account {
-        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_beside_who_waits(1));
-        shuttle("L7: two wait, a cache of a full account is destroyed", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_beside_who_waits(2));
+        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(1));
+        shuttle("L7: two wait, a cache of a full account is destroyed", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(2));
         bug("who waits is not told that the cache is destroyed", "L7", "deadlock");
     }
 
     l8 {
-        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::who_waits_gets_what_another_cache_of_the_account_had(1, another, shrinks));
-        shuttle("L8: two wait for an account", RUNS, || waiting::who_waits_gets_what_another_cache_of_the_account_had(2, false, false));
+        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::waiters_get_memory_of_another_cache_of_the_account(1, another, shrinks));
+        shuttle("L8: two wait for an account", RUNS, || waiting::waiters_get_memory_of_another_cache_of_the_account(2, false, false));
         bug("other caches of an account keep what they have", "L8", "deadlock");
         bug("an account's charge comes back unnoticed", "L8", "deadlock");
         #[cfg(loom)]
@@ -198,8 +197,8 @@ uslab_magazine::sync::scenarios! {
         bug("an account is charged by load and store", "L8", "more than the account may have");
     }
     l9 {
-        loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::who_waits_gets_what_a_raised_limit_allows(1));
-        shuttle("L9: two wait, the limit is raised", RUNS, || waiting::who_waits_gets_what_a_raised_limit_allows(2));
+        loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::a_raised_limit_serves_waiters(1));
+        shuttle("L9: two wait, the limit is raised", RUNS, || waiting::a_raised_limit_serves_waiters(2));
         bug("a limit is raised and nobody is told", "L9", "deadlock");
     }
 
@@ -209,36 +208,36 @@ uslab_magazine::sync::scenarios! {
         bug("a slab's list is found in one lock hold and left in the next", "S1", "it is on list Full and belongs on Partial");
     }
     s2 {
-        loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_beside_free_and_allocation);
+        loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_during_free_and_allocation);
         bug("a slab is chosen in one lock hold and used in the next", "S2", "Causality violation");
         bug("a released slab stays charged", "S2", "by the books 1");
     }
     s6 {
-        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 12), models::discard_beside_free_and_allocation);
+        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 12), models::discard_during_free_and_allocation);
         bug("unused pages are discarded after the lock", "S6", "Causality violation");
     }
     s3 {
-        loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_press_each_other);
+        loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_reclaim_from_each_other);
     }
     s3_for_a_page_in_use {
-        loom("S3 pressure for a page in use", Model::new(THREE, 2100), models::caches_that_press_for_a_page_in_use);
+        loom("S3 pressure for a page in use", Model::new(THREE, 2100), models::caches_that_reclaim_a_page_in_use);
         bug("a node's lock is held under pressure", "S3", "lock order");
     }
     s3_beside_refill {
-        loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_beside_refill);
+        loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_during_a_refill);
     }
     c1 {
-        loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_beside_the_last_free);
+        loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_during_the_last_free);
     }
     c1_beside_an_allocation {
-        loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_beside_an_allocation);
+        loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_during_an_allocation);
         bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
     }
     c1_beside_one_who_shares {
-        loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_beside_one_who_shares);
+        loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_during_a_merge);
     }
     h1 {
-        loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_beside_a_free_and_the_next_life);
+        loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_during_a_free_and_the_next_life);
         bug("a handle is looked at and then counted", "H1", "another object");
         bug("an object keeps its generation", "H1", "another object");
     }
@@ -247,28 +246,28 @@ uslab_magazine::sync::scenarios! {
         bug("a handle is looked at and then freed", "H2", "object freed twice");
     }
     h3 {
-        loom("H3 handles: two holders beside a free", Model::new(TWO, 900), handles::models::two_holders_beside_a_free);
+        loom("H3 handles: two holders beside a free", Model::new(TWO, 900), handles::models::two_holders_during_a_free);
         bug("a free does not wait for holders", "H3", "object freed twice");
     }
     h4 {
         loom("H4 handles: passed on", Model::new(THREE, 20), handles::models::a_handle_that_is_passed_on_without_any_ordering);
     }
     h4_guessed {
-        loom("H4 handles: guessed", Model::new(THREE, 140), handles::models::a_guessed_handle_beside_its_allocation);
+        loom("H4 handles: guessed", Model::new(THREE, 140), handles::models::a_handle_guessed_during_its_allocation);
         bug("an object is prepared in its life", "H4", "Causality violation");
     }
     h4_freed_at_once {
-        loom("H4 handles: passed on and freed", Model::new(THREE, 20), handles::models::a_passed_handle_is_freed_at_once);
+        loom("H4 handles: passed on and freed", Model::new(THREE, 20), handles::models::a_passed_handle_is_freed_without_holding);
     }
     h5 {
-        loom("H5 handles: before a free, before the next life", Model::new(THREE, 140), handles::models::what_was_done_before_a_free_comes_before_the_next_life);
+        loom("H5 handles: before a free, before the next life", Model::new(THREE, 140), handles::models::writes_before_a_free_precede_the_next_life);
     }
     h6 {
-        loom("H6 handles: two get numbers", Model::new(THREE, 1100), handles::models::two_objects_get_numbers_at_once);
+        loom("H6 handles: two get numbers", Model::new(THREE, 1100), handles::models::two_objects_get_numbers_concurrently);
         bug("a number is chosen in one lock hold and taken in the next", "H6", "(0, 1, 1)");
     }
     h7 {
-        loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), handles::models::a_number_goes_from_a_destructed_object_to_a_new_one);
+        loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), handles::models::a_number_is_reused_after_destruction);
         bug("a number begins anew with a new object", "H7", "a stale handle is valid");
     }
     m1 {
@@ -406,17 +405,17 @@ uslab_magazine::sync::scenarios! {
 #[cfg(all(loom, crossbeam_loom))]
 uslab_magazine::sync::scenarios! {
     e1 {
-        loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_goes_beside_a_reader);
+        loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_is_freed_during_a_read);
         bug("a slab that readers may look at goes at once", "E1", "Causality violation");
         bug("a reader is not pinned", "E1", "Causality violation");
     }
     e2 {
-        loom("E2 a deferred free beside a reader", Model::new(ONE, 1200), rcu::a_deferred_free_beside_a_reader);
+        loom("E2 a deferred free beside a reader", Model::new(ONE, 1200), rcu::a_deferred_free_during_a_read);
         bug("deferred frees wait for nobody", "E2", "Causality violation");
         bug("a reader is not pinned", "E2", "Causality violation");
     }
     e3 {
-        loom("E3 a reader of an object that is used anew", Model::new(TWO, 2400), rcu::a_reader_of_an_object_that_is_used_anew);
+        loom("E3 a reader of an object that is used anew", Model::new(TWO, 2400), rcu::a_read_of_a_reallocated_object);
         bug("a reader does not look at the key again", "E3", "a value of another object");
     }
 }

@@ -1,5 +1,5 @@
-//! Shadow models: plain maps of who holds what, beside a subsystem on simulated CPUs that does the same steps. Property
-//! tests and the fuzzer make the steps; what must hold is here.
+//! Shadow models: plain maps of all ownership, next to a subsystem on simulated CPUs that does the same steps. Property tests
+//! and the fuzzer generate the steps; the invariants are here.
 
 pub mod caches;
 pub mod handles;
@@ -13,7 +13,7 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::catch_panic;
 
-/// So much memory for simulated CPUs, from the heap, none of it in reserve.
+/// Memory of `bytes` bytes for simulated CPUs, from the heap, without a reserve.
 pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     config.min_free_kib = Some(0);
@@ -22,21 +22,21 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config
 }
 
-/// A world takes megabytes from the heap and uses little of them. Memory that the C library maps anew is zero and costs only what is
-/// touched; what was freed before it would clear, which took three quarters of the time of these tests: at the first large free it
-/// would begin to keep such memory, but for this.
+/// Makes the C library map large memory anew. A world takes megabytes from the heap and touches little of them. Freshly mapped
+/// memory is zero and costs only what is touched; reused memory has to be cleared, which took three quarters of the time of
+/// these tests. By default the library starts to keep such memory at the first large free.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-    // SAFETY: a setting of the C library's heap, which may be made at any time.
+    // SAFETY: an option of the C library's heap, which may be set at any time.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
     }
 }
 
-/// Magazines so small that a few steps reach the depot; large ones would be reserved, and that is to fill them with zeros.
+/// Magazines so small that a few steps reach the depot; large ones would be reserved, which fills them with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
-/// Calls of this point (of all points for a number too large) are refused, from the `nth` on, so many.
+/// Refuses calls of this point (of all points if the number is too large), from the `nth` on.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Refuse {
     pub(crate) point: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Refuse {
     pub(crate) times: Option<u8>,
 }
 
-/// What is refused at the moment.
+/// Calls that are refused now.
 struct Refusals {
     faults: Faults,
     any: bool,
@@ -67,7 +67,7 @@ impl Refusals {
     }
 }
 
-/// What `operation` returns; `None` if a constructor was refused on purpose.
+/// Result of `operation`; `None` if an injected constructor failure panicked.
 fn unless_refused<R>(operation: impl FnOnce() -> R) -> Option<R> {
     match catch_panic(operation) {
         Ok(done) => Some(done),

@@ -1,8 +1,7 @@
-//! A subsystem: the pages, the caches that stand on them, and kmalloc.
+//! A subsystem: the pages, the caches on them, and kmalloc.
 //!
-//! Several may exist side by side (tests, the simulator); the plain API uses one global one, made when it is first
-//! needed. A cache keeps its subsystem alive, not the other way round: the registry only knows which caches there are,
-//! for reports and for pressure.
+//! Several may coexist (tests, the simulator); the plain API uses one global subsystem, made on first use. A cache keeps its
+//! subsystem alive, not the other way round: the registry only lists the caches, for reports and for memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -63,13 +62,13 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem without slabs. Where address space is refused, to the pages or to what describes them, it has fewer
-    /// pages than asked for.
+    /// Makes a subsystem without slabs. If the system refuses address space for the pages or their metadata, it has fewer pages
+    /// than configured.
     ///
     /// # Errors
     /// See [`StartError`].
     pub fn new(config: Config) -> Result<Self, StartError> {
-        // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
+        // Names and sizes of kmalloc's caches are valid, so memory is the only possible error.
         #[cfg(not(any(loom, shuttle)))]
         let made = Core::start_with_fewer_pages(config, |core| {
             Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
@@ -79,17 +78,17 @@ impl Subsystem {
         made
     }
 
-    /// The global subsystem, made by the first call: with the default [`Config`], and never dropped.
+    /// The global subsystem, made by the first call with the default [`Config`], and never dropped.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`StartError::Starting`] when starting it comes back here on the same thread, as it does
-    /// below an allocator that is built on it. Calls of other threads never wait: each starts one, and all but the
-    /// first are thrown away. Under a checker each execution has one of its own.
+    /// As [`new`](Self::new); [`StartError::Starting`] if starting it calls this on the same thread, as happens below an
+    /// allocator that is built on it. Calls of other threads never wait: each starts a subsystem, and all but the first are
+    /// dropped. Under a checker each execution has a separate one.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
 
-    /// Makes the global subsystem, with a [`Config`] of the program's own: for its beginning, before anybody uses the global one.
+    /// Makes the global subsystem with the program's [`Config`]; call it at the start, before the first use of the global one.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -104,13 +103,14 @@ impl Subsystem {
     /// ```
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`StartError::Started`] if there is one already, [`StartError::Starting`] as [`global`](Self::global).
+    /// As [`new`](Self::new); [`StartError::Started`] if it exists already, [`StartError::Starting`] as
+    /// [`global`](Self::global).
     #[cfg(not(any(loom, shuttle)))]
     pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
         global::start_own(|| Self::new(config))
     }
 
-    /// The global one, if somebody has used it.
+    /// The global subsystem, if it has been used.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn started() -> Option<&'static Self> {
         global::GLOBAL.get()
@@ -120,65 +120,65 @@ impl Subsystem {
         &self.core
     }
 
-    /// Memory of any size.
+    /// Allocator of memory of any size.
     #[cfg(not(any(loom, shuttle)))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
-    /// The page allocator below.
+    /// The underlying page allocator.
     pub fn pages(&self) -> &PageAllocator {
         &self.core.memory.pages
     }
-    /// The CPUs.
+    /// The machine's CPUs, or the simulated ones.
     pub fn cpus(&self) -> Cpus {
         self.core.cpus
     }
-    /// What decides the order of slabs.
+    /// Rule for the order of slabs.
     pub fn rule(&self) -> &OrderRule {
         &self.core.rule
     }
 
-    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the slabs given back.
+    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs freed.
     pub fn shrink(&self) -> usize {
         self.core.shrink(&self.core.operation(What::Reclaim))
     }
     /// Ends an interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge). Returns the
-    /// objects given back.
+    /// number of objects flushed.
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }
-    /// Ends a reaping interval, as a [reaper](crate::reaper) does at regular times: [`reap`](Self::reap); all empty slabs go
-    /// back to the pages, and as much memory as was free since the last call goes back to the system. Returns the bytes that
-    /// went there.
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically: [`reap`](Self::reap), free all empty slabs, and
+    /// decommit as much memory as was free since the last call. Returns the bytes decommitted.
     ///
-    /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
+    /// Memory that was in use at one call, and was freed since, is decommitted by the second call after it.
     pub fn end_interval(&self) -> usize {
         self.core.read_limits();
         self.core.end_interval()
     }
-    /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
+    /// Drains the magazines of `cpus`, objects and pages, for CPUs that went offline.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         self.core.drain(cpus.clone());
         self.pages().drain_cpus(cpus);
     }
 
-    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`](crate::shrinker).
+    /// Registers a shrinker, which is called when memory is short, for as long as the registration lives: see
+    /// [`shrinker`](crate::shrinker).
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.core.add_shrinker(Box::new(shrinker), None)
     }
 
-    /// Shows each slow operation on objects and pages to `observer` from now on, at its end, step by step: what magazines could
-    /// not serve, and what was reaped, drained or shrunk. Fast paths show nothing.
+    /// Calls `observer` at the end of each slow operation on objects and pages, with its steps: operations that magazines could
+    /// not serve, and reaps, drains and shrinks. Fast paths are not reported.
     ///
-    /// The observer runs on the thread of the operation, with no lock held. It may allocate from caches of this subsystem, and drop
-    /// them; what it does is shown to nobody, but [counted](Counts::suppressed). One that panics is not called again.
-    /// [`Observer`] says how it ends.
+    /// The observer runs on the thread of the operation, with no lock held. It may allocate from caches of this subsystem, and
+    /// drop them; its own operations are not reported, but [counted](Counts::suppressed). An observer that panics is not called
+    /// again. See [`Observer`] for its end.
     ///
-    /// Cost: while nobody observes, one relaxed load for each slow operation. While somebody does, two atomic operations on a shared
-    /// word for each of them and each observer.
+    /// Cost: without observers, one relaxed load for each slow operation. With observers, two atomic operations on a shared
+    /// word for each slow operation and each observer.
     ///
     /// # Errors
-    /// [`TooManyObservers`]: there are four.
+    /// [`TooManyObservers`]: there are four already.
     ///
     /// ```
     /// use std::sync::mpsc::channel;
@@ -205,93 +205,93 @@ impl Subsystem {
         self.pages().tracepoints().observe(observer)
     }
 
-    /// Begins a [heap profile](crate::profile) with a sample every `rate` bytes on average, [`DEFAULT_RATE`] for instance.
+    /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
     ///
-    /// Cost: one fence; until it ends, allocations take the path behind a miss, and frees as [its page](crate::profile) says.
+    /// Cost: one fence. While it runs, allocations take the path behind a miss, and frees as described [there](crate::profile).
     ///
     /// # Errors
-    /// One runs; there is no memory; or the kernel refuses the fence.
+    /// A profile is running, memory is short, or the kernel refuses the fence.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// The same with draws that begin at `seed`: the same program on the same CPUs draws the same samples.
+    /// Starts a profile whose draws begin at `seed`: the same program on the same CPUs has the same samples.
     ///
     /// # Errors
     /// As [`start_profile`](Self::start_profile).
     pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
         self.core.start_profile(rate, Some(seed))
     }
-    /// Ends the profile; `false` if none runs. What it had noted stays for [`profile`](Self::profile) until the next one begins.
+    /// Stops the profile; `false` if none is running. Its records stay available to [`profile`](Self::profile) until the next
+    /// one starts.
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// Who allocated and who holds what, since the profile began and up to now, or up to its end.
+    /// The heap profile: allocations and live objects by call stack, from its start until now or until it was stopped.
     ///
-    /// Cost: a copy of what was noted, under a lock that threads with a sample wait for.
+    /// Cost: a copy of the records, under a lock that threads with a sample wait for.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
 
-    /// The numbers of every cache, of large blocks, and of the pages.
+    /// Numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// [`Info::slabinfo`] of now, without looking at the pages.
+    /// [`Info::slabinfo`] of now, without reading the pages' numbers.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }
 
-    /// Who holds objects, by call stack, and which of these no word of the process's memory leads to: see
-    /// [`leaks`](crate::report::leaks). Of caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it says who allocated them. Where the system
-    /// does not tell what memory the process has (not Linux), or refuses `process_vm_readv` (a sandbox), all count as reachable. Beside other threads
-    /// it is a guess.
+    /// Objects in use by call stack, and the number of those that no word of the process's memory leads to: see
+    /// [`leaks`](crate::report::leaks). It covers caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it has the
+    /// stacks of the allocations. All objects count as reachable if the system does not list the process's memory (not Linux),
+    /// or refuses `process_vm_readv` (a sandbox). Approximate while other threads run.
     ///
     /// Cost: the process's memory is read. It allocates.
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
 
-    /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that
-    /// nothing is lost: see [`Census`]. Only while nobody uses the subsystem (a grace period that ends meanwhile on
-    /// another thread is a use, too).
+    /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that nothing is
+    /// lost: see [`Census`]. No other thread may use the subsystem (a grace period that ends on another thread is a use, too).
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first invariant that does not hold.
     pub fn check(&self) -> Result<Census, Violation> {
         self.core.check()
     }
 }
 
 impl Account {
-    /// An account of `limit` bytes for caches of the global subsystem.
+    /// Makes an account of `limit` bytes for caches of the global subsystem.
     ///
     /// # Errors
-    /// The global subsystem cannot start.
+    /// The global subsystem does not start.
     pub fn new(limit: usize) -> Result<Self, StartError> {
         Ok(Self::new_in(Subsystem::global()?, limit))
     }
-    /// The same for caches of `subsystem`, which it keeps alive.
+    /// Makes an account for caches of `subsystem`, which it keeps alive.
     pub fn new_in(subsystem: &Subsystem, limit: usize) -> Self {
         Self::on(subsystem.core(), limit)
     }
 }
 
 impl KmemCacheBuilder {
-    /// The cache, in the global subsystem.
+    /// Builds the cache in the global subsystem.
     ///
     /// # Errors
-    /// As [`build_in`](Self::build_in), or the global subsystem cannot start.
+    /// As [`build_in`](Self::build_in), or the global subsystem does not start.
     pub fn build(self) -> Result<KmemCache, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
     }
 
-    /// The cache, in `subsystem`, which it keeps alive.
+    /// Builds the cache in `subsystem`, which it keeps alive.
     ///
     /// # Errors
-    /// A bad name, an impossible geometry, [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a destructor, an account of
-    /// another subsystem, or no memory for what checked frees need. No slab is made yet. A cache for whose magazines there is
-    /// nothing left works without, and says so: [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
+    /// An invalid name or geometry; [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a destructor; an account
+    /// of another subsystem; or no memory for checked frees. No slab is made yet. If there is no memory for magazines, the cache
+    /// works without: see [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -299,7 +299,7 @@ impl KmemCacheBuilder {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Malloc {
-    /// Size classes in `subsystem`, without a slab yet. They keep it alive.
+    /// Makes the size classes in `subsystem`, without slabs. They keep it alive.
     ///
     /// # Errors
     /// No address space for [checked frees](crate::Config::check_frees).
@@ -309,10 +309,10 @@ impl Malloc {
 }
 
 impl ReaperBuilder {
-    /// Starts the threads. They keep the subsystem's pages and caches alive.
+    /// Starts the threads. They keep the subsystem alive.
     ///
     /// # Errors
-    /// The system gives no thread, or does not take the trigger of [`psi`](Self::psi).
+    /// The system refuses a thread, or the trigger of [`psi`](Self::psi).
     pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
         self.start_on(subsystem.core().clone())
     }
@@ -321,7 +321,7 @@ impl ReaperBuilder {
 /// `/proc/slabinfo` of the global subsystem.
 ///
 /// # Errors
-/// The global subsystem could not be started.
+/// The global subsystem does not start.
 pub fn slabinfo() -> Result<SlabInfo, StartError> {
     Ok(Subsystem::global()?.slabinfo())
 }
@@ -352,7 +352,7 @@ mod global {
         static STARTING: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// The thread is starting a subsystem as long as this lives.
+    /// Marks the thread as starting a subsystem, as long as it lives.
     struct Starting;
     impl Drop for Starting {
         fn drop(&mut self) {
@@ -367,7 +367,7 @@ mod global {
         }
     }
 
-    /// As `start`; only if the subsystem that `make` makes is the global one then.
+    /// As `start`; an error if another subsystem became the global one.
     pub(super) fn start_own(
         make: impl FnOnce() -> Result<Subsystem, StartError>,
     ) -> Result<&'static Subsystem, StartError> {
@@ -393,7 +393,7 @@ mod global {
         use super::*;
 
         #[test]
-        fn a_start_that_comes_back_to_itself_is_told_so_and_goes_on() {
+        fn a_recursive_start_is_an_error_and_the_outer_one_succeeds() {
             let mut inner = None;
             let started = start(|| {
                 inner = Some(get().map(drop));
@@ -412,7 +412,7 @@ mod global {
         }
 
         #[test]
-        fn threads_that_start_it_at_once_agree() {
+        fn threads_that_start_it_concurrently_agree() {
             let threads: Vec<_> =
                 (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

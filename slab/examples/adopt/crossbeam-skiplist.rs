@@ -4,7 +4,7 @@ use crossbeam_skiplist::SkipMap;
 use std::thread;
 use uslab::Subsystem;
 
-/// Sizes of nodes, and how many of each are in use.
+/// Sizes of nodes, with the number in use of each.
 fn nodes() -> Vec<(usize, u64)> {
     let caches = Subsystem::global().unwrap().info().caches;
     let of_nodes = caches.iter().filter(|cache| cache.name.starts_with("skiplist-node-"));
@@ -32,7 +32,7 @@ fn its_objects_come_from_caches() {
         map.remove(&key);
     }
     drop(map);
-    // Collected by epochs, some later than others.
+    // The epochs' collector frees them, some later than others.
     for _ in 0..10_000 {
         crossbeam_epoch::pin().flush();
         if nodes().iter().all(|(_, used)| *used == 0) {

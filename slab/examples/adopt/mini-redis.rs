@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use uslab::Subsystem;
 
-/// Objects in use of the caches whose names begin so.
+/// Objects in use in the caches whose names have this prefix.
 fn used(name: &str) -> u64 {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.iter().filter(|cache| cache.name.starts_with(name)).map(|cache| cache.used).sum()
@@ -29,7 +29,7 @@ async fn its_objects_come_from_caches() {
     assert_eq!(used("malloc-"), 1000, "the old value went back");
     drop(client);
     serving.abort();
-    // The server's tasks end after it.
+    // The server's tasks exit after it.
     for _ in 0..10_000 {
         if (used("malloc-"), used("buffer")) == (0, 0) {
             return;

@@ -1,4 +1,4 @@
-//! Bytes on their way from or to a client.
+//! Bytes from or to a client.
 
 use allocator_api2_02::alloc::Allocator;
 use allocator_api2_02::collections::TryReserveError;
@@ -6,25 +6,25 @@ use allocator_api2_02::vec::Vec;
 use std::io;
 use tokio::net::TcpStream;
 
-/// The room for a read, and what is asked for at least, in bytes.
+/// Least number of bytes of room for a read.
 const ROOM: usize = 16 << 10;
-/// What a buffer keeps at most when it goes back, in bytes.
+/// Most bytes that a freed buffer keeps.
 const KEPT: usize = 64 << 10;
 
-/// Adds bytes to what has room for them. (`extend_from_slice` of allocator-api2 0.2 copies byte by byte.)
+/// Appends bytes to a vector with room for them. (`extend_from_slice` of allocator-api2 0.2 copies byte by byte.)
 ///
 /// # Panics
-/// There is no room.
+/// If there is no room.
 pub(crate) fn append<A: Allocator>(to: &mut Vec<u8, A>, bytes: &[u8]) {
     to.spare_capacity_mut()[..bytes.len()].write_copy_of_slice(bytes);
-    // SAFETY: so many bytes behind the old ones were written just now.
+    // SAFETY: that many bytes behind the old ones were just written.
     unsafe { to.set_len(to.len() + bytes.len()) };
 }
 
-/// A queue of bytes. Its memory comes with its first use and stays with it: what is constructed is kept.
+/// A queue of bytes. Its memory is allocated on first use and kept: the object stays constructed.
 pub(crate) struct Buffer<A: Allocator> {
     bytes: Vec<u8, A>,
-    /// Where the queue begins.
+    /// Start of the queue.
     start: usize,
 }
 
@@ -33,7 +33,7 @@ impl<A: Allocator> Buffer<A> {
         Self { bytes: Vec::new_in(memory), start: 0 }
     }
 
-    /// As its next user should find it: empty, and no larger than usual.
+    /// Prepares the buffer for its next user: empty, and no larger than usual.
     pub(crate) fn reset(&mut self) {
         self.consume(self.len());
         if self.bytes.capacity() > KEPT {
@@ -51,7 +51,7 @@ impl<A: Allocator> Buffer<A> {
         self.len() == 0
     }
 
-    /// Takes `n` bytes away from the front.
+    /// Removes `n` bytes from the front.
     pub(crate) fn consume(&mut self, n: usize) {
         self.start += n;
         if self.start == self.bytes.len() {
@@ -60,17 +60,17 @@ impl<A: Allocator> Buffer<A> {
         }
     }
 
-    /// Adds to the end.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// There is no memory; nothing is added then.
+    /// Memory is short; nothing is appended then.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TryReserveError> {
         self.reserve(bytes.len())?;
         append(&mut self.bytes, bytes);
         Ok(())
     }
 
-    /// Room for `n` bytes.
+    /// Makes room for `n` bytes.
     fn reserve(&mut self, n: usize) -> Result<(), TryReserveError> {
         if self.bytes.capacity() - self.bytes.len() >= n {
             return Ok(());
@@ -80,14 +80,14 @@ impl<A: Allocator> Buffer<A> {
         self.bytes.try_reserve(n.max(ROOM))
     }
 
-    /// Adds what the client has sent, as much as there is room for; `Ok(0)` if it will send nothing more.
+    /// Appends what the client has sent, as far as there is room; `Ok(0)` if it will send nothing more.
     ///
     /// # Errors
-    /// `WouldBlock` if it has sent nothing yet, `OutOfMemory` if there is no room; else as the socket.
+    /// `WouldBlock` if it has sent nothing yet, `OutOfMemory` without room; else the socket's errors.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.reserve(ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;
-        // SAFETY: so many bytes behind the old ones were written just now.
+        // SAFETY: that many bytes behind the old ones were just written.
         unsafe { self.bytes.set_len(self.bytes.len() + received) };
         Ok(received)
     }

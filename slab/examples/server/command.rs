@@ -1,18 +1,18 @@
-//! The commands: those of Redis on plain strings, as far as they are there.
+//! The commands: a subset of Redis' commands on strings.
 
 use super::memory::Memory;
 use super::protocol::{Replied, Replies, Request};
 use super::store::{OutOfMemory, Store};
 use allocator_api2_02::alloc::Allocator;
 
-/// Whether the connection goes on.
+/// What to do with the connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     GoOn,
     Close,
 }
 
-/// Why a number was not increased.
+/// Reason why a number was not incremented.
 enum NotIncreased {
     NoNumber,
     OutOfMemory,
@@ -26,7 +26,7 @@ impl From<OutOfMemory> for NotIncreased {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
 const NO_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// `OK`, or that there is no memory: the connection lives.
+/// Replies `OK`, or that memory is short: the connection stays open.
 fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> Replied {
     match result {
         Ok(()) => replies.status("OK"),
@@ -34,10 +34,10 @@ fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_,
     }
 }
 
-/// Carries a request out and replies.
+/// Executes a request and replies.
 ///
 /// # Errors
-/// There is no memory for the reply.
+/// Memory for the reply is short.
 pub(crate) fn execute<M: Memory>(
     store: &Store<M>,
     request: Request<'_>,
@@ -66,7 +66,7 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // Key by key: where memory ends, those before it are set.
+        // Key by key: if memory runs out, the keys before are set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
@@ -82,7 +82,7 @@ pub(crate) fn execute<M: Memory>(
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
             replies.string(Some(store.memory().slabinfo().as_bytes()))
         }
-        // Nothing is saved: what load generators ask, and show.
+        // Nothing is saved: load generators query this and print it.
         (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
             let value: &[u8] = match &request[2] {
                 b"save" => b"",
@@ -107,7 +107,7 @@ pub(crate) fn execute<M: Memory>(
     Ok(Then::GoOn)
 }
 
-/// For how many of the keys `what` holds.
+/// Number of keys for which `what` is true.
 fn count(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
     request.from(1).filter(|key| what(key)).count() as i64
 }

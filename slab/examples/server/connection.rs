@@ -1,4 +1,4 @@
-//! A client: it sends requests, many at a time if it likes, and gets replies in their order.
+//! A client: it sends requests, possibly many at a time, and gets replies in order.
 
 use super::buffer::Buffer;
 use super::command::{Then, execute};
@@ -10,24 +10,24 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// So many bytes of replies are sent before the next request is carried out.
+/// Bytes of replies after which they are sent before the next request is executed.
 const ENOUGH: usize = 32 << 10;
 
-/// What is known of a client. A connection that is idle has no buffers: they come with its next request.
+/// State of a client. An idle connection has no buffers: they are allocated with its next request.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
     output: Option<M::Object<Buffer<M::Bytes>>>,
 }
 
-/// What became of the requests that were there.
+/// Result of answering the available requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
     /// All are answered.
     All,
     /// There may be more, but the replies should be sent first.
     Some,
-    /// There will be no more.
+    /// There will be no more requests.
     Last,
 }
 
@@ -35,13 +35,13 @@ impl<M: Memory> Connection<M> {
     pub(crate) fn new_in(memory: M::Bytes) -> Self {
         Self { parser: Parser::new_in(memory), input: None, output: None }
     }
-    /// As a new one, but for its memory.
+    /// Resets it to the state of a new one, except for its memory.
     pub(crate) fn reset(&mut self) {
         self.parser.reset();
         (self.input, self.output) = (None, None);
     }
 
-    /// Answers what `input` has in full.
+    /// Answers the complete requests of `input`.
     fn answer(&mut self, store: &Store<M>) -> io::Result<Answered> {
         let (Some(input), Some(output)) = (&mut self.input, &mut self.output) else {
             return Ok(Answered::All);
@@ -70,7 +70,7 @@ impl<M: Memory> Connection<M> {
         Ok(Answered::Some)
     }
 
-    /// Answers what `input` has in full, and sends the replies.
+    /// Answers the complete requests of `input`, and sends the replies.
     async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<Answered> {
         loop {
             let answered = self.answer(store)?;
@@ -85,7 +85,7 @@ impl<M: Memory> Connection<M> {
     }
 }
 
-/// Serves all who come, for ever.
+/// Serves all clients, for ever.
 pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
     loop {
         match listener.accept().await {
@@ -93,11 +93,11 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
                 tokio::spawn(async {
                     // A small reply should not wait for the next one.
                     _ = stream.set_nodelay(true);
-                    // That a client went in the middle of something is its own affair.
+                    // An error on one connection does not concern the server.
                     _ = serve(store, stream).await;
                 });
             }
-            // No descriptor is left, perhaps: some client may go.
+            // Descriptors may be used up: wait for a client to disconnect.
             Err(error) => {
                 _ = writeln!(io::stderr(), "server: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -106,13 +106,13 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
     }
 }
 
-/// Serves a client, when it is its turn, until it goes or sends what is no request.
+/// Serves a client, once a connection is available, until it disconnects or sends an invalid request.
 ///
 /// # Errors
-/// The connection breaks, or there is no memory for it.
+/// The connection breaks, or memory for it is short.
 async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
-    // A pool: with `--max-clients` this waits for its turn.
+    // A pool: with `--max-clients` this waits for a connection.
     let mut connection = memory.connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
@@ -131,11 +131,11 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
                 }
                 connection.output = None;
             }
-            // Sockets are said to be readable when they are new, and once more after their last bytes.
+            // New sockets are reported as readable, and once more after their last bytes.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // Else it has a part of a request.
+        // Otherwise it has a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

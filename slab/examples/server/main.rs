@@ -1,5 +1,5 @@
-//! A key-value server that speaks the protocol of Redis. Its connections, buffers and entries are objects of caches; or
-//! of `Box`, to compare.
+//! A key-value server with the Redis protocol. Its connections, buffers and entries are objects of caches; or of `Box`, to
+//! compare.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example server -- --max-memory 64
@@ -9,12 +9,12 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `memory` | where objects come from |
+//! | `memory` | allocation of objects |
 //! | `store` | keys and values |
-//! | `buffer`, `protocol` | what is sent, and what it means |
-//! | `command` | what requests do |
+//! | `buffer`, `protocol` | bytes of a client, and their parser |
+//! | `command` | execution of requests |
 //! | `connection` | a client |
-//! | `metrics` | a page for Prometheus |
+//! | `metrics` | statistics for Prometheus |
 
 mod buffer;
 mod command;
@@ -89,7 +89,7 @@ pub(crate) fn main() -> ExitCode {
         Source::Box => run(Heap, &options),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // There is nobody to tell that standard error is closed.
+    // An error of standard error cannot be reported.
     _ = writeln!(std::io::stderr(), "server: {error}");
     ExitCode::from(2)
 }
@@ -99,7 +99,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
     if let Some(threads) = options.threads {
         runtime.worker_threads(threads.into());
     }
-    // As long as the process, and so for every task.
+    // Lives as long as the process, and so for every task.
     let store: &'static Store<M> = Box::leak(Box::new(Store::new(memory)));
     runtime.enable_all().build()?.block_on(async {
         if let Some(address) = options.metrics {
@@ -111,7 +111,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-        // On a worker, as the clients: this thread only waits.
+        // On a worker, like the clients: this thread only waits.
         Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
 }

@@ -1,4 +1,4 @@
-//! Where a server's memory comes from: object caches, or `Box` and with it the program's allocator.
+//! Memory of the server: object caches, or `Box` and so the program's allocator.
 
 use super::buffer::Buffer;
 use super::connection::Connection;
@@ -12,31 +12,31 @@ use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
 use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
-/// A source of everything that comes and goes with clients and keys. Passed by value: it is a name, not the memory.
+/// A source of memory for everything that belongs to clients and keys. Passed by value: it is a reference to the memory.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
-    /// Keys, values, tables, and what is in buffers.
+    /// Allocator of keys, values, tables, and the contents of buffers.
     type Bytes: Allocator + Copy + Send + Sync + 'static;
-    /// An object of one of the kinds below, owned.
+    /// An owned object of one of the kinds below.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
-    /// What keys, values and tables are made of.
+    /// The allocator of keys, values and tables.
     fn data(self) -> Self::Bytes;
-    /// An entry without key and value.
+    /// Allocates an entry without key and value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
-    /// An empty buffer.
+    /// Allocates an empty buffer.
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// A connection that has received nothing, when there may be one more.
+    /// Allocates a connection that has received nothing; waits at the limit.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for `INFO`: a name, a colon, numbers.
     fn info(self) -> String;
     /// The kernel's table of caches.
     fn slabinfo(self) -> String;
-    /// Numbers of the heaps that are its own, and what to call them.
+    /// Statistics of its heaps, with their names.
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// `Box`. It has no limit: where the program's allocator has no memory for an object, the program ends.
+/// Uses `Box`. It has no limit: if the program's allocator has no memory for an object, the program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
 
@@ -67,12 +67,12 @@ impl Memory for Heap {
     }
 }
 
-/// How often idle memory is looked for. It goes through magazines, slabs and per-CPU pages, and so back to the system some
-/// intervals later.
+/// Interval of the reaper. Idle memory passes from magazines to slabs and per-CPU pages, and is decommitted some intervals
+/// later.
 const REAP_EVERY: Duration = Duration::from_millis(500);
 
-/// Object caches on two subsystems: the limit is the data's alone, so that at the limit clients can still connect, be
-/// told so, and delete something. They live as long as the process.
+/// Object caches on two subsystems: the limit only applies to the data, so at the limit clients can still connect, get the
+/// error, and delete something. They live as long as the process.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,
@@ -84,7 +84,8 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Caches whose keys, values and table have `limit` bytes at most, and about so many connections; both subsystems `as_asked`.
+    /// Makes caches whose keys, values and table have `limit` bytes at most, for about that many connections; `as_asked`
+    /// configures both subsystems.
     pub(crate) fn new(
         limit: Option<usize>,
         max_clients: Option<u32>,
@@ -135,7 +136,7 @@ impl Memory for &'static Caches {
         self.connections.acquire().await
     }
 
-    /// Caches that never had a slab are left out.
+    /// Omits caches that never had a slab.
     fn info(self) -> String {
         let mut text = "memory:uslab\r\n".to_owned();
         for (whose, subsystem) in [("data", &self.data), ("clients", &self.clients)] {

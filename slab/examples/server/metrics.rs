@@ -1,4 +1,4 @@
-//! A page for Prometheus: the heaps of the server, and tokio's runtime beside them.
+//! Statistics for Prometheus: the heaps of the server, and tokio's runtime.
 
 use super::memory::Memory;
 use prometheus_client::collector::Collector;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, RuntimeMetrics};
 use uslab::prometheus::Heaps;
 
-/// What a page says.
+/// Collectors of the page.
 pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Heaps::new(move || {
@@ -26,7 +26,7 @@ pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     registry
 }
 
-/// What tokio counts.
+/// tokio's metrics.
 #[derive(Debug)]
 struct Runtime(RuntimeMetrics);
 
@@ -50,19 +50,20 @@ impl Collector for Runtime {
     }
 }
 
-/// Answers each client with the page.
+/// Sends the page to each client.
 pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let registry = Arc::new(registry);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => _ = tokio::spawn(answer(stream, registry.clone())),
-            // No descriptor is left, perhaps: some client may go.
+            // Descriptors may be used up: wait for a client to disconnect.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// The page, whatever is asked for. A request is read to its end first: to close with bytes unread would reset the connection.
+/// Sends the page, whatever the request. The request is read to its end first: closing with unread bytes would reset the
+/// connection.
 async fn answer(mut stream: TcpStream, registry: Arc<Registry>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

@@ -10,18 +10,18 @@ use std::fmt;
 use std::io::Write;
 use std::ops::{Index, Range};
 
-/// Bytes of an argument at most: those of the largest block of pages.
+/// Most bytes of an argument: the size of the largest block of pages.
 const MAX_ARGUMENT: usize = 4 << 20;
-/// Arguments of a request at most.
+/// Most arguments of a request.
 const MAX_ARGUMENTS: usize = 1 << 20;
-/// Bytes of a request at most.
+/// Most bytes of a request.
 const MAX_REQUEST: usize = 64 << 20;
-/// Bytes of a line at most: a number, or words.
+/// Most bytes of a line: a number, or words.
 const MAX_LINE: usize = 64 << 10;
-/// What is kept for the arguments of the next request.
+/// Capacity that is kept for the arguments of the next request.
 const KEPT: usize = 64;
 
-/// What no client should send. The connection ends with it, because nobody knows where the next request begins.
+/// A malformed request. The connection ends, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     ArgumentCount,
@@ -45,7 +45,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Why there is no request.
+/// Reason why there is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Malformed(Malformed),
@@ -58,15 +58,15 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// Reads requests that come in pieces: goes on where the last piece ended.
+/// Parser of requests that arrive in pieces: it continues where the last piece ended.
 pub(crate) struct Parser<A: Allocator> {
-    /// Where the arguments lie, from the beginning of the request.
+    /// Ranges of the arguments, from the start of the request.
     arguments: Vec<Range<usize>, A>,
-    /// Bytes of the request that were read.
+    /// Bytes of the request that were parsed.
     at: usize,
-    /// Arguments that are missing; `None` before the first line.
+    /// Number of missing arguments; `None` before the first line.
     missing: Option<usize>,
-    /// Bytes of the next argument, once they are known.
+    /// Bytes of the next argument, once known.
     length: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl<A: Allocator> Parser<A> {
         Self { arguments: Vec::new_in(memory), at: 0, missing: None, length: None }
     }
 
-    /// Begins a request.
+    /// Starts a request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
         if self.arguments.capacity() > KEPT {
@@ -84,21 +84,21 @@ impl<A: Allocator> Parser<A> {
         (self.at, self.missing, self.length) = (0, None, None);
     }
 
-    /// Bytes of the request that [`next`](Self::next) has found.
+    /// Bytes of the request that [`next`](Self::next) has parsed.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 
-    /// The request that `bytes` begin with, once they have all of it. Call [`reset`](Self::reset) when it was answered;
-    /// until then `bytes` begin with the same request.
+    /// Parses the request at the start of `bytes`; `None` until it is complete. Call [`reset`](Self::reset) after it was
+    /// answered; until then `bytes` must begin with the same request.
     ///
     /// # Errors
-    /// They begin with none, or there is no memory.
+    /// The bytes are not a request, or memory is short.
     pub(crate) fn next<'b>(&'b mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Failure> {
         let complete = match self.missing {
             None if bytes.first().is_some_and(|first| *first != b'*') => self.words(bytes)?,
             None => match self.number(bytes, b'*')? {
-                // Fewer than none are none, says the specification.
+                // By the specification a negative number means none.
                 Some(number) => {
                     let number = number.max(0) as usize;
                     if number > MAX_ARGUMENTS {
@@ -114,7 +114,7 @@ impl<A: Allocator> Parser<A> {
         Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
     }
 
-    /// Reads byte strings, as many as are missing. Whether all are there.
+    /// Parses the missing byte strings; returns `true` if all are there.
     fn strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         while let Some(missing @ 1..) = self.missing {
             let length = match self.length {
@@ -143,7 +143,7 @@ impl<A: Allocator> Parser<A> {
         Ok(true)
     }
 
-    /// Reads words, up to the end of the line. Whether there is one.
+    /// Parses words up to the end of the line; returns `true` if the line is complete.
     fn words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         let Some(line) = self.line(bytes)? else { return Ok(false) };
         for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
@@ -153,7 +153,7 @@ impl<A: Allocator> Parser<A> {
         Ok(true)
     }
 
-    /// The number behind `kind`, and a line end.
+    /// Parses `kind`, a number and a line end.
     fn number(&mut self, bytes: &[u8], kind: u8) -> Result<Option<i64>, Malformed> {
         let bad = if kind == b'*' { Malformed::ArgumentCount } else { Malformed::ArgumentLength };
         match bytes.get(self.at) {
@@ -197,7 +197,7 @@ impl<'b> Request<'b> {
     pub(crate) fn len(&self) -> usize {
         self.arguments.len()
     }
-    /// The arguments from the `first` on.
+    /// The arguments from `first` on.
     pub(crate) fn from(self, first: usize) -> impl Iterator<Item = &'b [u8]> {
         self.arguments[first..].iter().map(move |argument| &self.bytes[argument.clone()])
     }
@@ -210,21 +210,21 @@ impl Index<usize> for Request<'_> {
     }
 }
 
-/// What may be lost when there is no memory for a reply: it, and the connection.
+/// Result of writing a reply. Without memory, the reply and the connection are lost.
 pub(crate) type Replied = Result<(), OutOfMemory>;
 
-/// Replies, written one behind the other.
+/// Writer of replies.
 pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
 
 impl<A: Allocator> Replies<'_, A> {
     fn push(&mut self, bytes: &[u8]) -> Replied {
         self.0.push(bytes).map_err(|_| OutOfMemory)
     }
-    /// A line of a kind and a number.
+    /// Writes a line of a kind and a number.
     fn number(&mut self, kind: char, number: impl fmt::Display) -> Replied {
         let mut line = [0; 24];
         let mut rest = &mut line[..];
-        // A kind, 20 digits at most, and the line end.
+        // A kind, at most 20 digits, and the line end.
         let written = write!(rest, "{kind}{number}\r\n");
         debug_assert!(written.is_ok());
         let length = 24 - rest.len();
@@ -235,7 +235,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// An error: its kind in capitals, and a sentence. What would break the line is left out.
+    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the line are omitted.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> Replied {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());
@@ -245,14 +245,14 @@ impl<A: Allocator> Replies<'_, A> {
     pub(crate) fn integer(&mut self, number: i64) -> Replied {
         self.number(':', number)
     }
-    /// A byte string, or nil.
+    /// Writes a byte string, or nil.
     pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> Replied {
         let Some(bytes) = bytes else { return self.push(b"$-1\r\n") };
         self.number('$', bytes.len())?;
         self.push(bytes)?;
         self.push(b"\r\n")
     }
-    /// So many replies that follow are one.
+    /// Starts an array: the next `length` replies are its elements.
     pub(crate) fn array(&mut self, length: usize) -> Replied {
         self.number('*', length)
     }

@@ -1,4 +1,4 @@
-//! The keys and their values: a hash table in parts, each under a lock of its own.
+//! The keys and their values: a hash table in shards, each with a lock.
 
 use super::buffer::append;
 use super::memory::Memory;
@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
 
-/// There is no memory for it.
+/// Memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// Parts of the table: enough that two threads rarely meet, and that a part of millions of keys is small.
+/// Number of shards: enough that two threads rarely meet, and that a shard of millions of keys is small.
 const PARTS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
 
-/// `bytes` once more.
+/// Copies `bytes`.
 fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory> {
     let mut copy = Vec::new_in(memory);
     copy.try_reserve_exact(bytes.len()).map_err(|_| OutOfMemory)?;
@@ -34,7 +34,7 @@ pub(crate) struct Entry<A: Allocator> {
 }
 
 impl<A: Allocator + Copy> Entry<A> {
-    /// Of no bytes, which takes no memory.
+    /// An entry without bytes, which takes no memory.
     pub(crate) fn new_in(memory: A) -> Self {
         let empty = || Vec::new_in(memory).into_boxed_slice();
         Self { key: empty(), value: empty() }
@@ -47,7 +47,7 @@ impl<A: Allocator + Copy> Entry<A> {
 
 type Table<M> = HashTable<<M as Memory>::Object<Entry<<M as Memory>::Bytes>>, <M as Memory>::Bytes>;
 
-/// All entries. What goes is freed when the lock is free again.
+/// All entries. Removed ones are freed after the lock is released.
 pub(crate) struct Store<M: Memory> {
     memory: M,
     hasher: RandomState,
@@ -70,32 +70,32 @@ impl<M: Memory> Store<M> {
         (hash, &self.parts[(hash >> 32) as usize % PARTS])
     }
 
-    /// Shows the value of `key`.
+    /// Calls `look` with the value of `key`.
     pub(crate) fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let (hash, part) = self.find(key);
         let table = part.lock();
         look(table.find(hash, |entry| *entry.key == *key).map(|entry| &*entry.value))
     }
 
-    /// Gives `key` a value.
+    /// Sets the value of `key`.
     ///
     /// # Errors
-    /// There is no memory; everything is as it was then.
+    /// Memory is short; everything is unchanged then.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), OutOfMemory> {
         self.update(key, |_| Ok(value))
     }
 
-    /// Gives `key` the value that `change` makes of its old one.
+    /// Sets the value of `key` to the result of `change` on its old one.
     ///
     /// # Errors
-    /// Those of `change`, or there is no memory; everything is as it was then.
+    /// Errors of `change`, or memory is short; everything is unchanged then.
     pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
         &self,
         key: &[u8],
         change: impl FnOnce(Option<&[u8]>) -> Result<V, E>,
     ) -> Result<(), E> {
         let (hash, part) = self.find(key);
-        // Declared before the lock is taken, and so dropped behind it.
+        // Declared before the lock is taken, and so dropped after it is released.
         let _old;
         let mut table = part.lock();
         if let Some(entry) = table.find_mut(hash, |entry| *entry.key == *key) {
@@ -111,7 +111,7 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Whether there was such a key.
+    /// Removes `key`; `false` if it did not exist.
     pub(crate) fn remove(&self, key: &[u8]) -> bool {
         let (hash, part) = self.find(key);
         let removed = {

@@ -7,8 +7,8 @@
 //!   └──────────────────────┴─────────────────────────┘
 //! ```
 //!
-//! Invariant: the generation is not 0. So no handle is the word 0, and `Option<Handle>` needs no bit more; the price is one
-//! generation: 8 bits count 255 lives of a slot, not 256.
+//! Invariant: the generation is not 0. So no handle is the word 0, and `Option<Handle>` has the size of a handle. The price is
+//! one generation: 8 bits count 255 lives of a slot, not 256.
 
 use core::fmt;
 use core::hash::Hash;
@@ -16,12 +16,12 @@ use core::num::{NonZeroU32, NonZeroU64};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// What a handle is packed into: `u32` or `u64`.
+/// Representation of a handle: `u32` or `u64`.
 ///
 /// ```
 /// use uslab_handle::{Handle, Word};
 ///
-/// /// Of 32 and of 64 bits alike.
+/// /// For 32 and 64 bits.
 /// fn name<W: Word, const G: u32>(handle: Handle<W, G>) -> String {
 ///     format!("{}v{}", handle.index(), handle.generation())
 /// }
@@ -37,7 +37,7 @@ pub(super) mod sealed {
     pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         const BITS: u32;
-        /// The low bits of `bits`, which has no others.
+        /// Converts `bits`, which fit.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
@@ -58,11 +58,11 @@ pub(super) mod sealed {
     }
 }
 
-/// A small value that names an object of one table, map or cache, and is told from the handles of all objects that were in
-/// the same place before.
+/// A small value that names an object of one table, map or cache, and differs from the handles of all earlier objects in the
+/// same slot.
 ///
 /// `GENERATION_BITS` of the word count the lives of the slot, the others are its index: 1 to 32 bits each. A handle does not
-/// know its table: one of another table may happen to be valid.
+/// know its table: a handle of another table may be valid by chance.
 ///
 /// ```
 /// use uslab_handle::{Handle, Handle24x8};
@@ -74,7 +74,7 @@ pub(super) mod sealed {
 /// assert_eq!(size_of::<Option<Handle24x8>>(), 4);
 /// ```
 ///
-/// Words that cannot be split so do not compile:
+/// Words that cannot be split this way do not compile:
 ///
 /// ```compile_fail,E0080
 /// uslab_handle::Handle::<u64, 8>::new(0, 1); // 56 bits of index
@@ -99,33 +99,33 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
         assert!(GENERATION_BITS < W::BITS && W::BITS - GENERATION_BITS <= 32, "an index has 1 to 32 bits");
         W::BITS - GENERATION_BITS
     };
-    /// Slots that can be told apart.
+    /// Number of distinct slots.
     pub const SLOTS: u64 = 1 << Self::INDEX_BITS;
-    /// The last generation, and so how many handles one slot can have one after the other.
+    /// Last generation: the number of handles that one slot can have, one after the other.
     pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
 
-    /// The handle of a slot in one of its lives; `None` if the bits do not hold them, or the generation is 0.
+    /// Makes the handle of a slot and a generation; `None` if they do not fit into the bits, or the generation is 0.
     pub fn new(index: u32, generation: u32) -> Option<Self> {
         let fits = u64::from(index) < Self::SLOTS && generation <= Self::LAST_GENERATION;
         if fits { Self::from_bits(pack::<W, GENERATION_BITS>(index, generation)) } else { None }
     }
-    /// The slot.
+    /// Index of the slot.
     #[inline(always)]
     pub fn index(self) -> u32 {
         index_of::<W, GENERATION_BITS>(self.to_bits())
     }
-    /// The life of the slot, from 1.
+    /// Generation of the slot, from 1.
     #[doc(alias = "version")]
     #[inline(always)]
     pub fn generation(self) -> u32 {
         generation_of::<W, GENERATION_BITS>(self.to_bits())
     }
-    /// The word, for what takes numbers only.
+    /// The word, for interfaces that take numbers.
     #[inline(always)]
     pub fn to_bits(self) -> W {
         self.0.into()
     }
-    /// The handle again; `None` for a word with generation 0, which is no handle's.
+    /// Makes a handle of such a word; `None` for generation 0, which no handle has.
     #[inline(always)]
     pub fn from_bits(bits: W) -> Option<Self> {
         if generation_of::<W, GENERATION_BITS>(bits) == 0 {
@@ -158,7 +158,7 @@ impl<W: Word, const GENERATION_BITS: u32> fmt::Debug for Handle<W, GENERATION_BI
     }
 }
 
-/// As the word. What is read later, in another run, names nothing any more: see [`remap`](super::remap).
+/// Serialised as the word. A handle that is loaded in another run is stale: see [`remap`](super::remap).
 #[cfg(feature = "serde")]
 impl<W: Word, const GENERATION_BITS: u32> Serialize for Handle<W, GENERATION_BITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

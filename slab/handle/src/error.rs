@@ -1,11 +1,12 @@
-//! Why there is no handle.
+//! Errors of allocations that return handles.
 
 use core::convert::Infallible;
 use core::fmt;
 
-/// Why an allocation that returns a handle failed. Nothing changed; the caller may free something and try again.
+/// Reason why such an allocation failed. Nothing changed; the caller may free something and try again.
 ///
-/// `E` is why there is no object, where handles name objects that lie elsewhere, in a cache. Tables and maps keep their values
+/// `E` is the reason why there is no object, if handles name objects elsewhere, in a cache. Tables and maps store their values
+/// themselves.
 /// themselves.
 ///
 /// ```
@@ -22,14 +23,14 @@ use core::fmt;
 pub enum HandleError<E = Infallible> {
     /// Every index is in use, or retired because its generations are used up.
     Full {
-        /// Slots that the handle's index can tell apart.
+        /// Number of distinct indexes of the handle.
         slots: u64,
-        /// Of these, slots that are retired.
+        /// Number of retired slots, included in `slots`.
         retired: u64,
     },
-    /// No memory to make a table larger.
+    /// Memory for a larger table is short.
     Memory,
-    /// No object for the handle to name.
+    /// There is no object for the handle.
     Object(E),
 }
 
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_says_what_there_is_none_of() {
+    fn each_handle_error_names_what_is_missing() {
         let said = |error: HandleError<&str>| error.to_string();
         let full = said(HandleError::Full { slots: 256, retired: 7 });
         assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");

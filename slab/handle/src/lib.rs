@@ -1,40 +1,41 @@
-//! Handles: small values that name an object, and know when it is gone.
+//! Handles: small values that name an object, and can be checked for staleness.
 //!
-//! A pointer names a place. When what was there is freed and the place used again, whoever kept the pointer has another
-//! object and no way to tell. A handle is an index and a *generation*, which counts the lives of the slot: it is valid if and
-//! only if the slot is in that life. It is a plain value (`Copy`, `Send`, `Sync`, 4 or 8 bytes), costs its object no count of
-//! references, and tells: `None` in place of a stranger.
+//! A pointer names an address. After the object is freed and the address reused, an old pointer leads to another object,
+//! undetected. A handle is an index and a *generation*, which counts the lives of the slot: it is valid if and only if the slot
+//! is in that life. It is a plain value (`Copy`, `Send`, `Sync`, 4 or 8 bytes) without a reference count, and a stale one
+//! yields `None` instead of another object.
 //!
-//! | | values lie | a free moves | loops over | for |
+//! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
-//! | [`HandleTable`] | at their index | nothing | slots, with gaps | one owner; looked up more than looped over; large values |
-//! | [`SlotMap`] | without gaps | the last value | a slice | one owner; looped over each frame |
-//! | [`PackedArray`] | without gaps | the last value | a slice | loops only: an index is good until the next free |
+//! | [`HandleTable`] | their index | nothing | slots, with gaps | one owner; more lookups than iterations; large values |
+//! | [`SlotMap`] | without gaps | the last value | a slice | one owner; iterated each frame |
+//! | [`PackedArray`] | without gaps | the last value | a slice | iterations only: an index is valid until the next free |
 //!
-//! Each has one owner. For many threads there are handles of cached objects, `uslab::handle::HandleCache`. To save and load what
-//! refers by handles, see [`remap`].
+//! Each has one owner. For many threads there are handles of cached objects, `uslab::handle::HandleCache`. To save and load
+//! data with handles, see [`remap`].
 //!
 //! # When the generation wraps
 //!
-//! With `g` bits a slot has 2^g - 1 lives. Then, as the [`WrapPolicy`] says, it retires (the default: a stale handle is never
-//! valid again, and a slot's memory is lost for each 2^g - 1 frees in it), or it wraps (a handle of that many lives ago names
-//! a stranger). Tables reuse the slot that was freed last, so a hot slot wears out first. How long that takes, at a million
-//! frees a second in one slot: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
-//! With 8 bits, retiring costs a slot for each 255 frees: take [`Handle32x32`] where frees never end.
+//! With `g` bits a slot has 2^g - 1 lives. After that, depending on the [`WrapPolicy`], it retires (the default: a stale handle
+//! is never valid again, and a slot's memory is lost for each 2^g - 1 frees in it), or it wraps (a handle from that many lives
+//! ago names another object). Tables reuse the most recently freed slot, so a hot slot wears out first. At a million frees a
+//! second in one slot that takes: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
+//! With 8 bits, retiring costs a slot for each 255 frees: use [`Handle32x32`] if frees never end.
 //!
-//! A table takes the same parameters as its handles: those of a `HandleTable<T, u32, 8>` are [`Handle24x8`]s.
+//! A table has the same parameters as its handles: a `HandleTable<T, u32, 8>` has [`Handle24x8`]s.
 //!
-//! | layout | index + generation | slots | lives of a slot | where |
+//! | layout | index + generation | slots | lives of a slot | used in |
 //! |---|---|---|---|---|
 //! | [`Handle24x8`] | 24 + 8 | 16,777,216 | 255 | the tutorial "Memory Allocators from Scratch" |
 //! | [`Handle20x12`] | 20 + 12 | 1,048,576 | 4,095 | EnTT's `entt::entity` (`entt/entity/entity.hpp`) |
 //! | [`Handle16x16`] | 16 + 16 | 65,536 | 65,535 | sokol's resources (`sokol_gfx.h`) |
 //! | [`Handle32x32`] | 32 + 32 | 4,294,967,296 | 4,294,967,295 | Bevy's `Entity` (`bevy_ecs::entity`); the `slotmap` crate (31 bits of lives) |
 //!
-//! The feature `serde` serialises handles. Without `std`, which is on by default, the crate needs `alloc` only, and has no [`remap`].
+//! The feature `serde` serialises handles. Without `std`, which is a default feature, the crate only needs `alloc`, and has no
+//! [`remap`].
 //!
-//! Read on: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are the
-//! better pointers" (2018).
+//! Further reading: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are
+//! the better pointers" (2018).
 
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -63,7 +64,7 @@ pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};
 pub use table::HandleTable;
 
-/// The README's example is run.
+/// Runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,13 +1,13 @@
-//! What becomes of a generation that is counted in more bits than a handle has, by hand.
+//! A generation that is counted in more bits than a handle has, worked out.
 //!
 //! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them into a
-//! handle. Its text says that after 256 frees a stale handle is taken for a new one. It is not: the slot's count is then
-//! 256, a new handle says 0, and *every* handle of the slot is stale at birth, for ever. What the text says would be so if
-//! the slot counted in 8 bits as well. Retiring the slot is neither.
+//! handle. Its text says that after 256 frees a stale handle is mistaken for a new one. That is wrong: the slot's count is then
+//! 256, a new handle has 0, and *every* handle of the slot is stale from the start, for ever. The text would be right if the
+//! slot counted in 8 bits, too. A slot that retires does neither.
 
 use super::{HandleTable, WrapPolicy};
 
-/// One slot of the listing; handles of slot 0, so that only their generation is left of them.
+/// One slot of the listing; its handles have index 0, so they only differ in the generation.
 #[derive(Default)]
 struct Counted {
     generation: u32,
@@ -20,7 +20,7 @@ impl Counted {
     fn of_bits(bits: u32) -> Self {
         Self { bits, ..Self::default() }
     }
-    /// The 32 bits of a handle: index in the low 24, which is 0, and what is left of the generation above.
+    /// The 32 bits of a handle: the index, 0, in the low 24, and the rest of the generation above.
     fn spawn(&mut self) -> u32 {
         self.alive = true;
         self.generation << 24
@@ -49,7 +49,7 @@ fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
         assert!(slot.free(handle));
     }
     assert_eq!(slot.generation, 256);
-    // In use, and nobody can get at it or free it: it is lost, and the old handle is *not* taken for the new one.
+    // In use, and unreachable: it is lost, and the old handle is *not* mistaken for the new one.
     for _ in 0..1000 {
         let handle = slot.spawn();
         assert_eq!(handle, first, "the same bits");
@@ -85,7 +85,7 @@ fn a_table_that_retires_does_neither() {
         assert_eq!(table.free(handle), Some(life));
     }
     assert_eq!(table.retired(), 3);
-    // And one that wraps has 255 lives, because no handle has generation 0.
+    // A table that wraps has 255 lives, because no handle has generation 0.
     let mut table = HandleTable::<u32, u32, 8>::with(WrapPolicy::Wrap);
     let lives: Vec<_> = (0..256)
         .map(|life| {

@@ -1,20 +1,20 @@
-//! The packed array: values without gaps, at 0 to `len`, for loops that visit all of them.
+//! The packed array: values without gaps, at 0 to `len`, for iterations over all of them.
 //!
-//! A free moves the last value into the gap (swap and pop), so an index names a value only until the next free, and
-//! freeing costs a copy of a value:
+//! A free moves the last value into the gap (swap and pop), so an index names a value only until the next free, and a free
+//! costs a copy of a value:
 //!
 //! ```text
 //!   free(1):   [ A ][ B ][ C ][ D ]   ->   [ A ][ D ][ C ]
 //!                     ^-----------+
 //! ```
 //!
-//! That is `Vec::swap_remove`; what is added are errors as values. From act 4 of "Arena pools: from naive pool to slot map"
-//! (the pool article); what it lacks, a name that stays, is act 6's: [`SlotMap`](super::SlotMap).
+//! That is `Vec::swap_remove` with errors as values. It is from act 4 of "Arena pools: from naive pool to slot map" (the pool
+//! article); it lacks permanent names, which act 6 adds: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
 use alloc::vec::Vec;
 
-/// Values without gaps, at indexes that change.
+/// Values without gaps, at changing indexes.
 ///
 /// ```
 /// use uslab_handle::PackedArray;
@@ -31,14 +31,14 @@ use alloc::vec::Vec;
 pub struct PackedArray<T>(Vec<T>);
 
 impl<T> PackedArray<T> {
-    /// An empty array, without memory.
+    /// Makes an empty array, without memory.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
-    /// Appends `value`; its index, until something is freed. Cost: O(1); growth moves all values.
+    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1); growth moves all values.
     ///
     /// # Errors
-    /// No memory is left; `value` is dropped then.
+    /// Memory is short; `value` is dropped then.
     #[doc(alias("push", "insert"))]
     pub fn alloc(&mut self, value: T) -> Result<usize, HandleError> {
         self.reserve()?;
@@ -49,33 +49,33 @@ impl<T> PackedArray<T> {
     pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
         self.0.try_reserve(1).map_err(|_| HandleError::Memory)
     }
-    /// Takes the value at `index` out; the last value, if that is another one, is at `index` then. `None` if there is no such
-    /// value. Cost: a copy of a value.
+    /// Removes and returns the value at `index`, and moves the last value there. `None` if there is no such value. Cost: a copy
+    /// of a value.
     #[doc(alias("swap_remove", "remove", "erase"))]
     pub fn free(&mut self, index: usize) -> Option<T> {
         (index < self.0.len()).then(|| self.0.swap_remove(index))
     }
-    /// The value that is at `index` now.
+    /// The value at `index`.
     pub fn get(&self, index: usize) -> Option<&T> {
         self.0.get(index)
     }
-    /// The same, to change it.
+    /// The value at `index`, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.0.get_mut(index)
     }
-    /// All values, side by side.
+    /// All values as a slice.
     pub fn as_slice(&self) -> &[T] {
         &self.0
     }
-    /// All values, to change them.
+    /// All values as a mutable slice.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.0
     }
-    /// Values in the array.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
-    /// Whether it has none.
+    /// Returns `true` if there is no value.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(array.alloc(7), Ok(0));
     }
 
-    /// A hundred particles; a user interface marks the one at 5, and physics frees it: the mark is on particle 99 now.
-    /// A handle says that its particle is gone.
+    /// A hundred particles; a user interface marks the one at 5, and physics frees it: the mark is on particle 99 now. A handle
+    /// would be stale.
     #[test]
     fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
         let mut particles = PackedArray::new();

@@ -1,10 +1,10 @@
-//! Random operations on slot maps and tables, against the `slotmap` crate.
+//! Random operations on slot maps and tables, compared with the `slotmap` crate.
 
 use super::{HandleTable, SlotMap};
 use proptest::prelude::*;
 
 proptest! {
-    /// Whatever a key of theirs says, a handle of ours says; and iteration shows the same, in the same order where both are
+    /// A handle gives the same results as the crate's key; iterations have the same values, in the same order if both are
     /// dense.
     #[test]
     fn slot_maps_and_tables_say_what_the_slotmap_crate_says(
@@ -19,7 +19,7 @@ proptest! {
                 let ours = (map.alloc(value).unwrap(), table.alloc(value).unwrap());
                 names.push((ours, dense.insert(value), sparse.insert(value)));
             } else {
-                // Also what was freed before.
+                // Includes freed ones.
                 let ((a, b), c, d) = names[usize::from(pick) % names.len()];
                 let freed = dense.remove(c);
                 prop_assert_eq!((map.free(a), table.free(b), sparse.remove(d)), (freed, freed, freed));

@@ -1,10 +1,9 @@
-//! Handles do not outlive the table that gave them: how to save what refers by handles, and load it again.
+//! Saving and loading data with handles, which do not outlive their table.
 //!
-//! A loaded object gets whatever slot is free, in whatever generation. A handle that was saved as a number is then stale, or,
-//! worse, valid for another object: the first object of every table has index 0 and generation 1. (The same goes for a
-//! handle that comes over the network.) So what is saved are *stable ids*, a name, a serial number, a UUID, which
-//! [`StableIds`] translates both ways. And so that a handle that slipped through is rejected rather than taken for another,
-//! the new table begins at a [generation](super::Generations) that the old one had not reached
+//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is then stale, or, worse, valid
+//! for another object: the first object of every table has index 0 and generation 1. (The same is true of a handle from the
+//! network.) So save *stable ids*, a name, a serial number, a UUID, which [`StableIds`] translates both ways. To reject an old
+//! handle that is used by mistake, the new table begins at a [generation](super::Generations) that the old one had not reached
 //! ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```
@@ -15,7 +14,7 @@
 //! #[derive(Serialize, Deserialize)]
 //! struct Saved { fresh: u32, monsters: Vec<(String, Option<String>)> } // names, not handles
 //!
-//! /// `None`: a slot is in its last generation, and handles of this table could be taken for those of a later one.
+//! /// `None`: a slot is in its last generation, so handles of this table could be mistaken for those of a later one.
 //! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Option<Saved> {
 //!     // A target that has died has no name any more.
 //!     let target = |monster: &Monster| ids.id(monster.target?).cloned();
@@ -28,7 +27,7 @@
 //!     for (name, _) in &saved.monsters {
 //!         ids.insert(name.clone(), world.alloc(Monster { name: name.clone(), target: None })?)?;
 //!     }
-//!     // All are there: now they can refer to each other, also in a circle.
+//!     // All objects exist: now they can refer to each other, even in a cycle.
 //!     for (name, target) in &saved.monsters {
 //!         let target = target.as_ref().and_then(|target| ids.handle(target));
 //!         if let Some(monster) = ids.handle(name).and_then(|handle| world.get_mut(handle)) {
@@ -59,10 +58,10 @@ use core::fmt;
 use core::hash::Hash;
 use std::collections::HashMap;
 
-/// Which object each stable id stands for at present, both ways.
+/// Mapping between stable ids and current objects, both ways.
 ///
-/// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until they are
-/// [removed](Self::remove_handle) or the id [is](Self::remove_id).
+/// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until
+/// [`remove_handle`](Self::remove_handle) or [`remove_id`](Self::remove_id).
 ///
 /// ```
 /// use uslab_handle::{HandleTable, StableIds};
@@ -81,7 +80,7 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     ids: HashMap<Handle<W, GENERATION_BITS>, Id>,
 }
 
-/// Why an id could not be given to an object.
+/// Reason why an id could not be assigned to an object.
 ///
 /// ```
 /// use uslab_handle::{HandleTable, StableIds, Taken};
@@ -95,7 +94,7 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The id stands for another object.
+    /// The id is assigned to another object.
     Id,
     /// The object has another id.
     Handle,
@@ -112,11 +111,11 @@ impl fmt::Display for Taken {
 impl core::error::Error for Taken {}
 
 impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
-    /// None so far.
+    /// Makes an empty mapping.
     pub fn new() -> Self {
         Self { handles: HashMap::new(), ids: HashMap::new() }
     }
-    /// From now on `id` stands for the object of `handle`.
+    /// Assigns `id` to the object of `handle`.
     ///
     /// # Errors
     /// One of them has another partner; nothing changed then.
@@ -131,24 +130,24 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
         self.handles.insert(id, handle);
         Ok(())
     }
-    /// The object that the id stands for.
+    /// Handle of the object with this id.
     pub fn handle<Q: Hash + Eq + ?Sized>(&self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,
     {
         self.handles.get(id).copied()
     }
-    /// The id of the object: what to save in place of its handle.
+    /// Id of the object: saved in place of its handle.
     pub fn id(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&Id> {
         self.ids.get(&handle)
     }
-    /// The object is gone, or nameless from now on. Returns its id, which is free again.
+    /// Removes the id of a handle, for an object that was freed or renamed. Returns the id, which can be assigned again.
     pub fn remove_handle(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<Id> {
         let id = self.ids.remove(&handle)?;
         self.handles.remove(&id);
         Some(id)
     }
-    /// The id stands for nothing from now on. Returns the handle that it had, which may have another id then.
+    /// Removes an id. Returns its handle, which can have another id then.
     pub fn remove_id<Q: Hash + Eq + ?Sized>(&mut self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,
@@ -157,11 +156,11 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
         self.ids.remove(&handle);
         Some(handle)
     }
-    /// Ids in use.
+    /// Number of ids.
     pub fn len(&self) -> usize {
         self.handles.len()
     }
-    /// Whether there is none.
+    /// Returns `true` if there is no id.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
@@ -182,7 +181,7 @@ mod tests {
 
     type Table = HandleTable<&'static str, u32, 8>;
 
-    /// What goes wrong without ids: after a load the first handle of the old table names whatever came first.
+    /// The error without ids: after a load the first handle of the old table names the new first object.
     #[test]
     fn a_saved_handle_names_another_object_after_a_load() {
         let mut old = Table::new();

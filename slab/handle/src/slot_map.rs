@@ -1,21 +1,21 @@
-//! The slot map: values without gaps, and handles that find them wherever they moved.
+//! The slot map: values without gaps, and handles that find them after moves.
 //!
 //! ```text
 //!   handle (sparse index 2, generation 1)
 //!                     │ generations[2] says 1: valid
 //!                     v
-//!   sparse_to_dense [ 0 ][ - ][ 1 ]        A, B and C came, B went: C moved to B's place
+//!   sparse_to_dense [ 0 ][ - ][ 1 ]        A, B and C were added, B removed: C moved to B's place
 //!                     ┌─────────┘
 //!                     v
-//!   values          [ A ][ C ]             what a loop visits: no gaps
-//!   dense_to_sparse [ 0 ][ 2 ]             who is told when a value moves
+//!   values          [ A ][ C ]             iterated without gaps
+//!   dense_to_sparse [ 0 ][ 2 ]             the handle of a value that moves
 //! ```
 //!
-//! Invariant: `sparse_to_dense[h.index()]` is the place of `h`'s value, and `dense_to_sparse` of that place is `h`, for each
-//! valid handle `h`; there are as many values as valid handles.
+//! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and `dense_to_sparse` of
+//! that place is `h`; there are as many values as valid handles.
 //!
-//! Act 6 of "Arena pools: from naive pool to slot map"; proposed for C++ as `std::slot_map` (P0661, Allan Deutsch, 2017). The
-//! names of both are doc aliases here, and the `slotmap` crate's, which the tests run beside this.
+//! It is act 6 of "Arena pools: from naive pool to slot map", and was proposed for C++ as `std::slot_map` (P0661, Allan
+//! Deutsch, 2017). Their names are doc aliases here, as are those of the `slotmap` crate, which the tests compare with.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -32,19 +32,19 @@ use alloc::vec::Vec;
 /// let (spark, smoke) = (particles.alloc(1.0)?, particles.alloc(2.0)?);
 /// particles.free(spark);
 /// for height in particles.as_mut_slice() {
-///     *height += 0.5; // one run of memory
+///     *height += 0.5; // contiguous memory
 /// }
 /// assert_eq!((particles.get(spark), particles.get(smoke)), (None, Some(&2.5)));
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Beside a value: a handle, and for each slot that was ever in use a word and 4 bytes: 20 bytes with handles of 64 bits, 12
-/// with 32 bits.
+/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes: 20 bytes with handles of 64 bits,
+/// 12 with 32 bits.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// By sparse index. Says nothing where the slot is not in use.
+    /// By sparse index. Meaningless for free slots.
     sparse_to_dense: Vec<u32>,
     /// By place, as long as `values`.
     dense_to_sparse: Vec<Handle<W, GENERATION_BITS>>,
@@ -52,11 +52,11 @@ pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
-    /// An empty map that retires slots whose generations are used up. It takes no memory yet.
+    /// Makes an empty map that retires slots whose generations are used up. It takes no memory yet.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// An empty map whose slots go through these generations: a [`WrapPolicy`](super::WrapPolicy) will do.
+    /// Makes an empty map with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self {
             slots: Slots::new(generations.into()),
@@ -69,15 +69,15 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     /// Appends `value` and returns its handle. Cost: O(1); growth moves all values.
     ///
     /// # Errors
-    /// No index or no memory is left; `value` is dropped then. [`alloc_with`](Self::alloc_with) makes none.
+    /// No index is left, or memory is short; `value` is dropped then. [`alloc_with`](Self::alloc_with) does not make it first.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
     }
-    /// Appends what `make` makes of its handle-to-be. Panics of it leave the map as it was.
+    /// Appends the result of `make`, which gets the new handle. If `make` panics, the map is unchanged.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `make` does not run then.
+    /// As [`alloc`](Self::alloc); `make` is not run then.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -97,8 +97,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         Ok(handle)
     }
 
-    /// Takes the value out, moves the last one into its place, and makes all copies of the handle stale; `None` for a stale
-    /// handle. Cost: O(1), a copy of a value.
+    /// Removes and returns the value, moves the last one into its place, and makes all copies of the handle stale; `None` for a
+    /// stale handle. Cost: O(1), a copy of a value.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
         if !self.slots.free(handle) {
@@ -112,9 +112,9 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         self.values.free(place as usize)
     }
 
-    /// Frees all values for which `keep` says no. Each is asked about once, in no particular order.
+    /// Frees all values for which `keep` returns `false`. It is called once for each, in unspecified order.
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
-        // From the end: what moves into a gap was asked about before.
+        // From the end: a value that moves into a gap was visited before.
         for place in (0..self.len()).rev() {
             let handle = self.dense_to_sparse[place];
             if !keep(handle, &mut self.values.as_mut_slice()[place]) {
@@ -123,13 +123,13 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
     }
 
-    /// Whether the handle's value is still there. Cost: one load.
+    /// Returns `true` if the handle is not stale. Cost: one load.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.slots.is_valid(handle)
     }
-    /// Where the handle's value is in [`as_slice`](Self::as_slice), until the next free.
+    /// Index of the handle's value in [`as_slice`](Self::as_slice), until the next free.
     #[inline]
     pub fn place(&self, handle: Handle<W, GENERATION_BITS>) -> Option<usize> {
         if !self.is_valid(handle) {
@@ -143,23 +143,23 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
         self.values.get(self.place(handle)?)
     }
-    /// The value, to change it.
+    /// The value, mutably; `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         let place = self.place(handle)?;
         self.values.get_mut(place)
     }
 
-    /// All values, side by side.
+    /// All values as a slice.
     #[doc(alias = "data")]
     pub fn as_slice(&self) -> &[T] {
         self.values.as_slice()
     }
-    /// All values, to change them.
+    /// All values as a mutable slice.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         self.values.as_mut_slice()
     }
-    /// Their handles, in the same order.
+    /// Handles of the values, in the same order.
     #[doc(alias = "keys")]
     pub fn handles(&self) -> &[Handle<W, GENERATION_BITS>] {
         &self.dense_to_sparse
@@ -168,19 +168,19 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
         self.dense_to_sparse.iter().copied().zip(self.as_slice())
     }
-    /// Values with their handles, to change the values.
+    /// Values with their handles, the values mutably.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         self.dense_to_sparse.iter().copied().zip(self.values.as_mut_slice())
     }
-    /// Values in the map.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
-    /// Whether it has none.
+    /// Returns `true` if there is no value.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
-    /// Slots that are retired: each still takes its words.
+    /// Number of retired slots: each still takes its words.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
@@ -214,10 +214,10 @@ mod tests {
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
         assert_eq!(map.free(b), Some('B'));
         assert_eq!(map.as_slice(), ['A', 'C']);
-        // C's entry says 1 now, and so does the way back; B's says nothing.
+        // C's entry is 1 now, and its reverse entry agrees; B's is meaningless.
         assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse(&map)), (0, 1, vec![0, 2]));
         assert_eq!([a, b, c].map(|handle| map.get(handle).copied()), [Some('A'), None, Some('C')]);
-        // D takes B's index, in its next generation, and the place behind C.
+        // D gets B's index, in its next generation, and the place behind C.
         let d = map.alloc('D').unwrap();
         assert_eq!((d.index(), d.generation(), b.generation()), (1, 2, 1));
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));
@@ -230,14 +230,14 @@ mod tests {
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
         assert_eq!((map.free(a), map.is_empty(), map.free(a)), (Some(1), true, None));
-        // As many as there are again, in slots that were used.
+        // As many values again, in slots that were used.
         let again = [3, 4].map(|value| map.alloc(value).unwrap());
         assert_eq!(again.map(|handle| (handle.index(), handle.generation())), [(0, 2), (1, 2)]);
         assert_eq!(map.free(Handle24x8::new(9, 1).unwrap()), None);
     }
 
     #[test]
-    fn values_are_changed_with_their_handles_at_hand() {
+    fn values_are_changed_with_their_handles() {
         let mut map = Map::new();
         let handles: Vec<_> = (0..10).map(|value| map.alloc(value).unwrap()).collect();
         for (handle, value) in map.iter_mut() {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_retire_and_the_map_goes_on() {
+    fn slots_retire_and_the_map_keeps_working() {
         let mut map = Map::new();
         let kept = map.alloc(0).unwrap();
         for life in 0..1000 {

@@ -1,24 +1,24 @@
-//! Who has which index: the generations of all slots, and the list of the free ones, in one array of words.
+//! Allocation of indexes: the generations of all slots, and the list of the free ones, in one array of words.
 //!
 //! ```text
 //!   slot      0          1          2          3
 //!   word   [ 0 | g 1 ][ 3 | g 4 ][ 2 | g 2 ][ 2 | g 7 ]      index field | generation
-//!            in use     free  ──────────────>  free, the last: its link says nothing
+//!            in use     free  ──────────────>  free, the last: its link is meaningless
 //! ```
 //!
-//! * The word of a slot in use is the very bits of its handle, so that a handle is checked by one load and one compare.
-//! * The word of any other slot has another slot's index: that of the next free one, or (the last free one, and slots that
-//!   are retired) just any. So it equals no handle of this slot. Its generation is the next that the slot will have.
+//! * The word of a slot in use equals its handle, so a handle is checked by one load and one compare.
+//! * The word of any other slot has another slot's index: that of the next free one, or an arbitrary one (in the last free slot
+//!   and in retired slots). So it equals no handle of this slot. Its generation is the slot's next one.
 //!
-//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted entities, 2019). Last in, first out:
-//! the slot that is still in the CPU's cache is used again. (A queue would spread the generations over all slots; Frykholm,
-//! "Managing Decoupling Part 4: The ID Lookup Table", 2011, takes one.)
+//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted entities,
+//! 2019). It is last in, first out: the slot that is still in the CPU's cache is reused. (A queue would spread the generations
+//! over all slots; Frykholm, "Managing Decoupling Part 4: The ID Lookup Table", 2011, uses one.)
 
 use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
 use alloc::vec::Vec;
 
-/// What becomes of a slot when its last generation was freed.
+/// Treatment of a slot whose last generation was freed.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable, WrapPolicy};
@@ -34,15 +34,15 @@ use alloc::vec::Vec;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrapPolicy {
-    /// It is not used any more: no stale handle is ever taken for a new one. Costs the slot's memory.
+    /// It is not used any more: a stale handle is never mistaken for a new one. Costs the slot's memory.
     #[default]
     Retire,
-    /// It begins at generation 1 again: a handle that is [`Handle::LAST_GENERATION`] lives old is valid again, and names
-    /// another object (the ABA problem).
+    /// It begins at generation 1 again: a handle from [`Handle::LAST_GENERATION`] lives ago is valid again, and names another
+    /// object (the ABA problem).
     Wrap,
 }
 
-/// Which generations slots go through.
+/// Sequence of a slot's generations.
 ///
 /// ```
 /// use uslab_handle::{Generations, HandleError, HandleTable};
@@ -58,10 +58,10 @@ pub enum WrapPolicy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
-    /// Of a slot's first handle. More than 1 sets the handles of this table apart from those of one before it: see
-    /// [`remap`](super::remap). Above the last generation there is none, or with [`Wrap`](WrapPolicy::Wrap) it is 1.
+    /// Generation of a slot's first handle. More than 1 distinguishes the handles of this table from those of an earlier one:
+    /// see [`remap`](super::remap). Above the last generation a slot has none, or with [`Wrap`](WrapPolicy::Wrap) 1.
     pub first: u32,
-    /// After the last one.
+    /// Policy after the last one.
     pub policy: WrapPolicy,
 }
 
@@ -78,7 +78,7 @@ impl From<WrapPolicy> for Generations {
 }
 
 impl Generations {
-    /// The one after `generation`, of up to `last`.
+    /// The generation after `generation`, of up to `last`.
     #[doc(hidden)]
     #[inline(always)]
     pub fn after(self, generation: u32, last: u32) -> Option<u32> {
@@ -88,13 +88,13 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
-    /// One above all of `used`, and not below the first.
+    /// One above all of `used`, and at least the first.
     #[doc(hidden)]
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
         (newest < last).then(|| newest + 1)
     }
-    /// That of a new slot.
+    /// First generation of a new slot.
     #[doc(hidden)]
     #[inline(always)]
     pub fn first(self, last: u32) -> Option<u32> {
@@ -102,11 +102,11 @@ impl Generations {
     }
 }
 
-/// See the module.
+/// The slots of a table. See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Slots<W: Word, const G: u32> {
     words: Vec<W>,
-    /// The free slot to be used next, if there is one.
+    /// The next free slot to be used, if there is one.
     head: u32,
     free: u64,
     retired: u64,
@@ -118,7 +118,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Self { words: Vec::new(), head: 0, free: 0, retired: 0, generations }
     }
 
-    /// The handle that [`take`](Self::take) would take; there is room for it then.
+    /// The handle that [`take`](Self::take) would use, after making room for it.
     pub(super) fn next(&mut self) -> Result<Handle<W, G>, HandleError> {
         let (index, generation) = if self.free > 0 {
             (self.head, generation_of::<W, G>(self.words[self.head as usize]))
@@ -136,7 +136,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
-    /// Takes the handle that [`next`](Self::next) returned just now into use.
+    /// Takes the handle that [`next`](Self::next) just returned into use.
     pub(super) fn take(&mut self, handle: Handle<W, G>) {
         match self.words.get_mut(handle.index() as usize) {
             Some(word) => {
@@ -148,13 +148,13 @@ impl<W: Word, const G: u32> Slots<W, G> {
         }
     }
 
-    /// Whether the handle is in use. Cost: one load and a compare.
+    /// Returns `true` if the handle is in use. Cost: one load and a compare.
     #[inline(always)]
     pub(super) fn is_valid(&self, handle: Handle<W, G>) -> bool {
         self.words.get(handle.index() as usize) == Some(&handle.to_bits())
     }
 
-    /// Ends the life of a valid handle; `false` for any other one.
+    /// Ends the life of a valid handle; `false` for any other handle.
     pub(super) fn free(&mut self, handle: Handle<W, G>) -> bool {
         if !self.is_valid(handle) {
             return false;
@@ -178,26 +178,26 @@ impl<W: Word, const G: u32> Slots<W, G> {
         true
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.words.len() - (self.free + self.retired) as usize
     }
-    /// Slots that will never be used again.
+    /// Number of retired slots.
     pub(super) fn retired(&self) -> u64 {
         self.retired
     }
-    /// The handle of a slot, if it is in use.
+    /// Handle of a slot, if it is in use.
     pub(super) fn handle_at(&self, index: usize) -> Option<Handle<W, G>> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// A generation above those of all handles so far, of tables before this one too, and above those that free slots come to
-    /// next; `None` if one of these is the last.
+    /// A generation above those of all handles so far, including earlier tables', and above the next ones of free slots; `None`
+    /// if one of these is the last.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
     }
-    /// Where the generations lie.
+    /// The array of words.
     #[cfg(test)]
     pub(super) fn words(&self) -> &[W] {
         &self.words
@@ -225,7 +225,7 @@ mod tests {
         for handle in handles {
             assert!(slots.free(handle) && !slots.free(handle));
         }
-        // Whatever anybody makes up: no slot is in use.
+        // No slot is in use, so any handle is stale.
         for index in 0..4 {
             assert_eq!(slots.handle_at(index), None);
             for generation in 1..9 {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_was_asked_for_but_not_taken_changes_nothing() {
+    fn a_next_handle_that_is_not_taken_changes_nothing() {
         let mut slots = Few::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn retired_slots_are_not_used_again_and_are_counted() {
-        // Three lives a slot.
+        // Three lives per slot.
         let mut slots = Slots::<u32, 2>::new(Generations::default());
         let kept = alloc(&mut slots).unwrap();
         for life in 1..=3 {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_slots_have_retired_the_error_says_so() {
+    fn when_all_slots_are_retired_the_error_counts_them() {
         let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
         for _ in 0..2 {
             let handle = alloc(&mut slots).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_generation_beyond_the_last_is_none_or_wraps() {
+    fn a_first_generation_beyond_the_last_retires_or_wraps() {
         let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(beyond).next(),
@@ -297,7 +297,7 @@ mod tests {
             slots.free(handle);
         }
         assert_eq!(slots.fresh_generation(), Some(6));
-        // A table that was loaded and not used is not behind the one before it.
+        // A table that was loaded and not used is not behind its predecessor.
         let unused = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
         assert_eq!(unused.fresh_generation(), Some(9));
         let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });

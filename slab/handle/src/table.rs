@@ -1,22 +1,22 @@
-//! The handle table: values that stay at their index, named by handles.
+//! The handle table: values that keep their index, named by handles.
 //!
 //! ```text
-//!   generations   [ g 1 ][ g 4 ][ g 2 ] ...      one word a slot, apart from the values
-//!   values        [  A  ][ ---- ][  C  ] ...     as large as they are
+//!   generations   [ g 1 ][ g 4 ][ g 2 ] ...      one word per slot, separate from the values
+//!   values        [  A  ][ ---- ][  C  ] ...     of any size
 //! ```
 //!
-//! The generations lie by themselves: to reject a stale handle takes one load, sixteen 4-byte words to a cache line, however
-//! large the values are. (With the generation behind the value, as in the tutorial "Memory Allocators from Scratch", a check
-//! of a large value's slot loads a line that holds nothing else of use; a test shows the addresses. For small values that are
-//! there it is the better layout, one line in place of two: 5 ns against 10 in `benches/handles.rs`, 100,000 values of 64
-//! bytes.) A table that grows may move its values; handles do not mind.
+//! The generations are in a separate array: rejecting a stale handle takes one load, with sixteen 4-byte words in a cache line,
+//! however large the values are. (With the generation behind the value, as in the tutorial "Memory Allocators from Scratch", a
+//! check of a large value's slot loads a line with nothing else of use; a test shows the addresses. For small live values that
+//! is the better layout, one line instead of two: 5 ns against 10 in `benches/handles.rs`, 100,000 values of 64 bytes.) Growth
+//! may move values; handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
 use super::slots::{Generations, Slots};
 use alloc::vec::Vec;
 
-/// Values named by handles, for one owner; each stays at its index until it is freed.
+/// Values named by handles, for one owner; each keeps its index until it is freed.
 ///
 /// ```
 /// use uslab_handle::{HandleTable, WrapPolicy};
@@ -27,40 +27,40 @@ use alloc::vec::Vec;
 /// assert_eq!(entities.free(imp), Some("imp"));
 /// let baron = entities.alloc("baron")?; // in the same slot
 /// assert_eq!((baron.index(), baron.generation()), (imp.index(), imp.generation() + 1));
-/// assert_eq!(entities.get(imp), None); // stale: says so
+/// assert_eq!(entities.get(imp), None); // stale
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Memory: a word and an `Option<T>` for each slot that was ever in use; it is kept until the table is dropped.
+/// Memory: a word and an `Option<T>` for each slot that was ever in use, kept until the table is dropped.
 #[derive(Clone, Debug)]
 pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// `Some` where the slot is in use.
+    /// `Some` if the slot is in use.
     values: Vec<Option<T>>,
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> {
-    /// An empty table that retires slots whose generations are used up. It takes no memory yet.
+    /// Makes an empty table that retires slots whose generations are used up. It takes no memory yet.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// An empty table whose slots go through these generations: a [`WrapPolicy`](super::WrapPolicy) will do.
+    /// Makes an empty table with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self { slots: Slots::new(generations.into()), values: Vec::new() }
     }
 
-    /// Keeps `value` and returns its handle. Cost: O(1); growth moves all values.
+    /// Stores `value` and returns its handle. Cost: O(1); growth moves all values.
     ///
     /// # Errors
-    /// No index or no memory is left; `value` is dropped then. [`alloc_with`](Self::alloc_with) makes none.
+    /// No index is left, or memory is short; `value` is dropped then. [`alloc_with`](Self::alloc_with) does not make it first.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
     }
-    /// Keeps what `make` makes of its handle-to-be. Panics of it leave the table as it was.
+    /// Stores the result of `make`, which gets the new handle. If `make` panics, the table is unchanged.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `make` does not run then.
+    /// As [`alloc`](Self::alloc); `make` is not run then.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -80,7 +80,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         Ok(handle)
     }
 
-    /// Takes the value out and makes all copies of its handle stale; `None` for a stale handle.
+    /// Removes and returns the value, and makes all copies of its handle stale; `None` for a stale handle.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
         if !self.slots.free(handle) {
@@ -89,7 +89,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.values[handle.index() as usize].take()
     }
 
-    /// Whether the handle's value is still there. Cost: one load.
+    /// Returns `true` if the handle is not stale. Cost: one load.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
@@ -104,7 +104,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         }
         self.values.get(handle.index() as usize)?.as_ref()
     }
-    /// The value, to change it.
+    /// The value, mutably; `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         if !self.is_valid(handle) {
@@ -119,13 +119,13 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         let values = self.values.iter().enumerate();
         values.filter_map(|(index, value)| Some((self.slots.handle_at(index)?, value.as_ref()?)))
     }
-    /// Values with their handles, to change the values. Cost: as [`iter`](Self::iter).
+    /// Values with their handles, the values mutably. Cost: as [`iter`](Self::iter).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         let slots = &self.slots;
         let values = self.values.iter_mut().enumerate();
         values.filter_map(|(index, value)| Some((slots.handle_at(index)?, value.as_mut()?)))
     }
-    /// Frees all values for which `keep` says no. Each is asked about once, by index. Cost: as [`iter`](Self::iter).
+    /// Frees all values for which `keep` returns `false`. It is called once for each, by index. Cost: as [`iter`](Self::iter).
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
         for index in 0..self.values.len() {
             if let Some(handle) = self.slots.handle_at(index)
@@ -136,20 +136,20 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
             }
         }
     }
-    /// Values in the table.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
-    /// Whether it has none.
+    /// Returns `true` if there is no value.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Slots that are retired: each still takes its memory.
+    /// Number of retired slots: each still takes its memory.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// A generation above those of all handles so far, and above those that free slots come to next, for the table that
-    /// [comes after this one](super::remap); `None` if one of these is the last. Says nothing once slots wrapped. Cost: a look at every slot.
+    /// A generation above those of all handles so far, and above the next ones of free slots, for the table that [succeeds this
+    /// one](super::remap); `None` if one of these is the last. Meaningless once slots wrapped. Cost: reads every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
@@ -168,7 +168,8 @@ mod tests {
 
     type Table<T> = HandleTable<T, u32, 8>;
 
-    /// A physics engine's: contacts know their manifolds by handle, and manifolds of sleeping bodies go while the contacts stay.
+    /// Manifolds in a physics engine: contacts refer to them by handle, and manifolds of sleeping bodies are freed while the
+    /// contacts stay.
     #[test]
     fn manifolds_are_purged_while_their_contacts_stay() {
         struct Contact {
@@ -189,7 +190,7 @@ mod tests {
             }
         }
         assert_eq!((contacts.len(), manifolds.len()), (100, 75));
-        // A place that was purged has another contact's manifold by now, and the sleeping one does not take it for its own.
+        // The freed place has another contact's manifold by now, which the sleeping contact does not mistake for its own.
         let fresh = manifolds.alloc([0.5; 12]).unwrap();
         for (i, handle) in (0_u8..).zip(&handles) {
             let contact = contacts.get(*handle).unwrap();
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(table.get_mut(a), None);
         *table.get_mut(b).unwrap() += 1;
         assert_eq!((table.get(b), table.len()), (Some(&3), 1));
-        // An index that no slot has, and a life that none had yet.
+        // An index without a slot, and a life that no slot had yet.
         for foreign in [Handle24x8::new(1, 1), Handle24x8::new(0xff_ffff, 255), Handle24x8::new(0, 3)] {
             assert_eq!(table.get(foreign.unwrap()), None);
         }
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_or_freed_with_their_handles_at_hand() {
+    fn values_are_changed_or_freed_with_their_handles() {
         let mut table = Table::new();
         let handles: Vec<_> = (0..10).map(|value| table.alloc(value).unwrap()).collect();
         table.free(handles[4]);
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(std::rc::Rc::strong_count(&count), 1);
     }
 
-    /// Generations lie together whatever the size of the values; behind a value each lies on a line of its own.
+    /// Generations are adjacent whatever the size of the values; behind a value each is on a separate line.
     #[test]
     fn a_check_touches_the_generations_only() {
         const LINE: usize = 64;

@@ -1,4 +1,5 @@
-//! Object caches for C programs: what `uslab.h` declares. One source for two libraries: where the caches stand, `crate::home` says.
+//! Object caches for C programs: the functions of `uslab.h`. One source for two libraries; `crate::home` has the subsystem of
+//! the caches.
 
 use crate::callbacks::{Callbacks, Functions};
 use crate::home;
@@ -15,7 +16,7 @@ use uslab::{
     AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug,
 };
 
-/// `enum uslab_error`: what each number is, in the header's order.
+/// `enum uslab_error`: the meaning of each number, in the header's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum Code {
@@ -71,15 +72,15 @@ impl From<CacheError> for Code {
 }
 
 /// # Safety
-/// `error` is null or may be written to.
+/// `error` is null or may be written.
 unsafe fn say(error: *mut c_int, code: Code) {
     if !error.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: `error` may be written, by this function's contract.
         unsafe { error.write(code as c_int) };
     }
 }
 
-/// `struct uslab_cache_options`. All zero is a value.
+/// `struct uslab_cache_options`. All zeros is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheOptions {
@@ -99,13 +100,13 @@ pub struct UslabCacheOptions {
 }
 
 impl UslabCacheOptions {
-    /// The options of a program that was made for this version of the header, an older or a newer one.
+    /// Reads the options of a program that was compiled for this version of the header, an older or a newer one.
     ///
     /// # Safety
     /// `options` has as many bytes as its first word says.
     unsafe fn read(options: *const Self) -> Result<Self, Code> {
         const KNOWN: usize = size_of::<UslabCacheOptions>();
-        // SAFETY: by contract the first word is there, and so many bytes.
+        // SAFETY: the first word is readable, and as many bytes as it says, by this function's contract.
         let bytes = unsafe {
             let size = options.cast::<usize>().read();
             core::slice::from_raw_parts(options.cast::<u8>(), size)
@@ -115,7 +116,7 @@ impl UslabCacheOptions {
             return Err(Code::BadOptions);
         }
         let mut read = MaybeUninit::<Self>::zeroed();
-        // SAFETY: so many bytes are there on both sides; what is older leaves zeros, which are values.
+        // SAFETY: both sides have that many bytes; an older struct leaves zeros, which are valid.
         unsafe {
             read.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN));
             Ok(read.assume_init())
@@ -138,7 +139,7 @@ impl UslabCacheOptions {
         if self.name.is_null() {
             return Err(Code::BadName);
         }
-        // SAFETY: by contract.
+        // SAFETY: the name ends in a NUL, by this function's contract.
         let name = unsafe { CStr::from_ptr(self.name) }.to_string_lossy();
         let mut builder = KmemCache::builder(name, self.size).align(self.align);
         let flags: [fn(KmemCacheBuilder) -> KmemCacheBuilder; 12] = [
@@ -173,7 +174,7 @@ impl UslabCacheOptions {
     }
 }
 
-/// `uslab_cache`.
+/// `uslab_cache` of `uslab.h`: a cache with its callbacks and its shrinker.
 #[derive(Debug)]
 pub struct UslabCache {
     cache: KmemCache,
@@ -184,12 +185,12 @@ pub struct UslabCache {
 /// # Safety
 /// As [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
 unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> {
-    // SAFETY: passed on.
+    // SAFETY: `options` has as many bytes as its first word says, by this function's contract.
     let options = unsafe { UslabCacheOptions::read(options) }?;
     if options.shrinker_count.is_some() != options.shrinker_scan.is_some() {
         return Err(Code::BadOptions);
     }
-    // A cache is made of several small things, of which none may be refused from here on.
+    // A cache consists of several small allocations, none of which may fail from here on.
     Vec::<u8>::new().try_reserve_exact(MADE_OF).map_err(|_| Code::NoMemory)?;
     let callbacks = Callbacks::new(Functions {
         user: options.user,
@@ -198,7 +199,7 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
         count: options.shrinker_count,
         scan: options.shrinker_scan,
     });
-    // SAFETY: passed on.
+    // SAFETY: the name is null or ends in a NUL, by this function's contract.
     let mut builder = unsafe { options.builder() }?;
     if options.ctor.is_some() {
         let callbacks = callbacks.clone();
@@ -213,40 +214,40 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     Ok(UslabCache { cache, shrinker, callbacks })
 }
 
-/// Bytes of memory that a cache is made of, and more.
+/// Upper bound of a cache's own memory, in bytes.
 const MADE_OF: usize = 16 << 10;
 
 /// # Safety
-/// `options` has as many bytes as its first word says; its name ends in a NUL; its functions may be called from any thread, with its
-/// pointer, until the cache is destroyed. `error` is null or may be written to.
+/// `options` has as many bytes as its first word says; its name ends in a NUL; its functions may be called from any thread,
+/// with its pointer, until the cache is destroyed. `error` is null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_create(
     options: *const UslabCacheOptions,
     error: *mut c_int,
 ) -> *mut UslabCache {
-    // SAFETY: by contract.
+    // SAFETY: the options are valid, by this function's contract.
     let (code, cache) = match unsafe { create(options) } {
         Ok(cache) => (Code::Ok, Box::into_raw(Box::new(cache))),
         Err(code) => (code, null_mut()),
     };
-    // SAFETY: by contract.
+    // SAFETY: `error` is null or may be written, by this function's contract.
     unsafe { say(error, code) };
     cache
 }
 
 /// # Safety
-/// `cache` is null, or came from [`uslab_cache_create`], and nobody uses it meanwhile, nor after a success. It is not called by one of
-/// the cache's own functions.
+/// `cache` is null, or came from [`uslab_cache_create`]; it is not used during the call, nor after a success. None of the
+/// cache's own functions calls it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if cache.is_null() {
         return Code::Ok as c_int;
     }
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     if unsafe { &(*cache).cache }.destroy().is_err_and(|busy| busy.aliases == 0) {
         return Code::Busy as c_int;
     }
-    // SAFETY: made by `Box::into_raw`, and nobody's any more.
+    // SAFETY: made by `Box::into_raw`, and not used any more, by this function's contract.
     let UslabCache { cache, shrinker, callbacks } = *unsafe { Box::from_raw(cache) };
     drop((shrinker, cache));
     Callbacks::end(callbacks);
@@ -254,17 +255,17 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
 }
 
 /// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written to.
+/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written.
 #[inline(always)]
 unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_inlined(gfp) {
         Some(object) => object.as_ptr().cast(),
-        // SAFETY: passed on.
+        // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
         None => unsafe { missed(cache, gfp, error) },
     }
 }
-/// The last call of the other, which keeps nothing over it. C's, because such a one does not unwind.
+/// A tail call of the other function, which so keeps nothing across it. `extern "C"`, because that does not unwind.
 ///
 /// # Safety
 /// As [`allocate`].
@@ -272,10 +273,10 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "called from here alone")]
 unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),
-        // SAFETY: by contract.
+        // SAFETY: `error` is null or may be written, by this function's contract.
         Err(why) => unsafe { failed(why, error) },
     }
 }
@@ -283,16 +284,17 @@ unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_in
 /// As [`say`].
 #[cold]
 unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
-    // SAFETY: passed on.
+    // SAFETY: `error` is null or may be written, by this function's contract.
     unsafe { say(error, why.into()) };
     null_mut()
 }
 
 /// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written to; it is not, after a success.
+/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written; a success does not write
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
-    // SAFETY: passed on.
+    // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
     unsafe { allocate(cache, Gfp::KERNEL, error) }
 }
 
@@ -300,7 +302,7 @@ pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut
 /// As [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
-    // SAFETY: passed on.
+    // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
     unsafe { allocate(cache, Gfp::ZERO, error) }
 }
 
@@ -312,10 +314,10 @@ pub unsafe extern "C" fn uslab_cache_acquire(
     milliseconds: u64,
     error: *mut c_int,
 ) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.acquire_timeout(Gfp::KERNEL, Duration::from_millis(milliseconds)) {
         Ok(object) => object.as_ptr().cast(),
-        // SAFETY: by contract.
+        // SAFETY: `error` is null or may be written, by this function's contract.
         Err(why) => unsafe { failed(why, error) },
     }
 }
@@ -331,16 +333,17 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
     if n == 0 {
         return Code::Ok as c_int;
     }
-    // No memory is so large.
+    // No memory is that large.
     if n > isize::MAX as usize / size_of::<*mut c_void>() {
         return Code::TooMany as c_int;
     }
-    // SAFETY: an optional pointer is a pointer, null for none; each place is written before it is read.
+    // SAFETY: `out` has room, by this function's contract; an optional pointer is a pointer, null for `None`; each place is
+    // written before it is read.
     let out = unsafe {
         out.write_bytes(0, n);
         core::slice::from_raw_parts_mut(out.cast::<Option<NonNull<u8>>>(), n)
     };
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_bulk(Gfp::KERNEL, out) {
         Ok(()) => Code::Ok as c_int,
         Err(why) => Code::from(why) as c_int,
@@ -352,7 +355,7 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
-        // SAFETY: by contract.
+        // SAFETY: the cache exists, and the object is its and no longer used, by this function's contract.
         unsafe {
             if !(*cache).cache.free_inlined(object) {
                 free_missed(cache, object);
@@ -360,12 +363,12 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// The slow part of a free, which may make system calls: it keeps `errno`.
+/// Slow half of a free, which may make system calls: it preserves `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {
     let before = Errno::last_raw();
-    // SAFETY: passed on.
+    // SAFETY: the cache exists, and the object is its and no longer used, by the callers' contract.
     unsafe { (*cache).cache.free_missed(object) };
     Errno::set_raw(before);
 }
@@ -380,9 +383,9 @@ pub unsafe extern "C" fn uslab_cache_free_bulk(
 ) {
     let before = Errno::last_raw();
     for at in 0..n {
-        // SAFETY: by contract.
+        // SAFETY: `objects` has `n` pointers, by this function's contract.
         if let Some(object) = NonNull::new(unsafe { objects.add(at).read() }.cast()) {
-            // SAFETY: by contract.
+            // SAFETY: the object is the cache's and no longer used, by this function's contract.
             unsafe { (*cache).cache.free(object) };
         }
     }
@@ -393,15 +396,15 @@ pub unsafe extern "C" fn uslab_cache_free_bulk(
 /// As [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     unsafe { &(*cache).cache }.shrink()
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; nobody else uses the cache meanwhile.
+/// As [`uslab_cache_alloc`]; no other thread uses the cache during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     unsafe { &(*cache).cache }.validate().errors()
 }
 
@@ -409,7 +412,7 @@ pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
 /// As [`uslab_cache_alloc`]; `fd` is the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: c_int) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, and `fd` is the caller's, by this function's contract.
     unsafe { write(fd, &(*cache).cache.alloc_traces().to_string()) }
 }
 
@@ -417,11 +420,11 @@ pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: 
 /// As [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, by this function's contract.
     unsafe { &(*cache).cache }.reap()
 }
 
-/// `struct uslab_cache_info`.
+/// `struct uslab_cache_info` of `uslab.h`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheInfo {
@@ -441,10 +444,10 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; `info` has as many bytes as its first word says, and may be written to.
+/// As [`uslab_cache_alloc`]; `info` has as many bytes as its first word says, and may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
-    // SAFETY: by contract.
+    // SAFETY: the cache exists, and `info` has its first word, by this function's contract.
     let (cache, now, size) = unsafe { (&(*cache).cache, (*cache).cache.info(), (*info).struct_size) };
     let size = size.min(size_of::<UslabCacheInfo>());
     let numbers = UslabCacheInfo {
@@ -462,12 +465,12 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut U
         destructed: now.destructed,
         limit: now.limit.unwrap_or(0),
     };
-    // SAFETY: by contract; words without padding.
+    // SAFETY: `info` has that many bytes, by this function's contract; words without padding.
     unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const numbers).cast(), size) };
 }
 
 /// # Safety
-/// `text` is null, or `size` bytes there may be written to.
+/// `text` is null, or `size` bytes at it may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     let (code, said) = match home::check() {
@@ -476,7 +479,7 @@ pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     };
     if !text.is_null() && size > 0 {
         let n = said.len().min(size - 1);
-        // SAFETY: by contract.
+        // SAFETY: `size` bytes at `text` may be written, by this function's contract.
         unsafe {
             text.cast::<u8>().copy_from_nonoverlapping(said.as_ptr(), n);
             text.add(n).write(0);
@@ -485,7 +488,7 @@ pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     code as c_int
 }
 
-/// Ends an interval of all caches. Bytes that went back to the system.
+/// Ends an interval of all caches. Returns the bytes decommitted.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_reap() -> usize {
     home::reap()
@@ -496,7 +499,7 @@ pub extern "C" fn uslab_reap() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
     let table = home::slabinfo().map(|table| table.to_string()).unwrap_or_default();
-    // SAFETY: passed on.
+    // SAFETY: `fd` is the caller's, by this function's contract.
     unsafe { write(fd, &table) }
 }
 
@@ -505,7 +508,7 @@ pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
     let holders = home::leaks().map(|holders| holders.to_string()).unwrap_or_default();
-    // SAFETY: passed on.
+    // SAFETY: `fd` is the caller's, by this function's contract.
     unsafe { write(fd, &holders) }
 }
 
@@ -516,7 +519,7 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
         Errno::EBADF.set();
         return Code::NotWritten as c_int;
     }
-    // SAFETY: by contract; it is not closed here.
+    // SAFETY: `fd` is the caller's, by this function's contract, and is not closed here.
     let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
     match file.write_all(text.as_bytes()) {
         Ok(()) => Code::Ok as c_int,
@@ -527,7 +530,7 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
     }
 }
 
-/// What the error means, a static string.
+/// Description of the error, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));

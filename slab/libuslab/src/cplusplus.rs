@@ -1,11 +1,10 @@
-//! C++'s `operator new` and `operator delete`: a `delete` that knows the size need not find it, and a `new` is one call.
+//! C++'s `operator new` and `operator delete`: a `delete` with the size need not look it up, and a `new` is one call.
 //!
-//! A program may have its own of some forms. C++ says that the others then lead to those: `delete` with a size to `delete`
-//! without, of arrays to that of objects. So each here first asks whether the program finds the form that it leads to in this
-//! library.
+//! A program may replace some forms. C++ then requires that the others call these: `delete` with a size calls `delete` without,
+//! those of arrays call those of objects. So each form here first checks if the form that it should call is this library's.
 //!
-//! The forms with `std::nothrow` stay C++'s library's, which lead here. So does what follows a failure: its `operator new` tries
-//! again, calls the handler, and throws.
+//! The forms with `std::nothrow` stay those of C++'s library, which call the ones here. The same holds after a failure: the
+//! library's `operator new` tries again, calls the handler, and throws.
 
 use crate::{allocate, at_a_line, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
@@ -16,12 +15,12 @@ use uslab::{Gfp, Uslab};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// What the program finds by a name that it may replace.
+/// The definition that the program finds for a replaceable name.
 struct Form {
     name: &'static CStr,
-    /// Null until it was looked for.
+    /// Null until it was looked up.
     found: AtomicPtr<c_void>,
-    /// Whether that is this library's.
+    /// True if the definition is this library's.
     ours: AtomicBool,
 }
 
@@ -41,24 +40,24 @@ impl Form {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
     }
-    /// Whether it is this library's. Not before it was looked for.
+    /// Returns `true` if it is this library's; `false` before it was looked up.
     #[inline(always)]
     fn is_ours(&self) -> bool {
-        // Relaxed: the same whoever finds it.
+        // Relaxed: every thread finds the same.
         self.ours.load(Relaxed)
     }
     fn found(&self) -> NonNull<c_void> {
-        // Relaxed: as above, and the function was there before.
+        // Relaxed: every thread finds the same function, which existed before.
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
         }
         let found = find_symbol(libc::RTLD_DEFAULT, self.name).unwrap_or_else(|| std::process::abort());
-        // Relaxed: as above.
+        // Relaxed: every thread finds the same.
         self.found.store(found.as_ptr(), Relaxed);
         self.ours.store(is_in_this_library(found.as_ptr()), Relaxed);
         found
     }
-    /// The one behind this library's: of C++'s library, also of one that came by `dlopen` for a part of the program only.
+    /// The next definition after this library's: that of C++'s library, even if `dlopen` loaded it for a part of the program.
     fn next(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
         let of_library = |name: &&CStr| {
@@ -71,23 +70,23 @@ impl Form {
     }
 }
 
-/// Looks all of them up, when the library is loaded. Not at the first call: `dlsym` waits for whoever is in `dlopen`, where a
+/// Looks all of them up, when the library is loaded. Not at the first call: `dlsym` waits for threads in `dlopen`, where a
 /// constructor may wait for the caller.
 pub(crate) fn find() {
     let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
     forms.into_iter().for_each(|form| _ = form.found());
 }
 
-/// This library has all of these; what is behind it is only asked for by who has C++'s.
+/// This library has all of these; a caller that needs the next definition has C++'s library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// True if an address is in this library. Not by `dladdr`, which walks all of its symbols at each start of a program; nor by a function
-/// of these names, whose address would be the program's.
+/// Returns `true` if an address is in this library. Not by `dladdr`, which walks all its symbols at each start of a program;
+/// nor by a function with one of these names, whose address would be the program's.
 fn is_in_this_library(address: *const c_void) -> bool {
-    // The linker's: the first byte that is mapped of the library, and the one behind the last.
+    // Made by the linker: the first mapped byte of the library, and the end.
     unsafe extern "C" {
         static __ehdr_start: u8;
         static _end: u8;
@@ -114,7 +113,7 @@ extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
     if !memory.is_null() {
         return memory;
     }
-    // SAFETY: what the name says.
+    // SAFETY: the symbol's type follows from its name.
     let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next()) };
     next(size)
 }
@@ -127,12 +126,12 @@ pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
-    // SAFETY: what the name says.
+    // SAFETY: the symbol's type follows from its name.
     let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found()) };
     found(size)
 }
 
-/// `operator new(size_t, align_val_t)`: a power of two.
+/// `operator new(size_t, align_val_t)`; the alignment is a power of two.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     match Uslab.allocate_fast(size, align.max(MAX_ALIGN)) {
@@ -147,7 +146,7 @@ extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void 
     if !memory.is_null() {
         return memory;
     }
-    // SAFETY: what the name says.
+    // SAFETY: the symbol's type follows from its name.
     let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next()) };
     next(size, align)
 }
@@ -160,38 +159,39 @@ pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
-    // SAFETY: what the name says.
+    // SAFETY: the symbol's type follows from its name.
     let found = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found()) };
     found(size, align)
 }
 
-/// Takes memory back that `new` or `new_aligned` returned for this size and alignment; `false` if there is no short way.
+/// Frees memory that `new` or `new_aligned` returned for this size and alignment; `false` if there is no fast path.
 #[inline(always)]
 unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
-    // SAFETY: passed on. What lies in no page, as null, is refused.
+    // SAFETY: the memory has this size and alignment, by the callers' contract. An address in no page, such as null, is
+    // refused.
     unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
 }
-/// As the form says that the program finds.
+/// Calls the definition that the program finds for `form`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &Form) {
-    // SAFETY: what the name says; passed on.
+    // SAFETY: the symbol's type follows from its name; the memory may be deleted, by the callers' contract.
     unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found())(memory) };
 }
-/// The same with the size.
+/// The same for a known size.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &Form) {
     form.found();
     if !form.is_ours() || has_size(memory, size, MAX_ALIGN) {
-        // SAFETY: passed on.
+        // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_slow(memory, form) };
     }
 }
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &Form) {
-    // SAFETY: as above.
+    // SAFETY: the symbol's type follows from its name; the memory may be deleted, by the callers' contract.
     unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found())(memory, align) };
 }
 
@@ -200,7 +200,7 @@ unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form
 unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
     DELETE_ALIGNED.found();
     if !DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
-        // SAFETY: passed on.
+        // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_aligned_slow(memory, align, &DELETE_ALIGNED) };
     }
 }
@@ -208,10 +208,10 @@ unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize,
 /// `operator delete(void*)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdlPv")]
 pub unsafe extern "C" fn delete(memory: *mut c_void) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         free(memory);
     }
@@ -220,10 +220,10 @@ pub unsafe extern "C" fn delete(memory: *mut c_void) {
 /// `operator delete[](void*)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdaPv")]
 pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if DELETE.is_ours() {
             free(memory);
@@ -236,11 +236,11 @@ pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
 /// `operator delete(void*, size_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdlPvm")]
 pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
     at_a_line();
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
             delete_sized_slow(memory, size, &DELETE)
@@ -251,10 +251,10 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
 /// `operator delete[](void*, size_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdaPvm")]
 pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if DELETE_ARRAY.is_ours() {
             delete_sized(memory, size);
@@ -267,10 +267,10 @@ pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
 /// `operator delete(void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdlPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         free(memory);
     }
@@ -279,10 +279,10 @@ pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
 /// `operator delete[](void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdaPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if DELETE_ALIGNED.is_ours() {
             free(memory);
@@ -295,10 +295,10 @@ pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize)
 /// `operator delete(void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if !(DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
             delete_aligned_sized_slow(memory, size, align)
@@ -309,10 +309,10 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
 /// `operator delete[](void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+/// `memory` is null, or came from the matching `operator new` and is not used any more.
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if DELETE_ARRAY_ALIGNED.is_ours() {
             delete_aligned_sized(memory, size, align);

@@ -1,22 +1,22 @@
-//! The numbers on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` whenever they are wanted. And the heap profile:
+//! Statistics on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` to write them. And the heap profile:
 //! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz`.
 //!
 //! ```text
-//! the library is loaded ── the option is given ── a thread that sleeps, and a handler
-//! signal ── handler: wakes the thread, no more ── thread: takes the snapshot, writes the file, sleeps
+//! the library is loaded ── the option is set ── a sleeping thread, and a handler
+//! signal ── handler: only wakes the thread ── thread: takes the snapshot, writes the file, sleeps
 //! ```
 //!
 //! # Rules
 //!
 //! * Without the option there is no thread and no handler.
-//! * The signal stays the program's: a handler that it installs replaces this one, and one that is there, or a signal that
-//!   whoever started the program ignores, is left alone. So it is set up before `main`, and never again.
-//! * The thread takes no signals, so that no handler of the program runs on it.
-//! * A file is replaced at once: a reader finds a whole dump. A link, a pipe or a device is written to.
-//! * A heap profile has addresses and no names, and is written as it is made: a dump of 500 stacks takes 1 MiB. Stacks begin outside of this
-//!   library, which may have no debug information.
-//! * The process ends with the last thread of the program: this one looks for that once a second.
-//! * The child of a fork has no such thread; there the signal does nothing, until another program is started in it.
+//! * The signal stays the program's: a handler that it installs replaces this one. An existing handler is left alone, and so is
+//!   a signal that is ignored at the start. So the handler is installed before `main`, and never again.
+//! * The thread takes no signals, so no handler of the program runs on it.
+//! * A file is replaced atomically: a reader finds a whole dump. A link, a pipe or a device is written to.
+//! * A heap profile has addresses and no symbols, and is written as it is made: a dump of 500 stacks takes 1 MiB. Stacks begin
+//!   outside of this library, which may have no debug information.
+//! * The process exits with the last thread of the program: this thread checks for that once a second.
+//! * The child of a fork does not have the thread; there the signal does nothing, until another program is executed.
 
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
@@ -33,24 +33,24 @@ use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 use uslab::process::{OwnThread, are_alone};
 
-/// Runs when the library is loaded: after the C library is ready, and before `main`.
+/// Runs when the library is loaded: after the C library is initialised, and before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Allocations a sample of the guard: see `slab/book/src/harden.md` for what it costs.
+/// Mean number of allocations per sample of the guard: see `slab/book/src/harden.md` for its cost.
 const GUARD_EVERY: u32 = 500_000;
 
-/// How often the thread is to wake. Not an `eventfd` or a pipe: programs close descriptors that they do not know.
+/// Semaphore that counts requested dumps. Not an `eventfd` or a pipe, because programs close descriptors that they do not know.
 static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn wanted() -> *mut libc::sem_t {
     (&raw mut WANTED).cast()
 }
 
-/// Only what may be done in a handler.
+/// Only does what a handler may do.
 extern "C" fn wake(_signal: c_int) {
-    // SAFETY: the semaphore was made before this was installed; the thread's own word.
+    // SAFETY: the semaphore was initialised before this handler was installed; `errno` is the thread's own.
     unsafe {
         let errno = libc::__errno_location();
         let before = errno.read();
@@ -70,15 +70,15 @@ extern "C" fn loaded() {
     if let Some(rate) = Uslab.profile_wanted()
         && let Err(error) = Uslab.start_profile(rate)
     {
-        // There is nobody to tell that standard error is closed.
+        // An error of standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "uslab: {error}");
     }
     crate::record::begin();
-    // Its start reads files, and programs close their sandboxes in `main`.
+    // The start reads files, and programs enter their sandboxes in `main`.
     Uslab.start();
 }
 
-/// There is nobody to tell that standard error is closed.
+/// Reports an error; one of standard error is lost.
 fn say(file: &[u8], error: &Error) {
     let _ = writeln!(std::io::stderr(), "uslab: dump `{}`: {error}", file.escape_ascii());
 }
@@ -89,7 +89,7 @@ fn start(dump: Dump) -> Result<()> {
         DumpSignal::Usr2 => Signal::SIGUSR2,
     };
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: asks what is done about the signal now; and nobody knows the semaphore yet.
+    // SAFETY: reads the current action of the signal; the semaphore is not shared yet.
     unsafe {
         if libc::sigaction(signal as c_int, core::ptr::null(), before.as_mut_ptr()) != 0
             || libc::sem_init(wanted(), 0, c_uint::default()) != 0
@@ -105,9 +105,9 @@ fn start(dump: Dump) -> Result<()> {
     let thread = std::thread::Builder::new().name("uslab-dump".to_owned()).spawn(move || run(dump));
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
     thread?;
-    // Calls of the program that the signal interrupts go on.
+    // System calls of the program that the signal interrupts are restarted.
     let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does what handlers may; it replaces the default.
+    // SAFETY: the handler only does what handlers may do; it replaces the default.
     unsafe { sigaction(signal, &action) }?;
     Ok(())
 }
@@ -116,7 +116,7 @@ fn run(dump: Dump) {
     let _own = OwnThread::begin();
     let mut number = 1_u64;
     loop {
-        // SAFETY: the semaphore was made before this thread; a clock that is not told is long over.
+        // SAFETY: the semaphore was initialised before this thread started; a clock that fails leaves a time in the past.
         let woken = unsafe {
             let mut until = core::mem::zeroed::<libc::timespec>();
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
@@ -134,7 +134,7 @@ fn run(dump: Dump) {
     }
 }
 
-/// The name, with this process in place of `%p`, and the dump's number in place of `%n`.
+/// File name, with the pid in place of `%p`, and the dump's number in place of `%n`.
 fn file(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
@@ -152,7 +152,7 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     OsString::from_vec(file).into()
 }
 
-/// What writes the numbers in one format.
+/// Writes the statistics in one format.
 type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {
@@ -169,20 +169,20 @@ fn write(file: &Path) -> Result<()> {
     new.push(format!(".{}", std::process::id()));
     let written = File::create(&new).and_then(write_to).and_then(|()| std::fs::rename(&new, file));
     written.inspect_err(|_| {
-        // There may be none.
+        // The file may not exist.
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// Where the file whose code this is has been loaded.
+/// Base address of the file that has this code.
 fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: it writes the description of an address, or nothing; zeros are one, too.
+    // SAFETY: it writes the description of an address, or nothing; all zeros is a valid one, too.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info.dli_fbase)
 }
 
-/// The numbers in the format that the name's end requests.
+/// Writer of the format that the file name's extension selects.
 fn numbers(file: &Path) -> Result<Numbers> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {

@@ -1,5 +1,5 @@
-//! Where the caches of `uslab.h` stand in this library: in the malloc's own subsystem, on the same pages, so that one table shows
-//! all and one fork holds all.
+//! The subsystem of the caches of `uslab.h` in this library: the malloc's own, on the same pages, so that one table shows
+//! everything and a fork holds all locks.
 
 use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, KmemCache, KmemCacheBuilder, SlabInfo, Uslab, Violation};

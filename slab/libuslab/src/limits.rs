@@ -1,13 +1,13 @@
 //! `setrlimit` and `prlimit`, because of `RLIMIT_AS`.
 //!
-//! The kernel holds that limit against all addresses that a process has mapped, used or not, and the pages' range is 64 GiB of
-//! them at first. A program that sets itself a limit below could map nothing more: no thread's stack, no library, no memory above
-//! 4 MiB. And as nothing more need be mapped for smaller memory, that would not be limited at all. So setting the limit here unmaps the
-//! unused part of the range: see [`Uslab::fit_address_limit`]. From then on pages get their addresses when they are committed, and leave
-//! some to others.
+//! The kernel applies that limit to all mapped addresses of a process, used or not, and the pages' range is initially 64 GiB of
+//! them. A program that sets a lower limit could map nothing more: no thread stack, no library, no memory above 4 MiB. And
+//! smaller memory, which needs no further mapping, would not be limited at all. So setting the limit here unmaps the unused
+//! part of the range: see [`Uslab::fit_address_limit`]. From then on pages get their addresses when they are committed, and
+//! leave some for other uses.
 //!
-//! A limit that is set past these functions (the bare system call, `prlimit` of another process) is not seen. One that is there
-//! when the program starts is read by the start itself.
+//! A limit that is set without these functions (by the bare system call, or by `prlimit` of another process) is not seen. The
+//! start reads a limit that exists when the program starts.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -26,9 +26,10 @@ pub unsafe extern "C" fn prlimit(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: passed on; on 64-bit machines the libc's limits are the kernel's.
+    // SAFETY: the pointers are null or valid, by this function's contract; on 64-bit machines the libc's limits are the
+    // kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
-    // SAFETY: it only asks.
+    // SAFETY: it only reads the pid.
     let is_own = process == 0 || process == unsafe { libc::getpid() };
     if result == 0 && is_own && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
         let before = Errno::last_raw();
@@ -44,24 +45,24 @@ pub unsafe extern "C" fn prlimit(
 /// `limit` points to a limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: `limit` is valid, by this function's contract.
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
 /// As [`setrlimit`].
 ///
 /// # Safety
-/// As there.
+/// As [`setrlimit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimit) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: `limit` is valid, by this function's contract.
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
 /// As [`prlimit`].
 ///
 /// # Safety
-/// As there.
+/// As [`prlimit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,
@@ -69,6 +70,6 @@ pub unsafe extern "C" fn prlimit64(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the pointers are null or valid, by this function's contract.
     unsafe { prlimit(process, resource, new, old) }
 }

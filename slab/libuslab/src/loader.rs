@@ -1,22 +1,22 @@
 //! `dlopen` without `RTLD_DEEPBIND`.
 //!
-//! A library that is opened with that flag looks for symbols in its own dependencies first, and so finds the C library's
-//! `malloc` and `free` and not these. What one side has allocated is then freed by the other, which ends the program (PHP opens
-//! its extensions so). So the flag is cleared: the library finds what every other one finds. Sanitizers refuse such libraries
+//! A library that is opened with that flag searches its own dependencies first, and so finds the C library's `malloc` and
+//! `free` instead of these. Memory allocated by one of the two is then freed by the other, which ends the program (PHP opens
+//! its extensions this way). So the flag is cleared: the library finds what all others find. Sanitizers refuse such libraries
 //! for the same reason.
 //!
-//! The dynamic loader takes whoever calls `dlopen` for whom to search: its `RUNPATH`, its namespace. So the real one is jumped
-//! to and not called, with the caller's return address where it was.
+//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, its namespace. So the real function is jumped to
+//! and not called, with the caller's return address in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
 use uslab_magazine::sync::AtomicPtr;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// The C library's `dlopen`; null until it was looked for.
+/// The C library's `dlopen`; null until it was looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Finds it. Dependencies of this library have it, so a program without one does not come here.
+/// Looks it up. Dependencies of this library have it, so it exists if this runs.
 extern "C" fn find() -> *mut c_void {
     const NAME: &CStr = c"dlopen";
     // SAFETY: the name ends in a NUL; the search begins behind this library.
@@ -24,7 +24,7 @@ extern "C" fn find() -> *mut c_void {
     if real.is_null() {
         std::process::abort();
     }
-    // Relaxed: the same address whoever finds it, and it was there before.
+    // Relaxed: every thread finds the same address, which existed before.
     REAL.store(real, Relaxed);
     real
 }
@@ -57,8 +57,7 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
-/// `dlopen(3)`. The caller's `RUNPATH` is searched where the compiler makes the last call a jump, as it does with
-/// optimisation.
+/// `dlopen(3)`. The caller's `RUNPATH` is searched if the compiler makes the last call a jump, as it does with optimisation.
 ///
 /// # Safety
 /// As `dlopen(3)`: the library's constructors run.
@@ -70,6 +69,6 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     // SAFETY: the C library's function of that name has this type.
     let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };
-    // SAFETY: passed on.
+    // SAFETY: the caller fulfils the contract of `dlopen(3)`.
     unsafe { real(file, flags & !libc::RTLD_DEEPBIND) }
 }

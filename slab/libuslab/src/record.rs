@@ -1,29 +1,31 @@
-//! The program's malloc, call by call: `USLAB_OPTIONS=record=FILE`, for `uslab replay FILE`.
+//! Recording of the program's malloc calls: `USLAB_OPTIONS=record=FILE`, for `uslab replay FILE`.
 //!
 //! ```text
-//! a call ── takes a place in the file, by one addition to a word of its header ── before a free, behind an allocation
-//!    │        └ there is no room yet: the file grows, by up to a mebibyte. It is as large as it may be, or the device is full:
-//!    │          the place is all that is noted
+//! a call ── takes a place in the file, by one addition to a word of its header ── before a free, after an allocation
+//!    │        └ no room yet: the file grows, by up to a mebibyte. If it has its largest size, or the device is full:
+//!    │          only the place is counted
 //!    └──── writes the record there, its last word last
 //! ```
 //!
 //! # Rules
 //!
-//! * While it records, the inlined paths serve nothing, and so each call comes here. Otherwise a slow one does, for a load.
-//! * An address is taken for an allocation behind the free that gave it back, whatever threads did. A `realloc` that moves is both,
-//!   in the order that the program sees: the old memory is gone, the new one there. One in place says the new size.
-//! * What the library itself allocates is not recorded, nor are object caches ([`cache`](crate::cache)), nor frees of null. What
-//!   the C library allocates for a thread of this one is: 288 bytes for the one that reaps, with `reap=MS`.
-//! * No lock and no heap: what may call malloc may be recorded, a handler of signals, too. (A file that cannot be made is
-//!   told with the library's own memory.)
-//! * A new file each time: FILE if there is none yet, else FILE.PID, FILE.PID.2 and so on. So the programs that a program
-//!   starts have theirs; a process begins it with its first call. In the child of a fork that is its first after the fork, and
-//!   what it frees of its parent's was never allocated in its file. A child of `vfork` has its parent's memory, and file.
-//! * The file is found by its name whenever it grows: descriptors are the program's. Who removes it, or may not open it any
-//!   more, has what is recorded up to then. It must not be cut while the program runs (`SIGBUS`). Addresses for all that it may
-//!   become are taken at once.
+//! * While recording, the inlined paths are closed, so each call comes here. Otherwise only slow calls do, for a load.
+//! * An address is recorded as allocated after the free that released it, whatever the threads' order. A `realloc` that moves
+//!   is both, in the order that the program sees: the old memory is freed, the new one allocated. One in place records the new
+//!   size.
+//! * Allocations of the library itself are not recorded, nor are object caches ([`cache`](crate::cache)), nor frees of null.
+//!   Allocations by the C library for a thread of this one are: 288 bytes for the reaper's, with `reap=MS`.
+//! * There is no lock and no heap: any caller of malloc may be recorded, even a signal handler. (If the file cannot be made,
+//!   the report uses the library's own memory.)
+//! * Each process has a new file: FILE if it does not exist, else FILE.PID, FILE.PID.2 and so on. So the programs that a
+//!   program starts have theirs; a process makes it at its first call. In the child of a fork that is the first call after the
+//!   fork, and frees of the parent's memory have no allocation in the child's file. A child of `vfork` has its parent's memory,
+//!   and file.
+//! * The file is opened by name whenever it grows, because descriptors are the program's. If the file is removed, or may not be
+//!   opened any more, the recording ends there. It must not be truncated while the program runs (`SIGBUS`). Addresses for its
+//!   largest size are reserved at the start.
 
-/// The reader's own source, so that there is one of the format.
+/// The reader's source, so that the format has one definition.
 #[allow(dead_code, reason = "one writes, another one reads")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
@@ -40,21 +42,21 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// By how many records the file grows at least and at most; between, it doubles.
+/// Least and most records by which the file grows; in between, it doubles.
 const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// In a page that the system empties for the child of a fork. So that child begins anew, however it was made.
+/// In a page that the system clears in the child of a fork. So that child starts anew, however it was made.
 struct Recorder {
-    /// The file's words. Null before there is a file; [`NONE`] while it is being made, and where it cannot be.
+    /// The file's words. Null before there is a file; [`NONE`] while it is being made, and if that fails.
     file: AtomicPtr<AtomicU64>,
-    /// Records that it may have.
+    /// Most records.
     most: AtomicU64,
 }
 
 const NONE: *mut AtomicU64 = dangling_mut();
 
-/// Of a process that has none, and of its children, which do not try again.
+/// Recorder of a process that has no file, and of its children, which do not try again.
 static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
 /// Null before the first call.
@@ -63,57 +65,57 @@ static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 /// The process that was recorded last: this one, or one that it was forked from.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// What is found when the file grows.
+/// File to be opened when it grows.
 static FILE: Kept<Found> = Kept::new();
 
-/// On the stack of whoever makes the first call, so not as long as names may be.
+/// Shorter than the longest names, because it is on the stack of the first caller.
 type Name = [u8; 1024];
 
 struct Found {
     name: Name,
-    /// Of the name that was asked for, which others begin with.
+    /// Length of the requested name, which derived names begin with.
     length: usize,
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
-/// A place in the file, and when it was taken.
+/// A place in the file, and its time.
 struct Place {
     words: &'static [AtomicU64],
     cpu: u16,
     time_ns: u64,
 }
 
-/// Makes the file, if one is asked for: a program that never calls malloc has one, too.
+/// Makes the file, if recording is enabled: a program that never calls malloc has one, too.
 pub(crate) fn begin() {
     let _ = file();
 }
 
-/// Records memory that was just handed out; null if there was none.
+/// Records an allocation; null if it failed.
 #[inline]
 pub(crate) fn allocated(memory: *mut c_void, size: usize, align: usize) {
     write(take(), Kind::Alloc, memory.addr(), size, align);
 }
 
-/// Records a free that is about to be.
+/// Records a free, before it happens.
 #[inline]
 pub(crate) fn freed(memory: NonNull<u8>) {
     write(take(), Kind::Free, memory.addr().get(), 0, 1);
 }
 
-/// [`Uslab::reallocate`], and records it.
+/// Calls [`Uslab::reallocate`], and records it.
 ///
 /// # Safety
-/// As there.
+/// As [`Uslab::reallocate`].
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn reallocate(
     old: NonNull<u8>,
     size: usize,
 ) -> core::result::Result<NonNull<u8>, AllocError> {
-    // If it moves, the old memory is free before this knows it.
+    // If it moves, other threads may reuse the old memory before this one continues.
     let before = take();
-    // SAFETY: passed on.
+    // SAFETY: the memory may be reallocated, by this function's contract.
     let result = unsafe { Uslab.reallocate(old, size) };
     match result {
         Ok(new) if new == old => write(before, Kind::Resize, new.addr().get(), size, MAX_ALIGN),
@@ -132,13 +134,13 @@ fn write(place: Option<Place>, kind: Kind, address: usize, size: usize, align: u
         let [address, size, align] = [address, size, align].map(|number| number as u64);
         let record = Record { kind, address, cpu, time_ns, size, align };
         for (word, value) in words.iter().zip(record.words()) {
-            // Release: who sees the last word, in the file, sees the others.
+            // Release: a reader that sees the last word in the file sees the others.
             word.store(value.to_le(), Release);
         }
     }
 }
 
-/// The next place; `None` if nothing is recorded, or nothing more.
+/// Takes the next place; `None` if recording is off, or the file is full.
 #[inline]
 fn take() -> Option<Place> {
     Uslab.record()?;
@@ -147,15 +149,15 @@ fn take() -> Option<Place> {
 #[cold]
 fn take_recorded() -> Option<Place> {
     let (recorder, file) = file()?;
-    // Relaxed: additions to one word have an order, and one that happens after another one is behind it.
+    // Relaxed: additions to one word are ordered, and one that happens after another one gets a later place.
     let place = word(file, CALLS).fetch_add(1, Relaxed);
-    // Acquire: pairs with the Release in `grow`, so that the file is so long.
+    // Acquire: pairs with the Release in `grow`, so that the file has that length.
     if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
-    // SAFETY: the file has room for it, and is mapped for good; nobody else has the place.
+    // SAFETY: the file has room for it, and is never unmapped; only this thread has the place.
     let words = unsafe { core::slice::from_raw_parts(file.add(HEADER + place as usize * RECORD), RECORD) };
-    // SAFETY: asks for a number, and for the time.
+    // SAFETY: reads a number, and the time.
     let (cpu, now) = unsafe {
         let mut now = MaybeUninit::<libc::timespec>::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
@@ -167,18 +169,18 @@ fn take_recorded() -> Option<Place> {
 
 /// A word of the header.
 fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
-    // SAFETY: a file has a header, and is mapped for good.
+    // SAFETY: a file has a header, and is never unmapped.
     unsafe { &*file.add(at) }
 }
 
-/// The recorder and its file, which is made now if there is none.
+/// The recorder and its file, which is made now if it does not exist.
 fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     let (asked, limit) = Uslab.record()?;
     let recorder = recorder()?;
-    // Acquire, Release: so that the header is there.
+    // Acquire, Release: for the header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
-        // Calls that come meanwhile, of a handler, are not recorded: at this one there is no other thread.
+        // Concurrent calls, by a handler, are not recorded: at the first call there is no other thread.
         if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
             return None;
         }
@@ -188,11 +190,11 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
                 recorder.file.store(made, Release);
                 file = made;
             }
-            // There is nobody to tell that standard error is closed.
+            // An error of standard error cannot be reported.
             Err(error) => {
                 let name = asked.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
-                // Relaxed: there from the start.
+                // Relaxed: a static.
                 RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
                 file = NONE;
             }
@@ -202,17 +204,17 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     (file != NONE).then_some((recorder, file))
 }
 
-/// Its page.
+/// The recorder's page.
 fn recorder() -> Option<&'static Recorder> {
     // Acquire: pairs with the Release below.
     let known = RECORDER.load(Acquire);
-    // SAFETY: null, or mapped for good. Zeros are a recorder.
+    // SAFETY: null, or never unmapped. All zeros is a valid recorder.
     if let Some(known) = unsafe { known.as_ref() } {
         return Some(known);
     }
     let page = map(size_of::<Recorder>(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
     let page = page.cast::<Recorder>();
-    // SAFETY: mapped just now, and nobody else's if somebody was first.
+    // SAFETY: just mapped, and not shared if another thread was first.
     unsafe {
         match RECORDER.compare_exchange(null_mut(), page, AcqRel, Acquire) {
             Ok(_) => Some(&*page),
@@ -227,10 +229,10 @@ fn recorder() -> Option<&'static Recorder> {
 impl Recorder {
     fn make(&self, asked: &[u8], limit: usize) -> Result<*mut AtomicU64> {
         let process = std::process::id();
-        // Relaxed: a child finds what its parent left.
+        // Relaxed: a child finds its parent's value.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
-        // SAFETY: only this thread makes a file, and puts. A child's lies beside its parent's.
+        // SAFETY: only this thread makes a file, and writes `FILE`. A child's file is next to its parent's.
         let (mut name, length) = match unsafe { FILE.get() } {
             Some(found) => (found.name, found.length),
             None => absolute(asked).map_err(too_long)?,
@@ -250,26 +252,26 @@ impl Recorder {
             unsafe { libc::unlink(name.as_ptr().cast()) };
         })?;
         let mut program = [0; 16];
-        // SAFETY: it has room for a name.
+        // SAFETY: the buffer has room for a name.
         unsafe { libc::prctl(libc::PR_GET_NAME, program.as_mut_ptr()) };
         let header = Header { process, parent, program, calls: 0, room: 0 };
         for (at, value) in header.words().into_iter().enumerate() {
             // Relaxed: published with the file.
             word(file, at).store(value.to_le(), Relaxed);
         }
-        // Relaxed: as above.
+        // Relaxed: published with the file.
         self.most.store(most as u64, Relaxed);
-        // SAFETY: only this thread makes a file, and nobody grows it yet.
+        // SAFETY: only this thread makes a file, and no thread grows it yet.
         unsafe { FILE.put(Found { name, length, device: status.st_dev, inode: status.st_ino }) };
         Ok(file)
     }
 
-    /// Maps a new file, for this process alone.
+    /// Maps a new file, for this process only.
     fn map(&self, descriptor: &Descriptor, bytes: usize) -> Result<*mut AtomicU64> {
         let own = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
         let file = map(bytes, libc::MAP_SHARED, descriptor.0)?;
-        // SAFETY: of pages that are the recorder's alone, and the file's.
+        // SAFETY: these pages are the recorder's and the file's only.
         let advised = unsafe {
             libc::madvise(own.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
                 && libc::madvise(file, bytes, libc::MADV_DONTFORK) == 0
@@ -277,23 +279,23 @@ impl Recorder {
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
     }
 
-    /// Makes room for the record at `place`; `false` if there is none. Threads may do so side by side.
+    /// Makes room for the record at `place`; `false` if that fails. Threads may do so concurrently.
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
-        // Relaxed: what is lost is told by the header.
+        // Relaxed: the header has the number of lost records.
         let most = self.most.load(Relaxed);
         if place >= most {
             return false;
         }
         let errno = Errno::last_raw();
-        // Acquire: as in `take_recorded`, if another thread was first.
+        // Acquire: pairs with the Release below, if another thread was first.
         let has = word(file, ROOM).load(Acquire);
         if place < has {
             return true;
         }
         let room = most.min(place + place.clamp(LEAST, MOST));
         let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
-        // SAFETY: put before the file was published, and not again while it is this process's.
+        // SAFETY: written before the file was published, and not again in this process.
         let grown = unsafe { FILE.get() }.is_some_and(|found| {
             let again = open(&found.name, 0);
             again.is_ok_and(|descriptor| descriptor.is(found) && descriptor.extend(from, to).is_ok())
@@ -302,7 +304,7 @@ impl Recorder {
             // Release: pairs with the Acquire in `take_recorded`.
             word(file, ROOM).fetch_max(room, Release);
         } else {
-            // Relaxed: as above. Later calls do not try again.
+            // Relaxed: a hint. Later calls do not try again.
             self.most.fetch_min(has, Relaxed);
         }
         Errno::set_raw(errno);
@@ -310,14 +312,14 @@ impl Recorder {
     }
 }
 
-/// `file` from the root, because the program may go to another directory; and the length of that.
+/// Absolute form of `file`, because the program may change its directory; and its length.
 ///
 /// # Errors
-/// It is too long.
+/// The name is too long.
 fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     let mut name = [0; _];
     let mut rest = &mut name[..];
-    // SAFETY: so many bytes are there.
+    // SAFETY: the buffer has that many bytes.
     if !file.starts_with(b"/") && !unsafe { libc::getcwd(rest.as_mut_ptr().cast(), rest.len()) }.is_null() {
         let length = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
         rest = &mut rest[length..];
@@ -328,10 +330,10 @@ fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     Ok((name, length))
 }
 
-/// Makes `name`, of so many bytes, the first one, or the next if that is taken.
+/// Makes `name`, of which `length` bytes are given, the first name, or a numbered one if that exists.
 ///
 /// # Errors
-/// It is too long.
+/// The name is too long.
 fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<()> {
     let mut rest = &mut name[length..];
     match number {
@@ -339,7 +341,7 @@ fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<(
         1 => write!(rest, ".{process}")?,
         _ => write!(rest, ".{process}.{number}")?,
     }
-    // A NUL behind it.
+    // Followed by a NUL.
     rest.write_all(&[0])
 }
 
@@ -347,7 +349,7 @@ struct Descriptor(c_int);
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: opened here, and nobody else's.
+        // SAFETY: opened here, and not used otherwise.
         unsafe { libc::close(self.0) };
     }
 }
@@ -362,9 +364,9 @@ fn open(name: &Name, flags: c_int) -> Result<Descriptor> {
 impl Descriptor {
     fn status(&self) -> Result<libc::stat> {
         let mut status = MaybeUninit::zeroed();
-        // SAFETY: fills it in.
+        // SAFETY: it writes the result.
         match unsafe { libc::fstat(self.0, status.as_mut_ptr()) } {
-            // SAFETY: filled in.
+            // SAFETY: the call has written it.
             0 => Ok(unsafe { status.assume_init() }),
             _ => Err(Error::last_os_error()),
         }
@@ -372,11 +374,11 @@ impl Descriptor {
     fn is(&self, found: &Found) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
-    /// Gives the file so many bytes, on the device: writing to a mapping of what the device has no room for would end the
-    /// program, and so would asking for more than the process may write.
+    /// Allocates bytes of the file on the device: a write to a mapping without room on the device would end the program, and so
+    /// would a request beyond the process's limit.
     fn extend(&self, from: usize, to: usize) -> Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: fills it in; the descriptor is open.
+        // SAFETY: it writes the result; the descriptor is open.
         let error = unsafe {
             libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
             match limit.rlim_cur < to as libc::rlim_t {
@@ -384,7 +386,7 @@ impl Descriptor {
                 false => loop {
                     let bytes = to.saturating_sub(from) as libc::off_t;
                     match libc::posix_fallocate(self.0, from as libc::off_t, bytes) {
-                        // A signal came.
+                        // Interrupted by a signal.
                         libc::EINTR => {}
                         error => break error,
                     }
@@ -397,7 +399,7 @@ impl Descriptor {
 
 fn map(bytes: usize, flags: c_int, descriptor: c_int) -> Result<*mut c_void> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: nothing is replaced.
+    // SAFETY: a new mapping, which replaces none.
     let mapped = unsafe { libc::mmap(null_mut(), bytes, access, flags, descriptor, 0) };
     if mapped == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(mapped) }
 }

@@ -1,7 +1,7 @@
-//! What glibc says of its malloc, said of this one: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
+//! glibc's functions on its malloc, for this one: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
 //!
-//! glibc's own functions would describe a heap that nobody uses. The numbers here mean what the manual says, in so far as there
-//! is such a thing; what there is not (fast bins, a top chunk) is 0.
+//! glibc's own functions would describe an unused heap. The numbers mean what the manual says, as far as that exists here; what
+//! does not (fast bins, a top chunk) is 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;
@@ -14,20 +14,20 @@ use uslab::{HeapUsage, Info, Uslab};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MallInfo<N> {
-    /// Bytes of pages that are committed.
+    /// Bytes of committed pages.
     arena: N,
-    /// Free objects.
+    /// Number of free objects.
     ordblks: N,
     smblks: N,
-    /// Pieces above 4 MiB, each a mapping,
+    /// Number of pieces above 4 MiB, each a mapping.
     hblks: N,
-    /// and their bytes.
+    /// Bytes of these pieces.
     hblkhd: N,
     usmblks: N,
     fsmblks: N,
-    /// Bytes in use, of `arena`.
+    /// Bytes of `arena` in use.
     uordblks: N,
-    /// Bytes not in use, of `arena`.
+    /// Bytes of `arena` not in use.
     fordblks: N,
     keepcost: N,
 }
@@ -55,7 +55,7 @@ pub extern "C" fn mallinfo2() -> MallInfo<usize> {
     MallInfo::new(&Uslab.usage(), |number| number)
 }
 
-/// `mallinfo(3)`: what does not fit is the largest that does.
+/// `mallinfo(3)`: numbers that do not fit are clamped to the largest value.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> MallInfo<c_int> {
     MallInfo::new(&Uslab.usage(), |number| c_int::try_from(number).unwrap_or(c_int::MAX))
@@ -70,11 +70,11 @@ pub extern "C" fn malloc_stats() {
     {
         let _ = writeln!(text, "{title}\nsystem bytes     = {system:10}\nin use bytes     = {in_use:10}");
     }
-    // There is nobody to tell that standard error is closed.
+    // An error of standard error cannot be reported.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// `malloc_info(3)`: glibc's XML. A size's `count` is that of its free objects.
+/// `malloc_info(3)` in glibc's XML. A size's `count` is the number of its free objects.
 ///
 /// # Safety
 /// `to` is an open stream.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_i
         return Errno::EINVAL as c_int;
     }
     let text = xml(&Uslab.usage(), Uslab.info().as_ref());
-    // SAFETY: by contract; so many bytes are there.
+    // SAFETY: `to` is an open stream, by this function's contract; the text has that many bytes.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
     if written == text.len() { 0 } else { -1 }
 }
@@ -96,7 +96,7 @@ fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
         if count > 0 {
             free += count * size;
             let total = count * size;
-            // A string takes all of it.
+            // Writing to a string does not fail.
             let _ = writeln!(
                 sizes,
                 "  <size from=\"{size}\" to=\"{size}\" total=\"{total}\" count=\"{count}\"/>"
@@ -123,8 +123,8 @@ fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
 const M_MXFAST: c_int = 1;
 const M_MMAP_THRESHOLD: c_int = -3;
 
-/// `mallopt(3)`: 1 for what glibc takes, also of parameters that it does not know; 0 for what it refuses. Nothing changes: there are no
-/// bins, no arenas and no thresholds here.
+/// `mallopt(3)`: 1 for what glibc accepts, including unknown parameters; 0 for what it refuses. Nothing changes: there are no
+/// bins, arenas or thresholds here.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     let taken = match parameter {

@@ -1,4 +1,4 @@
-//! What guards and collections ask of the allocator below them, and which allocators are pools.
+//! Interface of guards and collections to the allocator below, and the allocators that are pools.
 
 use super::area::Area;
 use super::best_fit::BestFit;
@@ -16,46 +16,47 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use std::alloc::{GlobalAlloc, System};
 
-/// Memory by layout and offset.
+/// Allocation by layout and offset.
 ///
 /// # Safety
-/// What [`allocate`](Self::allocate) returns is valid for reads and writes of the layout's size and nobody else's until it
-/// is released, or the allocator dropped or told by a method of its own to have it again; and byte `offset` of it is aligned as
-/// the layout says.
+/// Memory that [`allocate`](Self::allocate) returns is valid for reads and writes of the layout's size, and not used by the
+/// allocator until it is released, the allocator is dropped, or another method of it ends the allocation; byte `offset` of it
+/// is aligned as the layout requires.
 pub unsafe trait Allocator {
-    /// Memory for `layout` whose byte `offset` is aligned.
+    /// Allocates memory for `layout` whose byte `offset` is aligned.
     ///
     /// # Errors
-    /// There is none, or never will be.
+    /// Memory is short, or the request can never be served.
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused>;
-    /// Takes it back.
+    /// Frees memory.
     ///
     /// # Errors
-    /// What is wrong with the address, as far as the allocator looks.
+    /// The address is invalid, as far as the allocator checks.
     ///
     /// # Safety
-    /// It was allocated from here with that layout and offset, was not released since, and nobody uses it any more.
+    /// The memory was allocated from this allocator with that layout and offset, was not released since, and is not used any
+    /// more.
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree>;
-    /// Makes it memory for another layout of the same alignment, where it lies. `false`: it cannot, and is as it was.
+    /// Resizes memory in place to a layout of the same alignment. `false` if that fails, with nothing changed.
     ///
     /// # Safety
-    /// It was allocated from here with the old layout and that offset, and was not released since. After a success it has the new
-    /// one.
+    /// The memory was allocated from this allocator with the old layout and that offset, and was not released since. After a
+    /// success it has the new layout.
     unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
         false
     }
 }
 
-/// An allocator whose memory is slots: it must be told the largest object when it is made.
+/// An allocator whose memory is slots: the largest object is fixed when it is made.
 pub trait Pooled: Allocator {
-    /// The largest object that is served.
+    /// Size and alignment of the largest object.
     fn slots(&self) -> SlotLayout;
 }
 
 macro_rules! pooled {
     ($([$($of:tt)*] $pool:ty),+) => {$(
-        // SAFETY: a slot of the pool that is in no list is the caller's; the pool admits what its slots hold, and no other
-        // offset than the one it aligns.
+        // SAFETY: a slot that is on no list is the caller's; the pool admits only objects that fit its slots, and the offset
+        // that it aligns.
         unsafe impl<$($of)*> Allocator for $pool {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -63,10 +64,10 @@ macro_rules! pooled {
             }
             #[inline]
             unsafe fn release(&mut self, memory: NonNull<u8>, _: Layout, _: usize) -> Result<(), BadFree> {
-                // SAFETY: allocated from here, and not used any more, by contract.
+                // SAFETY: allocated from here, and not used any more, by this function's contract.
                 unsafe { self.free(memory) }
             }
-            // A slot is a slot.
+            // Every slot has the same size.
             unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, new: Layout, offset: usize) -> bool {
                 self.slots().admits(new, offset).is_ok()
             }
@@ -82,7 +83,7 @@ pooled!([A: Area] FixedPool<A>);
 #[cfg(feature = "std")]
 pooled!([] ChunkedPool, [] ReservedPool);
 
-/// Who aligns starts of blocks only puts bytes in front of the offset until that is aligned.
+/// Layout with padding in front, for allocators that align the start of blocks: byte `offset` is aligned then.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;
@@ -90,20 +91,20 @@ fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
 }
 
 #[cfg(feature = "std")]
-// SAFETY: the heap's promises; with so many bytes in front, byte `offset` lies at a multiple of the alignment.
+// SAFETY: the heap's guarantees; with the padding in front, byte `offset` is at a multiple of the alignment.
 unsafe impl Allocator for System {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         let memory = Refused::Memory { bytes: layout.size() };
         let (layout, pad) = padded(layout, offset).ok_or(memory)?;
         // SAFETY: not of size zero.
         let start = NonNull::new(unsafe { self.alloc(layout) }).ok_or(memory)?;
-        // SAFETY: the block has so many bytes more.
+        // SAFETY: the block has the padding in front.
         Ok(unsafe { start.add(pad) })
     }
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
         let foreign = BadFree::Foreign { address: memory.addr().get() };
         let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-        // SAFETY: allocated above with the same layout, so many bytes before.
+        // SAFETY: allocated above with the same layout, and the padding before it.
         unsafe { self.dealloc(memory.sub(pad).as_ptr(), layout) };
         Ok(())
     }
@@ -111,26 +112,26 @@ unsafe impl Allocator for System {
 
 macro_rules! padded {
     ($($type:ty: $free:expr, $resize:expr;)+) => {$(
-        // SAFETY: a block that is out is the caller's; with so many bytes in front, byte `offset` lies at a multiple of the
+        // SAFETY: an allocated block is the caller's; with the padding in front, byte `offset` is at a multiple of the
         // alignment.
         unsafe impl<A: Area> Allocator for $type {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
                 let (bytes, align) = (layout.size(), layout.align());
                 let (layout, pad) = padded(layout, offset).ok_or(Refused::NoRoom { bytes, align })?;
-                // SAFETY: the block has so many bytes more.
+                // SAFETY: the block has the padding in front.
                 Ok(unsafe { self.alloc(layout)?.add(pad) })
             }
             #[inline]
             unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
                 let foreign = BadFree::Foreign { address: memory.addr().get() };
                 let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-                // SAFETY: allocated above with the same layout, so many bytes before.
+                // SAFETY: allocated above with the same layout, and the padding before it.
                 unsafe { $free(self, memory.sub(pad), layout) }
             }
             unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, new: Layout, offset: usize) -> bool {
                 let (Some((old, pad)), Some((new, _))) = (padded(old, offset), padded(new, offset)) else { return false };
-                // SAFETY: as above.
+                // SAFETY: allocated above with the same layout, and the padding before it.
                 unsafe { $resize(self, memory.sub(pad), old, new.size()) == Ok(true) }
             }
         }

@@ -1,4 +1,5 @@
-//! The allocators of blocks of any size beside a shadow model: blocks are aligned, do not overlap and keep their bytes, also when
+//! The allocators of blocks of any size compared with a shadow model: blocks are aligned, do not overlap and keep their bytes
+//! when they are resized; a refused request has no room; and at the end all memory is one block again.
 //! they are resized; what is refused has no room; and in the end all is one block again.
 
 use crate::area::{Area, HeapArea, StackArea};
@@ -9,7 +10,7 @@ use core::ptr::NonNull;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Memory that begins at an odd address, and ends wherever.
+/// Memory with an odd start and an arbitrary end.
 #[derive(Debug)]
 struct Odd(HeapArea);
 
@@ -44,11 +45,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 300 })
 }
 
-/// An allocator that can be looked into.
+/// An allocator that can be inspected.
 trait Subject: Allocator {
-    /// Whether there is room; `None`: it is not told from the lists.
+    /// Returns `true` if there is room; `None` if the lists do not tell.
     fn room(&self, layout: Layout) -> Option<bool>;
-    /// Its free blocks, if all that it keeps fits together.
+    /// Its free blocks, after all checks of its structure.
     fn look(&self) -> Vec<usize>;
 }
 
@@ -67,7 +68,7 @@ macro_rules! subjects {
 }
 subjects!(Tlsf<A>, BestFit<A>);
 
-/// What is out, by address: its layout, and the byte that it is full of.
+/// Allocated blocks by address, with their layout and fill byte.
 struct Shadow<S> {
     subject: S,
     out: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
@@ -83,7 +84,7 @@ impl<S: Subject> Shadow<S> {
         if let Some((behind, _)) = self.out.range(address..).next() {
             assert!(address + layout.size() <= *behind, "it overlaps the block behind it");
         }
-        // SAFETY: so many bytes are ours.
+        // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(stamp, layout.size()) };
         self.out.insert(address, (block, layout, stamp));
     }
@@ -92,7 +93,7 @@ impl<S: Subject> Shadow<S> {
         self.out.remove(&address)
     }
     fn alloc(&mut self, layout: Layout, stamp: u8) {
-        // The trait's blocks have a byte at least.
+        // The trait's blocks have at least one byte.
         let asked = Layout::from_size_align(layout.size().max(1), layout.align()).unwrap();
         let room = self.subject.room(asked);
         let block = self.subject.allocate(layout, 0);
@@ -107,13 +108,13 @@ impl<S: Subject> Shadow<S> {
     fn free(&mut self, pick: usize) {
         let Some((block, layout, stamp)) = self.pick(pick) else { return };
         assert_full_of(block, layout.size(), stamp);
-        // SAFETY: allocated from here with this layout, and out; the second time it is refused, or nothing.
+        // SAFETY: allocated from here with this layout, and in use; a second free is refused, or does nothing.
         assert_eq!(unsafe { self.subject.release(block, layout, 0) }, Ok(()));
     }
     fn resize(&mut self, pick: usize, size: usize, stamp: u8) {
         let Some((block, old, was)) = self.pick(pick) else { return };
         let new = Layout::from_size_align(size, old.align()).unwrap();
-        // SAFETY: allocated from here with this layout, and out.
+        // SAFETY: allocated from here with this layout, and in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
         assert!(resized || size > old.size(), "one that shrinks always can");
         assert_full_of(block, old.size().min(if resized { size } else { old.size() }), was);
@@ -122,7 +123,7 @@ impl<S: Subject> Shadow<S> {
 }
 
 fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
-    // SAFETY: so many bytes are ours, and were written.
+    // SAFETY: the block has that many bytes, which were written.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), bytes) };
     assert!(bytes.iter().all(|byte| *byte == stamp), "somebody wrote to it: {bytes:?}");
 }
@@ -155,12 +156,13 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Beside a list of what is out, in its order: markers free what came after them once, and are refused for good when an
-    /// earlier one was freed; the topmost block gives back all that it took, padding included, so that in the end nothing is used.
+    /// Compared with a list of the allocations in order: markers free what was allocated after them once, and are refused for
+    /// good when an earlier one was freed; the topmost block frees all that it took, padding included, so that at the end
+    /// nothing is used.
     #[test]
     fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();
-        // Blocks with their layout, stamp and the head before them, and markers: a number each, its place in `marks`.
+        // Blocks with their layout, stamp and the head before them; markers by their index in `marks`.
         let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
         for (stamp, (what, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
@@ -170,7 +172,7 @@ proptest! {
                     let used = stack.used();
                     if let Ok(block) = stack.alloc(layout) {
                         assert!(block.addr().get().is_multiple_of(layout.align()));
-                        // SAFETY: ours.
+                        // SAFETY: the block is the test's.
                         unsafe { block.write_bytes(stamp, layout.size()) };
                         out.push(Ok((block, layout, stamp, used)));
                     }
@@ -185,17 +187,17 @@ proptest! {
                 4 => {
                     if let Some(Ok((block, layout, stamp, used))) = out.pop_if(|top| top.is_ok()) {
                         assert_full_of(block, layout.size(), stamp);
-                        // SAFETY: the topmost block that is out.
+                        // SAFETY: the topmost block in use.
                         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
                     }
                 }
                 5 => {
                     if let Some(Ok((block, layout, stamp, _))) = out.last_mut() {
                         let bytes = pick % 300;
-                        // SAFETY: the topmost block that is out.
+                        // SAFETY: the topmost block in use.
                         if unsafe { stack.resize(*block, *layout, bytes) }.unwrap() {
                             let new = Layout::from_size_align(bytes, layout.align()).unwrap();
-                            // SAFETY: ours.
+                            // SAFETY: the block is the test's.
                             unsafe { block.write_bytes(*stamp, bytes) };
                             *layout = new;
                         }
@@ -222,7 +224,7 @@ proptest! {
         }
         for place in out.into_iter().rev() {
             let freed = match place {
-                // SAFETY: the topmost block that is out.
+                // SAFETY: the topmost block in use.
                 Ok((block, layout, ..)) => unsafe { stack.free(block, layout) }.is_ok(),
                 Err(mark) => stack.free_to(marks[mark].take().unwrap().0).is_ok(),
             };
@@ -230,7 +232,7 @@ proptest! {
         }
         assert_eq!(stack.used(), 0);
     }
-    /// Scopes within scopes: what is outside keeps its values, and each gives back what it took.
+    /// Nested scopes: the values of the outer one stay, and each frees what it allocated.
     #[test]
     fn an_arena_with_scopes(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
         fn nest<'s, G: FnMut(usize) -> Result<Odd, crate::PoolError>>(
@@ -269,14 +271,14 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// What a heap says of frees that cannot be right.
+/// Errors of a heap for invalid frees.
 fn wrong_frees(heap: &mut impl Subject) {
     let whole = heap.look();
     let mut other = StackArea::<64>::new();
     let foreign = other.lend().memory().cast::<u8>();
     let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
     let not_out = |block: NonNull<u8>| Err(BadFree::NotOut { address: block.addr().get() });
-    // SAFETY: what cannot be right is refused, and the rest is freed once.
+    // SAFETY: invalid frees are refused, and the rest is freed once.
     unsafe {
         let address = foreign.addr().get();
         assert_eq!(heap.release(foreign, layout(24, 8), 0), Err(BadFree::Foreign { address }));
@@ -300,10 +302,10 @@ fn a_heap_names_foreign_addresses_and_second_frees() {
     wrong_frees(&mut BestFit::new(odd()).unwrap());
 }
 
-/// A block grows into the free one behind it, and not into one that is out.
+/// A block grows into a free block behind it, and not into one in use.
 fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
-    // SAFETY: ours, with these layouts.
+    // SAFETY: the blocks are the test's, with these layouts.
     unsafe {
         assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next one is out");
         assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
@@ -318,7 +320,7 @@ fn grows_in_place(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
+fn a_block_grows_in_place_into_a_free_block() {
     grows_in_place(&mut Tlsf::new(odd()).unwrap());
     grows_in_place(&mut BestFit::new(odd()).unwrap());
     for fit in [Fit::First, Fit::Next] {
@@ -328,12 +330,11 @@ fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
 
 /// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
 #[test]
-fn each_lives_in_memory_of_another() {
+fn each_allocator_works_in_memory_of_another() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
-    /// A block as an area.
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
-        // SAFETY: a block of so many bytes, which stays out until the area is gone.
+        // SAFETY: a block of that many bytes, which stays allocated until the area is dropped.
         unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()
     }
     let mut array = StackArea::<8192>::new();
@@ -346,7 +347,7 @@ fn each_lives_in_memory_of_another() {
     let mut stack = StackAlloc::new(area(inner, 2000)).unwrap();
     let innermost = stack.alloc(layout(2000, 1)).unwrap();
     assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 20, align: 4 })));
-    // SAFETY: ours; each is freed once, and the stack is not used any more.
+    // SAFETY: the blocks are the test's; each is freed once, and the stack is not used any more.
     unsafe {
         innermost.write_bytes(1, 2000);
         best.free(inner).unwrap();
@@ -355,9 +356,9 @@ fn each_lives_in_memory_of_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks with a padding pay for it, and it comes back with them, one after the other.
+/// Only blocks with padding pay for it, and it is freed with them, one after the other.
 #[test]
-fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
+fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let layouts =
@@ -368,21 +369,21 @@ fn blocks_of_a_stack_that_go_from_the_top_leave_no_padding() {
     });
     assert_eq!(blocks.map(|(used, ..)| used), [0, 8, 11, 48, 49, 65, 66]);
     for (used, block, layout) in blocks.into_iter().rev() {
-        // SAFETY: the topmost block that is out.
+        // SAFETY: the topmost block in use.
         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
     }
 }
 
-/// What is freed below others, or was made smaller there, stays; what lies above goes from the top all the same.
+/// A block that is freed below others, or shrunk there, stays; the blocks above it are freed from the top all the same.
 #[test]
-fn padding_of_a_block_that_went_out_of_order_goes_with_a_marker() {
+fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
     let [low, high] = [layout(5, 32), layout(40, 16)];
     let (below, used, above) = (stack.alloc(low).unwrap(), stack.used(), stack.alloc(high).unwrap());
     assert_eq!((used, stack.used()), (37, 88));
-    // SAFETY: each is out, with its layout, and is freed once.
+    // SAFETY: each is in use, with its layout, and is freed once.
     unsafe {
         assert_eq!(stack.resize(above, high, 41), Ok(true));
         assert_eq!((stack.free(below, low), stack.used()), (Ok(()), 89));
@@ -393,9 +394,10 @@ fn padding_of_a_block_that_went_out_of_order_goes_with_a_marker() {
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
 
-/// It told the head, and which block has a padding: then what lay in front of a block of the second stack was taken for that.
+/// Once it restored the head, and which block has padding: then the bytes in front of a block of the second stack were mistaken
+/// for that.
 #[test]
-fn a_marker_of_a_stack_that_is_gone_says_nothing_of_one_that_has_its_memory() {
+fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
     let mut array = StackArea::<1024>::new();
     let mut gone = StackAlloc::new(array.lend()).unwrap();
     let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
@@ -407,7 +409,7 @@ fn a_marker_of_a_stack_that_is_gone_says_nothing_of_one_that_has_its_memory() {
     unsafe { bytes.write_bytes(0xff, 16) };
     let _marker = stack.mark().unwrap();
     assert_eq!((stack.free_to(old), stack.used()), (Ok(()), 24));
-    // SAFETY: it is out, and below where the marker was.
+    // SAFETY: it is in use, and below the marker's place.
     assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
 }
 
@@ -428,9 +430,9 @@ fn a_marker_of_another_stack_is_refused() {
     );
 }
 
-/// The memory behind a marker may be written to as if the marker were still there: its number tells.
+/// The memory behind a marker may be written as if the marker were still there: its number detects that.
 #[test]
-fn a_marker_whose_place_another_one_has_is_refused() {
+fn a_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(odd()).unwrap();
     let below = stack.mark().unwrap();
     let stale = stack.mark().unwrap();
@@ -438,12 +440,12 @@ fn a_marker_whose_place_another_one_has_is_refused() {
     let (_below, _same_place) = (stack.mark().unwrap(), stack.mark().unwrap());
     assert!(matches!(stack.free_to(stale), Err(BadMarker::Freed { .. })));
     let end = stack.alloc(layout(0, 1)).unwrap();
-    // SAFETY: never out.
+    // SAFETY: never allocated.
     let freed = unsafe { stack.free(end, layout(8, 1)) };
     assert!(matches!(freed, Err(BadFree::NotOut { .. })));
 }
 
-/// What ends with a panic gives its memory back, too.
+/// A scope that panics frees its memory, too.
 #[test]
 fn a_scope_ends_when_its_function_panics() {
     let mut array = StackArea::<256>::new();
@@ -458,9 +460,9 @@ fn a_scope_ends_when_its_function_panics() {
     assert_eq!(arena.used(), 0);
 }
 
-/// It stayed, a chunk for each request that was refused, and the rest of the one before it was lost.
+/// Once it was kept, a chunk for each refused request, and the rest of the previous chunk was lost.
 #[test]
-fn a_chunk_that_is_smaller_than_it_was_told_to_be_goes_back() {
+fn a_chunk_smaller_than_requested_is_dropped() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
     arena.alloc([0_u8; 10]).unwrap();
     let refused = arena.alloc_layout(layout(101, 1));
@@ -471,9 +473,9 @@ fn a_chunk_that_is_smaller_than_it_was_told_to_be_goes_back() {
     arena.reset();
 }
 
-/// Objects of an arena are forgotten.
+/// Objects of an arena are not dropped.
 #[test]
-fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
+fn an_arena_drops_nothing_and_returns_an_object_that_does_not_fit() {
     use std::rc::Rc;
     let count = Rc::new(());
     let mut array = StackArea::<64>::new();
@@ -485,21 +487,21 @@ fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
     assert_eq!(too_many, Some(Refused::Size { asked, most: isize::MAX as usize }));
     arena.reset();
     assert_eq!(Rc::strong_count(&count), 2);
-    // SAFETY: this was the arena's, which has forgotten it.
+    // SAFETY: the arena had this reference, and has leaked it.
     unsafe { Rc::decrement_strong_count(Rc::as_ptr(&count)) };
     let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
     assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "what is empty takes nothing");
 }
 
 #[test]
-fn a_byte_inside_of_a_block_is_aligned_for_guards() {
+fn the_offset_byte_of_a_block_is_aligned_for_guards() {
     use crate::{MemoryArena, SimpleBounds};
     fn guarded(heap: impl Subject) {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(heap);
         for align in [1, 8, 16, 64, 512] {
             let object = arena.alloc(layout(40, align)).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: ours, of that size.
+            // SAFETY: the block is the test's, of that size.
             unsafe {
                 object.write_bytes(7, 40);
                 assert_eq!(arena.free(object, layout(40, align)), Ok(()));

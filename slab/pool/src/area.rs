@@ -1,11 +1,11 @@
-//! Where a pool's memory comes from: the caller says, and any memory will do.
+//! Areas: the memory of a pool, of the caller's choice.
 //!
 //! | area | memory |
 //! |---|---|
-//! | [`Borrowed`] | what somebody else has: an array, a `Vec`'s spare room, a block of another pool |
-//! | [`StackArea`] | an aligned array where it is declared, lent to a pool as [`Borrowed`] |
-//! | [`HeapArea`] | the global allocator's, aligned as asked |
-//! | [`MappedArea`] | the system's: pages that are backed when they are first touched |
+//! | [`Borrowed`] | borrowed: an array, a `Vec`'s spare capacity, a block of another pool |
+//! | [`StackArea`] | an aligned array in a local variable, lent to a pool as [`Borrowed`] |
+//! | [`HeapArea`] | the global allocator's, with the requested alignment |
+//! | [`MappedArea`] | the system's: pages that are committed when they are first touched |
 //!
 //! The names are those of Reinalter's area policies (2012); his example has a heap area and memory on the stack.
 
@@ -20,21 +20,21 @@ use uslab_buddy::region::{Backend, Region};
 /// Memory for a pool.
 ///
 /// # Safety
-/// [`memory`](Self::memory) is the same at each call, wherever the value is moved; it is valid for reads and writes, and
-/// nobody else's, until the value is dropped.
+/// [`memory`](Self::memory) is the same at each call, wherever the value is moved; it is valid for reads and writes, and not
+/// used otherwise, until the value is dropped.
 pub unsafe trait Area {
-    /// Start and length in bytes. Nothing is known about its contents.
+    /// Start and length in bytes. The contents are unspecified.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// Memory that is somebody else's. 16 bytes.
+/// Borrowed memory. The value has 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;
 /// use core::mem::MaybeUninit;
 /// use uslab_pool::{Borrowed, FixedPool, SlotLayout};
 ///
-/// // An array on the stack, and the spare room of a vector.
+/// // An array on the stack, and the spare capacity of a vector.
 /// let mut array = [const { MaybeUninit::uninit() }; 256];
 /// let mut vec = Vec::<u8>::with_capacity(256);
 /// for memory in [&mut array[..], vec.spare_capacity_mut()] {
@@ -47,14 +47,14 @@ pub unsafe trait Area {
 #[derive(Debug)]
 pub struct Borrowed<'m> {
     memory: NonNull<[u8]>,
-    // Not the reference itself: one that is moved would take back what was derived from it.
+    // Not the reference itself: moving that would invalidate pointers derived from it.
     owner: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: as the exclusive reference that it was made of.
+// SAFETY: like the exclusive reference that it was made of.
 unsafe impl Send for Borrowed<'_> {}
 
-// SAFETY: it was borrowed exclusively for `'m`, which the value does not outlive.
+// SAFETY: exclusively borrowed for `'m`, which the value does not outlive.
 unsafe impl Area for Borrowed<'_> {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory
@@ -69,7 +69,7 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
     }
 }
 
-/// `N` bytes where the value is, at a multiple of 64. Pointers into it end with its place, so it is lent, not moved in.
+/// `N` bytes inside the value, at a multiple of 64. Moving it would invalidate pointers, so it is lent, not moved in.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -87,12 +87,12 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
 pub struct StackArea<const N: usize>([MaybeUninit<u8>; N]);
 
 impl<const N: usize> StackArea<N> {
-    /// Nothing is written to it.
+    /// Makes the area, without writing to it.
     #[inline]
     pub const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; N])
     }
-    /// The memory, for as long as it is borrowed.
+    /// Lends the memory.
     pub fn lend(&mut self) -> Borrowed<'_> {
         Borrowed::from(&mut self.0[..])
     }
@@ -104,17 +104,17 @@ impl<const N: usize> Default for StackArea<N> {
     }
 }
 
-/// Memory of the global allocator, given back when it is dropped.
+/// Memory of the global allocator, freed on drop.
 #[derive(Debug)]
 pub struct HeapArea {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it owns its memory, which any thread may give back.
+// SAFETY: it owns its memory, which any thread may free.
 unsafe impl Send for HeapArea {}
 
-// SAFETY: allocated in `new`, its own until it is dropped, and it does not move with the value.
+// SAFETY: allocated in `new`, owned until it is dropped, and not moved with the value.
 unsafe impl Area for HeapArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.layout.size())
@@ -122,10 +122,10 @@ unsafe impl Area for HeapArea {
 }
 
 impl HeapArea {
-    /// `bytes` bytes at a multiple of `align`.
+    /// Allocates `bytes` bytes at a multiple of `align`.
     ///
     /// # Errors
-    /// [`PoolError::Memory`]; [`PoolError::Align`] if that is no power of two; [`PoolError::NoRoom`] for no bytes at all.
+    /// [`PoolError::Memory`]; [`PoolError::Align`] if `align` is not a power of two; [`PoolError::NoRoom`] if `bytes` is 0.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -148,7 +148,7 @@ impl Drop for HeapArea {
     }
 }
 
-/// Pages of the system, backed when they are first touched, and zero until then. Given back when it is dropped.
+/// Pages of the system, committed when they are first touched, and zero until then. Unmapped on drop.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -162,7 +162,7 @@ impl Drop for HeapArea {
 pub struct MappedArea(Region);
 
 #[cfg(feature = "std")]
-// SAFETY: committed as a whole in `new`, the region's own until it is dropped, and it does not move with the value.
+// SAFETY: committed as a whole in `new`, owned by the region until it is dropped, and not moved with the value.
 unsafe impl Area for MappedArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -171,10 +171,11 @@ unsafe impl Area for MappedArea {
 
 #[cfg(feature = "std")]
 impl MappedArea {
-    /// `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: a system call, or three if `align` is above a page.
+    /// Maps `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: a system call, or three if `align` is above a
+    /// page.
     ///
     /// # Errors
-    /// [`PoolError::Memory`]; [`PoolError::Align`] if that is no power of two.
+    /// [`PoolError::Memory`]; [`PoolError::Align`] if `align` is not a power of two.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -202,7 +203,7 @@ mod tests {
         for (area, align) in areas {
             let memory = area.memory();
             assert_eq!((memory.len(), memory.cast::<u8>().addr().get() % align), (4096, 0));
-            // SAFETY: the area's, which nobody else uses.
+            // SAFETY: the area's memory, which is not used otherwise.
             unsafe {
                 memory.cast::<u8>().write_bytes(7, 4096);
                 assert_eq!(memory.cast::<u8>().add(4095).read(), 7);
@@ -211,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn unavailable_memory_is_an_error() {
         let refused = PoolError::Memory { bytes: isize::MAX as usize };
-        // Miri's heap ends the program instead.
+        // Miri's heap aborts the program instead.
         if !cfg!(miri) {
-            // Looked at as a whole: an optimiser takes an allocation that nobody uses for one that succeeds.
+            // Opaque to the optimiser, which assumes that an unused allocation succeeds.
             let area = core::hint::black_box(HeapArea::new(isize::MAX as usize, 1));
             assert_eq!(area.err(), Some(refused));
         }

@@ -1,16 +1,17 @@
-//! An arena: an allocator, and a policy that puts guards around what it gives.
+//! An arena: an allocator, and a policy that puts guards around its objects.
 //!
 //! ```text
 //! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool must know the largest object when it is made, and guards make objects larger; but the arena that puts them there is
-//! made after the pool. Two ways out, both of the source:
+//! A pool must know the largest object when it is made, and guards make objects larger; but the arena that adds them is made
+//! after the pool. There are two solutions, both from the source:
 //!
 //! * [`memory_requirement`](MemoryArena::memory_requirement), [`alignment_requirement`](MemoryArena::alignment_requirement) and
-//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena: the policy is in the type. Make the pool by them.
-//! * [`MemoryArena::of_pool`] makes the pool itself, with the sizes that it takes. It takes pools only.
+//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is in the type. Make the pool
+//!   with them.
+//! * [`MemoryArena::of_pool`] makes the pool itself, with these sizes. It only accepts pools.
 //!
 //! [`FixedSizeHeap`](super::FixedSizeHeap) does all of it.
 //!
@@ -24,28 +25,29 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// What stands around each object.
+/// Guards around each object.
 pub trait Bounds: Debug {
     /// Bytes in front of an object.
     const FRONT: usize;
-    /// Bytes behind it.
+    /// Bytes behind an object.
     const BACK: usize;
     /// Writes the guards.
     ///
     /// # Safety
-    /// `object` has `size` bytes, and [`FRONT`](Self::FRONT) before and [`BACK`](Self::BACK) behind them are the caller's.
+    /// `object` has `size` bytes; [`FRONT`](Self::FRONT) bytes before and [`BACK`](Self::BACK) bytes behind them are the
+    /// caller's.
     unsafe fn guard(object: NonNull<u8>, size: usize);
-    /// Whether the guards are as written.
+    /// Checks the guards.
     ///
     /// # Errors
-    /// The one that is not.
+    /// The damaged guard.
     ///
     /// # Safety
-    /// They were written for this object with this size.
+    /// The guards were written for this object with this size.
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
 }
 
-/// Nothing: objects stand side by side, and overruns are not noticed.
+/// No guards: objects are adjacent, and overruns are not detected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBounds;
 
@@ -58,7 +60,7 @@ impl Bounds for NoBounds {
     }
 }
 
-/// Four bytes before and four behind. Cost: two stores and two loads an object.
+/// Four bytes before and four behind. Cost: two stores and two loads per object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimpleBounds;
 
@@ -66,7 +68,7 @@ impl SimpleBounds {
     const GUARD: u32 = 0xFACE_B0B5;
     const BYTES: usize = size_of::<u32>();
 
-    /// Where the guards are.
+    /// Addresses of the guards.
     ///
     /// # Safety
     /// As [`Bounds::guard`].
@@ -81,16 +83,16 @@ impl Bounds for SimpleBounds {
     const BACK: usize = Self::BYTES;
 
     unsafe fn guard(object: NonNull<u8>, size: usize) {
-        // SAFETY: by contract.
+        // SAFETY: the bytes around the object are the caller's, by this function's contract.
         for (at, _) in unsafe { Self::guards(object, size) } {
             // SAFETY: the caller's bytes; they need not be aligned.
             unsafe { at.write_unaligned(Self::GUARD) };
         }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
-        // SAFETY: as in `guard`, which wrote them.
+        // SAFETY: the bytes around the object are the caller's, and `guard` wrote them.
         for (at, side) in unsafe { Self::guards(object, size) } {
-            // SAFETY: as above.
+            // SAFETY: the caller's bytes; they need not be aligned.
             let found = unsafe { at.read_unaligned() };
             if found != Self::GUARD {
                 let address = object.addr().get();
@@ -118,7 +120,7 @@ impl Bounds for SimpleBounds {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is no pool cannot be made one:
+/// `of_pool` rejects other allocators:
 ///
 /// ```compile_fail
 /// use std::alloc::System;
@@ -127,7 +129,7 @@ impl Bounds for SimpleBounds {
 /// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
 /// ```
 ///
-/// Without `of_pool` it may be any allocator:
+/// Without `of_pool`, any allocator is accepted:
 ///
 /// ```
 /// # use std::alloc::System;
@@ -154,12 +156,12 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     pub const fn memory_requirement(size: usize) -> usize {
         size.saturating_add(B::FRONT).saturating_add(B::BACK)
     }
-    /// The alignment that an allocator needs for objects that want `align`: the same, of another byte.
+    /// Alignment that an allocator needs for objects with alignment `align`: the same, at another byte.
     #[doc(alias = "GetMemoryAlignmentRequirement")]
     pub const fn alignment_requirement(align: usize) -> usize {
         align
     }
-    /// The byte that an allocator is to align.
+    /// Byte that the allocator must align.
     #[doc(alias = "GetMemoryOffsetRequirement")]
     pub const fn offset_requirement() -> usize {
         B::FRONT
@@ -167,48 +169,49 @@ impl<A, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
-    /// An arena on an allocator that there is. A pool must be large enough, and align the right byte: see the [module](self).
+    /// Makes an arena on an existing allocator. A pool must have large enough slots, and align the right byte: see the
+    /// [module](self).
     pub const fn new(allocator: A) -> Self {
         Self { allocator, bounds: PhantomData }
     }
 
-    /// An object.
+    /// Allocates an object.
     ///
     /// # Errors
-    /// What the allocator says about the size with guards.
+    /// Errors of the allocator for the size with guards.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let memory = self.allocator.allocate(Self::inflated(layout)?, B::FRONT)?;
-        // SAFETY: the allocator gave so many bytes, with those of the guards.
+        // SAFETY: the allocation includes the guards' bytes.
         unsafe {
             let object = memory.add(B::FRONT);
             B::guard(object, layout.size());
             Ok(object)
         }
     }
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Errors
-    /// [`BadFree::Overrun`], and it stays out; or what the allocator says.
+    /// [`BadFree::Overrun`], and the object stays allocated; or an error of the allocator.
     ///
     /// # Safety
-    /// It was allocated from this arena with that layout, was not freed since, and nobody uses it any more.
+    /// The object was allocated from this arena with that layout, was not freed since, and is not used any more.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: ours, by contract.
+        // SAFETY: the object is this arena's, by this function's contract.
         unsafe { self.check(object, layout) }?;
         let foreign = BadFree::Foreign { address: object.addr().get() };
         let inflated = Self::inflated(layout).map_err(|_| foreign)?;
-        // SAFETY: so it was allocated.
+        // SAFETY: allocated with this layout and offset.
         unsafe { self.allocator.release(object.sub(B::FRONT), inflated, B::FRONT) }
     }
-    /// Whether the guards of an object are as they were written.
+    /// Checks the guards of an object.
     ///
     /// # Errors
     /// [`BadFree::Overrun`].
     ///
     /// # Safety
-    /// As [`free`](Self::free), but for its use.
+    /// As [`free`](Self::free), except that the object may still be used.
     pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract `alloc` wrote them.
+        // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
     }
     fn inflated(layout: Layout) -> Result<Layout, Refused> {
@@ -216,17 +219,17 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
         Layout::from_size_align(asked, Self::alignment_requirement(layout.align()))
             .map_err(|_| Refused::Size { asked, most: isize::MAX as usize })
     }
-    /// The allocator below.
+    /// The underlying allocator.
     pub fn allocator(&self) -> &A {
         &self.allocator
     }
 }
 
 impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
-    /// An arena on a pool that it has made: for objects of at most `size` bytes at a multiple of `align`, guards not included.
+    /// Makes a pool and an arena on it, for objects of at most `size` bytes at a multiple of `align`, without guards.
     ///
     /// # Errors
-    /// What `make` says, or that there cannot be such slots.
+    /// Errors of `make`, or such slots are impossible.
     #[doc(alias = "MemoryPoolArena")]
     pub fn of_pool(
         size: usize,
@@ -235,7 +238,7 @@ impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
     ) -> Result<Self, PoolError> {
         Ok(Self::new(make(Self::slots(size, align)?)?))
     }
-    /// The slots that such objects take.
+    /// Slots for such objects, with guards.
     pub(super) fn slots(size: usize, align: usize) -> Result<SlotLayout, PoolError> {
         let slots = SlotLayout::new(Self::memory_requirement(size), Self::alignment_requirement(align))?;
         Ok(slots.with_offset(Self::offset_requirement()))
@@ -285,7 +288,7 @@ mod tests {
         for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
             let mut arena = Guarded::of_pool(32, 8, fixed).unwrap();
             let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
-            // SAFETY: within the pool's memory; the objects are ours.
+            // SAFETY: within the pool's memory; the objects are the test's.
             unsafe {
                 object.write_bytes(0, 32);
                 assert_eq!(arena.check(object, OBJECT), Ok(()));
@@ -314,7 +317,7 @@ mod tests {
             let layout = Layout::from_size_align(size, align).unwrap();
             let object = arena.alloc(layout).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: ours, of that size.
+            // SAFETY: the objects are the test's, of that size.
             unsafe {
                 object.write_bytes(9, size);
                 arena.free(object, layout).unwrap();

@@ -1,4 +1,4 @@
-//! The heap of one free list, with boundary tags: what `malloc` is in the textbooks, and best fit unless told otherwise.
+//! A heap with one free list and boundary tags: the `malloc` of textbooks, with best fit by default.
 //!
 //! ```text
 //!          block of 48 bytes, used        block of 32 bytes, free
@@ -6,21 +6,21 @@
 //!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
 //! ```
 //!
-//! The tag before and behind each block is its size and whether it is used, so both neighbours of a freed block are found
-//! by arithmetic and are made one with it at once. Free blocks are in one doubly linked list, its links in the blocks.
+//! The tags before and behind each block have its size and a used flag, so both neighbours of a freed block are found by
+//! arithmetic, and merged with it immediately. Free blocks are in one doubly linked list, with its links in the blocks.
 //!
-//! - Allocate: a search of the list; which block is taken is the [`Fit`]. Up to as many steps as there are free blocks: O(n).
+//! - Allocate: a search of the list; the [`Fit`] selects the block. Up to as many steps as there are free blocks: O(n).
 //! - Free: O(1) with [`Order::Lifo`]; with [`Order::Address`] a search for the place, unless a neighbour is free.
-//! - Waste: 8 bytes of tags and the rounding up to 16; and between blocks, whatever the pattern of use leaves there.
+//! - Waste: 8 bytes of tags, rounding up to 16, and the gaps that the pattern of use leaves between blocks.
 //!
-//! [`Tlsf`](super::Tlsf) does both in O(1), and wastes a little more between blocks. Nothing is kept beside the memory but three
-//! numbers.
+//! [`Tlsf`](super::Tlsf) does both in O(1), and wastes a little more between blocks. Only three numbers are stored outside of
+//! the memory.
 //!
-//! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block say the same.
+//! Invariants: no two neighbours are free; a block is free if and only if it is in the list; both tags of a block are equal.
 //!
 //! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies; Wilson,
 //! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which finds address-ordered
-//! first fit and best fit the good ones. Ships as the malloc of K&R and, with segregated lists, as dlmalloc.
+//! first fit and best fit the good ones. In use as the malloc of K&R and, with segregated lists, as dlmalloc.
 
 use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
@@ -32,29 +32,29 @@ use alloc::{format, vec};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Which free block serves a request.
+/// Policy that selects the free block for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The first of the list that is large enough.
+    /// The first block of the list that is large enough.
     First,
-    /// The smallest that is large enough; the first of these.
+    /// The smallest block that is large enough; the first of equals.
     Best,
-    /// The first one from where the last search ended, round the list.
+    /// The first block that is large enough from where the last search ended, wrapping around.
     Next,
 }
 
-/// Where a freed block goes in the list.
+/// Place of a freed block in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To the front.
+    /// At the front.
     Lifo,
-    /// To its place by address.
+    /// In address order.
     Address,
 }
 
 /// Bytes of a tag.
 const TAG: usize = 4;
-/// In a tag.
+/// Flag in a tag.
 const USED: u32 = 1;
 
 /// A free-list heap in memory of the caller's choice. See the [module](self).
@@ -82,15 +82,16 @@ pub struct BestFit<A> {
 }
 
 impl<A: Area> BestFit<A> {
-    /// A heap in `area`: best fit, the free blocks by address. What lies before its first multiple of 16, and behind its last, is
-    /// not used, and 16 bytes are its ends. Cost: writes to a few words.
+    /// Makes a heap in `area`: best fit, with the free blocks in address order. Memory before its first multiple of 16, and
+    /// behind its last, is unused, and 16 bytes are its ends. Cost: writes a few words.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
-    /// The same with another policy, as the texts compare them: first fit by address wastes hardly more, and searches less.
+    /// Makes a heap with another policy, as in the literature: first fit in address order wastes hardly more, and searches
+    /// less.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -101,23 +102,23 @@ impl<A: Area> BestFit<A> {
 
 blocks_by_pointer!(BestFit);
 
-/// Its blocks by position: safe code, whoever the memory's words are read by.
+/// The heap's blocks by position: safe code, generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     fit: Fit,
     order: Order,
-    /// Where the first block begins, so that its payload lies at a multiple of [`UNIT`], and the tag behind the last one.
+    /// Position of the first block, whose payload is at a multiple of [`UNIT`]; then that of the tag behind the last one.
     first: usize,
     end: usize,
     /// The first free block.
     head: u32,
-    /// Where a search for the next fit begins; `NONE` is the head.
+    /// Start of the next search with next fit; `NONE` is the head.
     rover: u32,
 }
 
-/// A place for a request: in the free block `at`, behind a gap that its alignment asks for.
+/// Place for a request: in the free block `at`, behind a gap for its alignment.
 #[derive(Clone, Copy)]
 struct Found {
     at: usize,
@@ -126,7 +127,7 @@ struct Found {
 
 #[doc(hidden)]
 impl<M: Words> Blocks<M> {
-    /// All of `memory` is free.
+    /// Makes a heap in which all of `memory` is free.
     ///
     /// # Errors
     /// As [`BestFit::new`].
@@ -134,7 +135,7 @@ impl<M: Words> Blocks<M> {
         let (start, end) = ends(&memory)?;
         let (first, end) = (start + UNIT - TAG, end - TAG);
         let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
-        // Of size nothing, and used: no block merges beyond the ends.
+        // Of size 0, and used: no block merges beyond the ends.
         blocks.memory.store(first - TAG, USED);
         blocks.memory.store(end, USED);
         blocks.set_tags(first, end - first, false);
@@ -142,16 +143,16 @@ impl<M: Words> Blocks<M> {
         Ok(blocks)
     }
 
-    /// Where they lie.
+    /// Memory of the heap, to read its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The same, to write to what was handed out.
+    /// The memory, to write to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// Bytes of what is kept beside the memory.
+    /// Bytes stored outside of the memory.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.head) + size_of_val(&self.rover)
     }
@@ -173,7 +174,7 @@ impl<M: Words> Blocks<M> {
             prev => self.memory.store(prev as usize + TAG, at as u32),
         }
     }
-    /// What comes before and after a free block in the list.
+    /// Predecessor and successor of a free block in the list.
     fn around(&mut self, at: usize) -> (u32, u32) {
         (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
     }
@@ -190,7 +191,7 @@ impl<M: Words> Blocks<M> {
             self.rover = next;
         }
     }
-    /// Puts the free block `new` in the list in place of `old`.
+    /// Replaces `old` by the free block `new` in the list.
     fn replace(&mut self, old: usize, new: usize) {
         let (prev, next) = self.around(old);
         self.link(new, prev, next);
@@ -199,7 +200,7 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Where a block of `need` bytes would lie in the free block `at`, if it is large enough.
+    /// Place of a block of `need` bytes in the free block `at`, if that is large enough.
     fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Found> {
         let gap = gap(&self.memory, at + TAG, align);
         (gap <= size && need <= size - gap).then_some(Found { at, gap })
@@ -237,14 +238,14 @@ impl<M: Words> Blocks<M> {
         best.map(|(_, found)| found)
     }
 
-    /// Hands a block out: where it begins, its tag not counted.
+    /// Allocates a block. Returns the position of its payload.
     pub fn take(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
         let found = self.search(need, layout.align())?;
         Some(self.cut(found, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of the free block; what is left before and behind stays free.
+    /// Cuts `need` bytes out of the free block; the rests before and behind stay free.
     fn cut(&mut self, Found { at, gap }: Found, need: usize) -> usize {
         let size = self.memory.load(at) as usize;
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
@@ -256,7 +257,7 @@ impl<M: Words> Blocks<M> {
             self.set_tags(at, gap, false);
             self.memory.tell(Event::Split);
         }
-        // Behind an exact fit the next search begins at what follows in the list.
+        // After an exact fit the next search begins at the successor in the list.
         let is_exact = self.fit == Fit::Next && size == need;
         let follows = if is_exact { self.memory.load(at + TAG) } else { NONE };
         match (gap > 0, left > 0) {
@@ -279,7 +280,7 @@ impl<M: Words> Blocks<M> {
         used
     }
 
-    /// Lists a free block that was not in the list, and has no free neighbour.
+    /// Lists a free block that is not in the list, and has no free neighbour.
     fn insert(&mut self, at: usize) {
         match self.order {
             Order::Lifo => {
@@ -298,7 +299,7 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Takes back what was handed out at `payload`.
+    /// Frees the block at `payload`.
     pub fn give(&mut self, payload: usize) {
         let at = payload - TAG;
         let size = (self.memory.load(at) & !USED) as usize;
@@ -319,7 +320,7 @@ impl<M: Words> Blocks<M> {
                 }
                 self.insert(start);
             }
-            // The neighbour's place in the list is the place.
+            // The neighbour's place in the list is the right one.
             (Order::Address, true, true) => self.unlink(at + size),
             (Order::Address, true, false) => {}
             (Order::Address, false, true) => self.replace(at + size, at),
@@ -327,13 +328,14 @@ impl<M: Words> Blocks<M> {
         }
         self.set_tags(start, end - start, false);
     }
-    /// The same, and a tag that becomes a part of the free block before it says that it is free, too: a second free is told.
+    /// Frees the block; a tag that becomes part of the preceding free block is also marked free, so that a second free is
+    /// detected.
     fn give_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
         self.give(payload);
     }
-    /// Whether a block that is out begins at `payload`, as far as the tags tell.
+    /// Returns `true` if a block in use begins at `payload`, as far as the tags tell.
     fn is_out(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
@@ -348,11 +350,11 @@ impl<M: Words> Blocks<M> {
             && size <= self.end - at
             && self.memory.peek(at + size - TAG) == tag
     }
-    /// Bytes of a block, its tags not counted.
+    /// Bytes of a block, without its tags.
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Makes a block larger or smaller where it lies; `false`: the one behind it is not free, or too small.
+    /// Resizes a block in place; `false` if the block behind it is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - TAG;
         let size = (self.memory.load(at) & !USED) as usize;
@@ -379,7 +381,7 @@ impl<M: Words> Blocks<M> {
         true
     }
 
-    /// All blocks as they lie: position, size, used.
+    /// All blocks in address order: position, size, used.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, bool)> {
         let mut at = self.first;
         core::iter::from_fn(move || {
@@ -393,11 +395,11 @@ impl<M: Words> Blocks<M> {
             Some(block)
         })
     }
-    /// Bytes of each free block, by address, tags not counted.
+    /// Bytes of each free block, in address order, without tags.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Whether `layout` would be served, found by looking at all memory instead of the list.
+    /// Returns `true` if `layout` would be served, found by searching all memory instead of the list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
@@ -405,10 +407,10 @@ impl<M: Words> Blocks<M> {
         })
     }
 
-    /// Looks at all tags and the list, and names what does not fit together.
+    /// Checks all tags and the list.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first inconsistency, and its place.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut free, mut was_free) = (self.first, vec![], false);
         for (at, size, used) in self.blocks() {

@@ -1,11 +1,11 @@
-//! Bits of a word, as walks over bitmaps need them; and a bitmap in bytes, which says which slots are out. Bytes and not words, because
-//! it lies in whatever a pool's memory has left.
+//! Bits of a word, for walks over bitmaps; and a bitmap in bytes, which marks the slots in use. Bytes and not words, because it
+//! is stored in whatever bytes a pool's memory has left.
 
 use super::error::PoolError;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The lowest bits that stand together: where they begin, how many they are, and what is left without them. `bits` is not 0.
+/// The lowest run of set bits: its start, its length, and `bits` without it. `bits` is not 0.
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     let at = bits.trailing_zeros();
@@ -13,12 +13,11 @@ pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
 }
 
-/// Bytes for so many bits.
 pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }
 
-/// So many bits, none set, on the heap.
+/// Allocates a map of `bits` clear bits.
 pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
     let (mut map, bytes) = (Vec::new(), bytes(bits));
     map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;
@@ -30,24 +29,24 @@ pub(super) fn get(map: &[u8], bit: usize) -> bool {
     map[bit / 8] & 1 << (bit % 8) != 0
 }
 
-/// Sets or clears a bit, and says what it was.
+/// Sets or clears a bit, and returns its old value.
 pub(super) fn put(map: &mut [u8], bit: usize, on: bool) -> bool {
     let was = get(map, bit);
     map[bit / 8] = map[bit / 8] & !(1 << (bit % 8)) | u8::from(on) << (bit % 8);
     was
 }
 
-/// The bits that are set, ascending.
+/// The set bits, ascending.
 pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
-/// The bits that are set, ascending, neighbours together. Looks at 64 at a time: a run ends where they do, too.
+/// Runs of set bits, ascending. It reads 64 bits at a time, where a run ends, too.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
     rest: &'m [u8],
     word: u64,
-    /// The bit that the word begins with.
+    /// Index of the word's first bit.
     from: usize,
 }
 
@@ -56,7 +55,7 @@ fn runs(map: &[u8]) -> Runs<'_> {
     Runs { rest, word, from: 0 }
 }
 
-/// The first 8 bytes, or what there is and zeros behind it.
+/// The first 8 bytes, padded with zeros.
 fn word(map: &[u8]) -> (u64, &[u8]) {
     match map.split_first_chunk() {
         Some((bytes, rest)) => (u64::from_le_bytes(*bytes), rest),
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_found_wherever_a_word_or_the_map_ends() {
+    fn set_bits_are_found_at_the_ends_of_words_and_of_the_map() {
         for bits in [0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200] {
             let mut map = vec![0; bytes(bits)];
             let set: Vec<_> =
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_stand_together_are_a_run() {
+    fn adjacent_bits_are_a_run() {
         let runs = |mut bits: u64| {
             let mut runs = Vec::new();
             while bits != 0 {

@@ -1,20 +1,20 @@
-//! What the allocators of blocks of any size have in common: how their memory begins and ends, and how positions become pointers.
+//! Common parts of the allocators of blocks of any size: the ends of their memory, and the conversion of positions to pointers.
 
 use crate::error::PoolError;
 use crate::words::Span;
 
-/// Blocks are multiples of it, and what they hold lies at multiples of it.
+/// Blocks are multiples of it, and payloads are at multiples of it.
 pub(crate) const UNIT: usize = 16;
-/// A position that is none: the end of a list.
+/// No position: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Bytes of the largest memory: positions are numbers of 32 bits, of which sizes and flags leave 31.
+/// Bytes of the largest memory: positions have 32 bits, of which sizes and flags leave 31.
 pub(crate) const MOST: usize = 1 << 31;
 
-/// Where the first and the last multiple of [`UNIT`] lie in a memory.
+/// Positions of the first and the last multiple of [`UNIT`] in a memory.
 pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     let bytes = memory.size();
     let pad = memory.address().wrapping_neg() % UNIT;
-    // The ends take one, and the smallest block.
+    // One for the ends, and one for the smallest block.
     if bytes < pad + 2 * UNIT {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
@@ -24,7 +24,7 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
 
-/// Bytes of a block for `size` bytes and so many of books; `None` if no memory is so large.
+/// Bytes of a block for `size` bytes and `books` bytes of metadata; `None` if no memory is that large.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MOST)
 }
@@ -34,11 +34,11 @@ pub(crate) fn gap(memory: &impl Span, at: usize, align: usize) -> usize {
     (memory.address() + at).wrapping_neg() & (align - 1)
 }
 
-/// What a type `$name<A>` of `blocks` and `usage` does with pointers.
+/// Implements the pointer interface of a type `$name<A>` with `blocks` and `usage`.
 macro_rules! blocks_by_pointer {
     ($name:ident) => {
         impl<A: Area> $name<A> {
-            /// Memory for `layout`. Its bytes are as they were left.
+            /// Allocates memory for `layout`. Its bytes are unspecified.
             ///
             /// # Errors
             /// [`Refused::NoRoom`].
@@ -49,14 +49,14 @@ macro_rules! blocks_by_pointer {
                 self.usage.alloc(layout.size(), self.blocks.size(at));
                 Ok(self.blocks.memory().at(at))
             }
-            /// Takes a block back. Free neighbours become one with it at once.
+            /// Frees a block. It is merged with free neighbours immediately.
             ///
             /// # Errors
-            /// [`BadFree::Foreign`] for an address outside of the memory; [`BadFree::NotOut`] for one where no block begins, and
-            /// for a block that is free, as far as its header still says so: memory that was handed out again tells nothing.
+            /// [`BadFree::Foreign`] for an address outside of the memory; [`BadFree::NotOut`] for an address that is no
+            /// block's, and for a free block, as long as its header still shows that: memory that was reallocated does not.
             ///
             /// # Safety
-            /// It was allocated from here, was not freed since, and nobody uses it any more.
+            /// The block was allocated from here, was not freed since, and is not used any more.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
                 let at = self.position(memory)?;
@@ -64,36 +64,36 @@ macro_rules! blocks_by_pointer {
                 self.usage.free();
                 Ok(())
             }
-            /// Makes a block larger or smaller where it lies. `false`: it cannot, and is as it was. One that shrinks always can.
+            /// Resizes a block in place. `false` if that fails, with nothing changed. Shrinking always succeeds.
             ///
             /// # Errors
             /// As [`free`](Self::free).
             ///
             /// # Safety
-            /// It was allocated from here and was not freed since; after a success it has so many bytes.
+            /// The block was allocated from here and was not freed since; after a success it has `bytes` bytes.
             pub unsafe fn resize(&mut self, memory: NonNull<u8>, bytes: usize) -> Result<bool, BadFree> {
                 let at = self.position(memory)?;
                 Ok(self.blocks.resize(at, bytes))
             }
-            /// Bytes that a block has, whatever it was asked for.
+            /// Usable bytes of a block, at least the requested size.
             ///
             /// # Errors
             /// As [`free`](Self::free).
             ///
             /// # Safety
-            /// It was allocated from here and was not freed since.
+            /// The block was allocated from here and was not freed since.
             pub unsafe fn allocation_size(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 Ok(self.blocks.size(self.position(memory)?))
             }
-            /// Bytes of each free block, by address: what one request could have. Cost: a walk over all blocks.
+            /// Bytes of each free block, in address order: what one request could get. Cost: a walk over all blocks.
             pub fn free_blocks(&self) -> impl Iterator<Item = usize> {
                 self.blocks.holes()
             }
-            /// What it was used for so far.
+            /// Usage statistics.
             pub fn usage(&self) -> &Usage {
                 &self.usage
             }
-            /// Where a block that is out begins.
+            /// Position of an allocated block.
             fn position(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 let address = memory.addr().get();
                 let at = address.wrapping_sub(self.blocks.memory().address());

@@ -1,4 +1,4 @@
-//! A pool that grows by chunks: each has its own free list, and empty ones go back to the system.
+//! A pool that grows by chunks: each has a free list, and empty ones are returned to the system.
 //!
 //! ```text
 //! front                                          back
@@ -6,17 +6,17 @@
 //!    | head | slot | slot | ... | slot |
 //! ```
 //!
-//! Chunks that are full are at the back, so only the first one is ever asked for a slot. A chunk that was full moves to
-//! the front when a slot of it is freed: the next allocation takes that slot, old or new. A chunk is mapped at a multiple of
-//! its size, so an object's chunk is arithmetic, and both operations take the same few steps however many chunks there are.
+//! Full chunks are at the back, so only the first chunk is ever tried. A full chunk moves to the front when one of its slots is
+//! freed: the next allocation takes that slot. A chunk is mapped at a multiple of its size, so an object's chunk is found by
+//! arithmetic, and both operations take the same few steps however many chunks there are.
 //!
-//! **A list for each chunk, not one for all.** One list would do (slots of old chunks join a new one's list by being freed:
-//! [`ReservedPool`](super::ReservedPool) works so), and costs a word less. But then [purging](ChunkedPool::purge) would search
-//! the list for the slots of each empty chunk, and after some churn the list would lead all over the memory:
-//! a chunk at a time, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//! **A list for each chunk, not one for all.** One list would work (slots of old chunks join it when they are freed:
+//! [`ReservedPool`](super::ReservedPool) does that), and costs a word less. But then [purging](ChunkedPool::purge) would search
+//! the list for the slots of each empty chunk, and after some churn the list would be spread over all of the memory. With a
+//! list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
 //!
-//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
-//! allocator" (2012).
+//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
+//! (2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::FreeList;
@@ -28,14 +28,14 @@ use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region};
 
-/// What lies at the start of each chunk, before its slots.
+/// Header of a chunk, before its slots.
 #[derive(Debug)]
 struct Chunk {
     free: FreeList,
     live: usize,
     next: Option<NonNull<Chunk>>,
     prev: Option<NonNull<Chunk>>,
-    /// The memory that this lies in.
+    /// The memory of the chunk, this header included.
     region: Region,
 }
 
@@ -57,10 +57,10 @@ struct Chunk {
 /// ```
 ///
 /// # Invariants
-/// * Each chunk of the list lies at the start of `chunk_bytes` bytes, at a multiple of that, mapped by its region. They are
+/// * Each chunk of the list is at the start of `chunk_bytes` bytes, at a multiple of that, mapped by its region. They are
 ///   linked both ways from `front` to `back`, `chunks` of them.
-/// * A chunk has `capacity` slots from `first` bytes on: `live` of them are out, the others in its free list.
-/// * No chunk that has a free slot is behind one that has none.
+/// * A chunk has `capacity` slots from byte `first` on: `live` of them are in use, the others in its free list.
+/// * No chunk with a free slot is behind a full one.
 #[derive(Debug)]
 pub struct ChunkedPool {
     slots: SlotLayout,
@@ -75,18 +75,18 @@ pub struct ChunkedPool {
     faults: Faults,
 }
 
-// SAFETY: the chunks are the pool's alone.
+// SAFETY: only the pool has the chunks.
 unsafe impl Send for ChunkedPool {}
 
 impl ChunkedPool {
-    /// A pool that takes `chunk_bytes` bytes at a time: a power of two, a page at least. It has none yet.
+    /// Makes a pool that maps `chunk_bytes` bytes at a time: a power of two, at least a page. It has no chunk yet.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] if a chunk holds no slot, [`PoolError::Align`] if `chunk_bytes` is no power of two.
+    /// [`PoolError::NoRoom`] if a chunk holds no slot, [`PoolError::Align`] if `chunk_bytes` is not a power of two.
     pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
         Self::with_faults(slots, chunk_bytes, Backend::default(), Faults::default())
     }
-    /// The same; memory comes from `backend`, and is refused by `faults`.
+    /// Makes a pool whose memory comes from `backend`, with injected `faults`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -100,7 +100,7 @@ impl ChunkedPool {
             return Err(PoolError::Align { align: chunk_bytes });
         }
         let bytes = chunk_bytes.max(PAGE_SIZE);
-        // A chunk is aligned to its size; what wants more than that cannot lie in it anyway.
+        // A chunk is aligned to its size; larger alignments do not fit into it anyway.
         let first = size_of::<Chunk>() + slots.pad(size_of::<Chunk>());
         let needed = first.saturating_add(slots.stride());
         if needed > bytes || slots.align() > bytes {
@@ -120,14 +120,14 @@ impl ChunkedPool {
         })
     }
 
-    /// A slot for `layout`. Cost: the head of the first chunk, and the slot; a system call if all chunks are full.
+    /// Allocates a slot for `layout`. Cost: the head of the first chunk, and the slot; a system call if all chunks are full.
     ///
     /// # Errors
-    /// What is wrong with the layout, or [`Refused::Memory`] if the system has no chunk more.
+    /// The layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// The same; byte `offset` of it is aligned, and not the first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); [`Refused::Offset`].
@@ -143,10 +143,10 @@ impl ChunkedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// A slot of the first chunk.
+    /// Takes a slot of the first chunk.
     fn take(&mut self) -> Option<NonNull<u8>> {
         let at = self.front?;
-        // SAFETY: a chunk of the list, and nobody else borrows it.
+        // SAFETY: a chunk of the list, which is not borrowed otherwise.
         let chunk = unsafe { &mut *at.as_ptr() };
         let slot = chunk.free.obtain()?;
         chunk.live += 1;
@@ -157,21 +157,22 @@ impl ChunkedPool {
         Some(slot)
     }
 
-    /// Takes a slot back. Cost: the slot, and the head of its chunk, which moves to the front if it was full.
+    /// Frees a slot. Cost: the slot, and the head of its chunk, which moves to the front if it was full.
     ///
     /// # Errors
     /// [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for one inside the head of a chunk,
-    /// [`BadFree::Double`] if no slot of its chunk is out.
+    /// [`BadFree::Double`] if no slot of its chunk is in use.
     ///
     /// # Safety
-    /// `slot` is as [`alloc`](Self::alloc) returned it (a pointer that may reach all of its chunk), was not freed since, and
-    /// nobody uses it any more.
+    /// `slot` is the pointer that [`alloc`](Self::alloc) returned (with provenance of all of its chunk), was not freed since,
+    /// and is not used any more.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
         let inside = address & (self.chunk_bytes - 1);
-        // SAFETY: a chunk is at a multiple of its size and, by contract, this pointer into it may reach its start.
+        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of all of it, by this function's
+        // contract.
         let at = unsafe { slot.sub(inside) }.cast::<Chunk>();
-        // SAFETY: a chunk of the list, and nobody else borrows it.
+        // SAFETY: a chunk of the list, which is not borrowed otherwise.
         let chunk = unsafe { &mut *at.as_ptr() };
         let bytes = inside.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
         let index = bytes / self.slots.stride();
@@ -182,7 +183,7 @@ impl ChunkedPool {
             return Err(BadFree::Double { slot: index });
         }
         let full = chunk.live == self.capacity;
-        // SAFETY: a slot of this chunk that is out, by contract.
+        // SAFETY: a slot of this chunk in use, by this function's contract.
         unsafe { chunk.free.give(slot) };
         chunk.live -= 1;
         self.usage.free();
@@ -193,7 +194,7 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// One chunk more, at the front.
+    /// Maps one more chunk, at the front.
     fn grow(&mut self) -> Result<(), Refused> {
         let bytes = self.chunk_bytes;
         let region = Region::committed(bytes, bytes, self.backend, &self.faults);
@@ -201,7 +202,7 @@ impl ChunkedPool {
         let start = region.base();
         let at = start.cast::<Chunk>();
         let mut free = FreeList::empty();
-        // SAFETY: the region is `chunk_bytes` long, ours, and committed; head and slots lie in it, apart.
+        // SAFETY: the region is `chunk_bytes` long, owned, and committed; head and slots are disjoint in it.
         unsafe {
             free.thread(start.add(self.first), self.slots.stride(), self.capacity);
             at.write(Chunk { free, live: 0, next: None, prev: None, region });
@@ -211,7 +212,7 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// Gives the chunks back that have nothing out, and says how many they were. Cost: looks at each chunk.
+    /// Unmaps the chunks with no slot in use, and returns their number. Cost: visits each chunk.
     pub fn purge(&mut self) -> usize {
         let (mut at, before) = (self.front, self.chunks);
         while let Some(chunk) = at {
@@ -219,7 +220,7 @@ impl ChunkedPool {
             let (live, next) = unsafe { (chunk.as_ref().live, chunk.as_ref().next) };
             if live == 0 {
                 self.unlink(chunk);
-                // SAFETY: unlinked just now, and nothing of it is out.
+                // SAFETY: just unlinked, with no slot in use.
                 unsafe { self.release(chunk) };
             }
             at = next;
@@ -229,15 +230,15 @@ impl ChunkedPool {
     /// Unmaps a chunk.
     ///
     /// # Safety
-    /// It is unlinked, and nobody uses its slots.
+    /// The chunk is unlinked, and its slots are not used.
     unsafe fn release(&mut self, at: NonNull<Chunk>) {
         self.chunks -= 1;
-        // SAFETY: the head is initialised and read for the last time; the region unmaps it when it is dropped.
+        // SAFETY: the head is initialised and read for the last time; dropping the region unmaps it.
         drop(unsafe { at.read() }.region);
     }
 
     fn link_front(&mut self, at: NonNull<Chunk>) {
-        // SAFETY: `at` is a chunk outside the list; nobody else borrows it.
+        // SAFETY: `at` is a chunk outside the list, which is not borrowed otherwise.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (None, self.front) };
         match self.front.replace(at) {
             // SAFETY: a chunk of the list.
@@ -246,7 +247,7 @@ impl ChunkedPool {
         }
     }
     fn link_back(&mut self, at: NonNull<Chunk>) {
-        // SAFETY: `at` is a chunk outside the list; nobody else borrows it.
+        // SAFETY: `at` is a chunk outside the list, which is not borrowed otherwise.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (self.back, None) };
         match self.back.replace(at) {
             // SAFETY: a chunk of the list.
@@ -258,18 +259,18 @@ impl ChunkedPool {
         // SAFETY: a chunk of the list.
         let (prev, next) = unsafe { (at.as_ref().prev, at.as_ref().next) };
         match prev {
-            // SAFETY: as above.
+            // SAFETY: a chunk of the list.
             Some(prev) => unsafe { (*prev.as_ptr()).next = next },
             None => self.front = next,
         }
         match next {
-            // SAFETY: as above.
+            // SAFETY: a chunk of the list.
             Some(next) => unsafe { (*next.as_ptr()).prev = prev },
             None => self.back = prev,
         }
     }
 
-    /// Objects out in each chunk, from the front to the back.
+    /// Number of slots in use in each chunk, from front to back.
     pub fn fill(&self) -> impl Iterator<Item = usize> {
         let mut at = self.front;
         core::iter::from_fn(move || {
@@ -279,34 +280,34 @@ impl ChunkedPool {
             Some(chunk.live)
         })
     }
-    /// Chunks mapped.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks
     }
-    /// Slots of a chunk.
+    /// Slots per chunk.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
-    /// Bytes of a chunk.
+    /// Bytes per chunk.
     pub fn chunk_bytes(&self) -> usize {
         self.chunk_bytes
     }
-    /// The largest object that is served.
+    /// Size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// What the pool was used for so far.
+    /// Usage statistics.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 }
 
 impl Drop for ChunkedPool {
-    /// All memory goes back, whatever is out.
+    /// Unmaps all memory, whatever is in use.
     fn drop(&mut self) {
         while let Some(at) = self.front {
             self.unlink(at);
-            // SAFETY: unlinked just now; who still has objects of a pool that is gone may not use them.
+            // SAFETY: just unlinked; objects of a dropped pool must not be used.
             unsafe { self.release(at) };
         }
     }

@@ -1,9 +1,9 @@
 //! A pool for each size class: memory of any small size, for one thread.
 //!
-//! One pool for several sizes wastes the difference to the largest in each slot; a pool for each wastes at most the step from one
-//! class to the next. The sizes are [`SizeClasses`]. Each pool is a [`ReservedPool`], so that an address says by itself
-//! whether it is a class's, and all of them grow as they are used. This is what Reinalter announces as a micro allocator, and
-//! what Kenwright proposes for sizes that vary; `uslab::Malloc` is the same idea for all threads and sizes.
+//! One pool for several sizes wastes the difference to the largest in each slot; a pool per size class wastes at most the step
+//! between two classes. The sizes are [`SizeClasses`]. Each pool is a [`ReservedPool`], so that an address shows if it is a
+//! class's, and all of them grow as needed. This is what Reinalter announces as a micro allocator, and what Kenwright proposes
+//! for varying sizes; `uslab::Malloc` is the same idea for all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -17,24 +17,24 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// The sizes of the classes, ascending multiples of a word.
+/// Sizes of the classes, ascending multiples of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeClasses(Vec<usize>);
 
 impl SizeClasses {
-    /// 8, 16, 24 ... 512: what a hash table of small pieces asks for.
+    /// 8, 16, 24 ... 512, for instance for a hash table of small pieces.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
     }
-    /// 32, 64, 96 ... 256: strings, nodes and the like.
+    /// 32, 64, 96 ... 256, for instance for strings and nodes.
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
-    /// Any sizes, in any order.
+    /// Makes classes of any sizes, in any order.
     ///
     /// # Errors
-    /// [`PoolError::Class`] for 0, for what is no multiple of a word, and for no size at all; [`PoolError::Many`] for more than
-    /// 65,535 sizes.
+    /// [`PoolError::Class`] for 0, for a size that is not a multiple of a word, and without any size; [`PoolError::Many`] for
+    /// more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let most = usize::from(u16::MAX);
         let mut sizes: Vec<_> = sizes.into_iter().take(most + 1).collect();
@@ -56,10 +56,10 @@ impl SizeClasses {
     }
 }
 
-/// Bytes asked for and given, of what is out.
+/// Requested bytes and allocated bytes of all objects in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub asked: u64,
     /// Bytes of the slots.
     pub given: u64,
@@ -86,19 +86,19 @@ const TABLE: usize = 4096;
 pub struct ClassPools {
     /// Ascending by size.
     pools: Vec<ReservedPool>,
-    /// For the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes, the first class that holds them.
+    /// First class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
     by_words: Vec<u16>,
     asked: u64,
 }
 
 impl ClassPools {
-    /// Pools that may grow to `bytes` bytes each. Cost: a system call for each.
+    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each.
     ///
     /// # Errors
     /// As [`ReservedPool::new`].
     pub fn new(classes: &SizeClasses, bytes: usize) -> Result<Self, PoolError> {
         let sizes = classes.sizes();
-        // A class promises the largest power of two that divides its size, as far as pages do.
+        // A class guarantees the largest power of two that divides its size, up to a page.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
@@ -107,12 +107,12 @@ impl ClassPools {
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), asked: 0 })
     }
 
-    /// The class that serves `layout`: the smallest that holds it and promises its alignment.
+    /// Class that serves `layout`: the smallest that holds it and guarantees its alignment.
     ///
     /// Cost: a load; a few more for alignments above a word, and for sizes above [`TABLE`].
     ///
     /// # Errors
-    /// No class is so large, or promises so much.
+    /// No class is that large, or guarantees that alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (asked, align) = (layout.size(), layout.align());
         let most =
@@ -128,10 +128,10 @@ impl ClassPools {
             .find(|&class| self.pools[class].slots().align() >= align)
             .ok_or_else(|| Refused::Align { asked: align, most: most(|slots| slots.align()) })
     }
-    /// Memory of the smallest class that holds `layout`.
+    /// Allocates memory of the smallest class that holds `layout`.
     ///
     /// # Errors
-    /// No class holds it, or its pool has none left.
+    /// No class holds it, or its pool is used up.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
         self.alloc_in(class, layout)
@@ -142,16 +142,16 @@ impl ClassPools {
         self.asked += layout.size() as u64;
         Ok(memory)
     }
-    /// Takes it back.
+    /// Frees memory.
     ///
     /// # Errors
-    /// The address is no slot of the layout's class.
+    /// The address is not a slot of the layout's class.
     ///
     /// # Safety
-    /// If it is, it was allocated from here with that layout, was not freed since, and nobody uses it any more.
+    /// If it is, it was allocated from here with that layout, was not freed since, and is not used any more.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;
-        // SAFETY: by contract.
+        // SAFETY: a slot of the class is no longer used, by this function's contract.
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
@@ -163,7 +163,7 @@ impl ClassPools {
         memory: NonNull<u8>,
         layout: Layout,
     ) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: a slot of the class is no longer used, by this function's contract.
         unsafe { self.pools[class].free(memory) }?;
         self.asked -= layout.size() as u64;
         Ok(())
@@ -175,7 +175,7 @@ impl ClassPools {
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// What is out, asked for and given: the difference is internal waste.
+    /// Requested and allocated bytes of all objects in use: the difference is internal waste.
     pub fn waste(&self) -> Waste {
         let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { asked: self.asked, given: self.pools.iter().map(given).sum() }
@@ -186,7 +186,7 @@ impl ClassPools {
     }
 }
 
-// SAFETY: a slot of the class is as large and aligned as the layout; slots align their first byte, and refuse other offsets.
+// SAFETY: a slot of the class has the layout's size and alignment; slots align their first byte, and refuse other offsets.
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -195,10 +195,10 @@ unsafe impl Allocator for ClassPools {
         self.alloc(layout)
     }
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, _: usize) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
-    /// In the slot that it has, if that is of the new layout's class, too.
+    /// Stays in its slot if that is of the new layout's class, too.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
         let same = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
         if same {
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
     }
 
-    /// A slot of 96 bytes for 80 wastes 16, for good; a class of 80 does not.
+    /// A slot of 96 bytes for 80 wastes 16, permanently; a class of 80 does not.
     #[test]
     fn waste_is_counted_while_objects_are_out() {
         let mut coarse = pools(&SizeClasses::micro());
@@ -278,7 +278,7 @@ mod tests {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
-        // SAFETY: what is wrong is refused; then it is freed once.
+        // SAFETY: invalid frees are refused; then it is freed once.
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));

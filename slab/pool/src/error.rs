@@ -1,24 +1,24 @@
-//! Why there is no pool, why there is no slot or block, and why one is not taken back. All are values; nothing is changed then.
+//! Errors of making pools, of allocations and of frees. All are values; nothing is changed then.
 
 use core::fmt;
 
-/// Why memory cannot be made a pool.
+/// Reason why a pool cannot be made of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
     /// An alignment is not a power of two.
     Align {
-        /// Bytes that were asked for.
+        /// Requested alignment, in bytes.
         align: usize,
     },
-    /// The memory begins at no multiple of what the objects are aligned to.
+    /// The start of the memory is not aligned for the objects.
     Start {
-        /// Bytes of the alignment.
+        /// Required alignment, in bytes.
         align: usize,
     },
-    /// A size class must be a multiple of a word, and there must be one.
+    /// A size class must be a multiple of a word, and there must be at least one.
     Class {
-        /// Bytes of the class; 0 where there is none.
+        /// Bytes of the class; 0 if there is none.
         size: usize,
     },
     /// A free slot could not hold the link to the next one.
@@ -28,45 +28,45 @@ pub enum PoolError {
         /// Bytes of a link.
         least: usize,
     },
-    /// Size and alignment together are more than there are addresses.
+    /// Size plus alignment exceed the address space.
     Large {
         /// Bytes of an object.
         size: usize,
     },
-    /// The memory does not hold what was asked for: at least one slot.
+    /// The memory does not hold the requested slots: at least one.
     NoRoom {
-        /// Bytes that there are.
+        /// Bytes available.
         bytes: usize,
-        /// Bytes that it would take.
+        /// Bytes required.
         needed: usize,
     },
-    /// More blocks than an index of four bytes can tell apart, or sizes than one of two bytes.
+    /// More blocks than an index of four bytes distinguishes, or more sizes than one of two bytes.
     Many {
-        /// How many there would be, or more.
+        /// Number of blocks or sizes, or a lower bound.
         blocks: usize,
-        /// How many there may be.
+        /// Most that are possible.
         most: usize,
     },
-    /// Objects of it are out, so it cannot be cut anew.
+    /// Objects are in use, so the memory cannot be divided anew.
     Busy {
-        /// How many.
+        /// Number of objects in use.
         live: usize,
     },
     /// The system has no memory, or no address space.
     Memory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
     },
     /// The memory is larger than positions of 32 bits reach.
     Positions {
-        /// Bytes that there are.
+        /// Bytes of the memory.
         bytes: usize,
-        /// Bytes that there may be.
+        /// Most bytes that are possible.
         most: usize,
     },
-    /// A doubling cannot be cut into so many size classes.
+    /// A doubling cannot be divided into that many size classes.
     Steps {
-        /// Their number, as a power of two.
+        /// Logarithm of their number, to base 2.
         bits: u32,
     },
 }
@@ -98,55 +98,55 @@ impl fmt::Display for PoolError {
 }
 impl core::error::Error for PoolError {}
 
-/// Why a pool gives no slot, or an allocator no block. The caller may free something, or ask another pool.
+/// Reason why an allocation failed. The caller may free something, or use another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Every slot is out.
+    /// Every slot is in use.
     Full,
-    /// No free block is so large, or lies so that one so aligned fits.
+    /// No free block is large enough with that alignment.
     NoRoom {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// The alignment that was asked for, in bytes.
+        /// Requested alignment, in bytes.
         align: usize,
     },
     /// The object is larger than a slot.
     Size {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         asked: usize,
         /// Bytes of the largest object.
         most: usize,
     },
-    /// The object wants more alignment than a slot has.
+    /// The object needs more alignment than a slot has.
     Align {
-        /// Bytes that were asked for.
+        /// Requested alignment, in bytes.
         asked: usize,
-        /// Bytes of the largest alignment.
+        /// Largest alignment, in bytes.
         most: usize,
     },
     /// The pool is [strict](super::SlotLayout::strict), and serves one size and alignment only.
     Strict {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         size: usize,
-        /// The alignment that was asked for, in bytes.
+        /// Requested alignment, in bytes.
         align: usize,
-        /// The size and the alignment that are served, in bytes.
+        /// Size and alignment that are served, in bytes.
         only: (usize, usize),
     },
-    /// Another place of the slot is aligned than the one asked for: a pool has one.
+    /// The pool aligns another byte of its slots than the requested one.
     Offset {
-        /// Bytes from the start that were asked for.
+        /// Requested offset of the aligned byte.
         asked: usize,
-        /// Bytes from the start that the pool has aligned.
+        /// Offset of the byte that the pool aligns.
         aligned: usize,
     },
     /// The system has no memory for more slots.
     Memory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
     },
-    /// Somebody wrote to the slot that comes next while it was free, or ran into it. The pool gives nothing any more.
+    /// The next slot was overwritten while it was free, or by an overrun. The pool serves no more requests.
     Corrupt(Overrun),
 }
 
@@ -174,57 +174,57 @@ impl fmt::Display for Refused {
 }
 impl core::error::Error for Refused {}
 
-/// Why a slot or block is not taken back. The pool, and the slot if it is one, are as they were.
+/// Reason why a slot or block was not freed. The pool, and the slot if it is one, are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {
     /// The address is outside the pool's slots, or the allocator's memory.
     Foreign {
-        /// The address.
+        /// Address that was freed.
         address: usize,
     },
-    /// The address is inside a slot, not its beginning.
+    /// The address is inside a slot, not at its start.
     Interior {
-        /// The address.
+        /// Address that was freed.
         address: usize,
-        /// The slot it lies in, from 0.
+        /// Index of the slot, from 0.
         slot: usize,
     },
-    /// The slot is free already, or was never out.
+    /// The slot is free already, or was never in use.
     Double {
-        /// The slot, from 0.
+        /// Index of the slot, from 0.
         slot: usize,
     },
-    /// No block that is out begins at the address.
+    /// No block in use begins at the address.
     NotOut {
-        /// The address.
+        /// Address that was freed.
         address: usize,
     },
-    /// Somebody wrote outside the object.
+    /// The bytes outside the object were overwritten.
     Overrun(Overrun),
 }
 
-/// A guard beside an object, or a free object, that is not as it was written.
+/// A damaged guard of an object, or a damaged free object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun {
-    /// Where the object is.
+    /// Address of the object.
     pub address: usize,
-    /// Which bytes.
+    /// Place of the damaged bytes.
     pub side: Side,
-    /// What they are.
+    /// Their current value.
     pub found: u32,
-    /// What they were.
+    /// Their expected value.
     pub written: u32,
 }
 
-/// Where bytes are, seen from an object.
+/// Place relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guard in front of it.
+    /// The guard in front of the object.
     Before,
     /// The object itself, while it was free.
     Inside,
-    /// The guard behind it.
+    /// The guard behind the object.
     After,
 }
 
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_says_what_and_how_much() {
+    fn each_pool_error_names_its_numbers() {
         let pool = |error: PoolError| error.to_string();
         assert_eq!(pool(PoolError::Align { align: 3 }), "an alignment of 3 bytes is not a power of two");
         assert_eq!(

@@ -1,13 +1,13 @@
-//! A pool of fixed size: a free list, the memory it lies in, and the largest object that it serves.
+//! A pool of fixed size: memory, its free list, and the largest object that it serves.
 //!
 //! Smaller objects and alignments are served, too, and waste the rest of their slot; larger ones are refused. There is no
-//! external waste: every hole fits every object.
+//! external fragmentation: every hole fits every object.
 //!
 //! # Checked pools
 //!
-//! [`FixedPool::checked`] keeps one bit for each slot, set while it is out. So a free of a foreign address, of one inside a
-//! slot, or of a slot that is free is refused by name, and what is out can be [walked over](FixedPool::live). The bitmap lies
-//! at the end of the pool's memory, where the slots often leave enough bytes unused; else it takes the last slots' place.
+//! [`FixedPool::checked`] keeps a bit for each slot, set while it is in use. So a free of a foreign address, of one inside a
+//! slot, or of a free slot is refused with a specific error, and the slots in use can be [iterated](FixedPool::live). The
+//! bitmap is at the end of the pool's memory, where the slots often leave enough bytes; otherwise it displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -15,9 +15,9 @@
 //!                                             a slot
 //! ```
 //!
-//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose both the books that
-//! [`Usage`] keeps and the bitmap at the end. (They also propose a fill value that marks free slots: an object may have that
-//! very value, so there is none here. A mark behind each object is in [`marked`](super::marked).)
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose both the statistics of
+//! [`Usage`] and the bitmap at the end. (They also propose a fill value that marks free slots: an object may have that very
+//! value, so there is none here. [`marked`](super::marked) has a mark behind each object.)
 
 use super::area::Area;
 use super::bits;
@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 /// use core::alloc::Layout;
 /// use uslab_pool::{FixedPool, HeapArea, Refused, SlotLayout};
 ///
-/// // 256 bullets of 32 bytes: 8,192 bytes, and not one more.
+/// // 256 bullets of 32 bytes: exactly 8,192 bytes.
 /// let mut bullets = FixedPool::new(HeapArea::new(8192, 16)?, SlotLayout::new(32, 16)?)?;
 /// assert_eq!(bullets.capacity(), 256);
 /// let bullet = bullets.alloc(Layout::new::<[f32; 8]>())?;
@@ -45,8 +45,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// `count` slots from `first` on lie in the area, each in the free list or out. Checked: behind them a bitmap in the
-/// area's last bytes, set for the slots that are out.
+/// `count` slots from `first` on are in the area, each in the free list or in use. In a checked pool the area's last bytes,
+/// behind them, are a bitmap with set bits for the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -58,20 +58,20 @@ pub struct FixedPool<A> {
     area: A,
 }
 
-// SAFETY: slots and bitmap are the area's, which may go to another thread.
+// SAFETY: slots and bitmap belong to the area, which may be sent to another thread.
 unsafe impl<A: Send> Send for FixedPool<A> {}
 
 impl<A: Area> FixedPool<A> {
-    /// A pool of as many slots as `area` holds.
+    /// Makes a pool of as many slots as `area` holds.
     ///
-    /// Cost: writes to each slot.
+    /// Cost: writes each slot.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] if it does not hold one.
     pub fn new(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
         Self::build(area, slots, false)
     }
-    /// The same, and each free is checked: see the [module](self).
+    /// Makes a pool in which each free is checked: see the [module](self).
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -82,7 +82,7 @@ impl<A: Area> FixedPool<A> {
     fn build(area: A, slots: SlotLayout, checked: bool) -> Result<Self, PoolError> {
         let (first, room) = slots.place(area.memory());
         let count = if checked {
-            // The most slots that leave a bit each: (8 * stride + 1) / 8 bytes a slot.
+            // The most slots that leave a bit each: (8 * stride + 1) / 8 bytes per slot.
             (room as u128 * 8 / (slots.stride() as u128 * 8 + 1)) as usize
         } else {
             room / slots.stride()
@@ -94,7 +94,7 @@ impl<A: Area> FixedPool<A> {
         }
         let mut pool =
             Self { free: FreeList::empty(), first, count, slots, checked, usage: Usage::default(), area };
-        // SAFETY: the area's memory is the pool's; so many slots lie in it from `first` on.
+        // SAFETY: the pool has the area's memory; `count` slots fit into it from `first` on.
         unsafe { pool.free.thread(first, slots.stride(), count) };
         if checked {
             let bitmap = pool.bitmap();
@@ -104,17 +104,17 @@ impl<A: Area> FixedPool<A> {
         Ok(pool)
     }
 
-    /// A slot for `layout`, the one freed last first. Its bytes are as they were left.
+    /// Allocates a slot for `layout`, the most recently freed one first. Its bytes are unspecified.
     ///
-    /// Cost: a load from the slot; in a checked pool a bit more.
+    /// Cost: a load from the slot; in a checked pool also a bit.
     ///
     /// # Errors
-    /// What is wrong with the layout, or [`Refused::Full`].
+    /// The layout does not fit, or [`Refused::Full`].
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// The same; byte `offset` of it is aligned, and not the first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); [`Refused::Offset`] if the pool aligns another byte.
@@ -129,25 +129,25 @@ impl<A: Area> FixedPool<A> {
         Ok(slot)
     }
 
-    /// Takes a slot back.
+    /// Frees a slot.
     ///
-    /// Cost: a store to the slot; in a checked pool a division and a bit more.
+    /// Cost: a store to the slot; in a checked pool also a division and a bit.
     ///
     /// # Errors
-    /// A checked pool says what is wrong with the address. An unchecked one cannot.
+    /// A checked pool reports an invalid address. An unchecked one cannot.
     ///
     /// # Safety
-    /// Nobody uses the slot any more. In an unchecked pool, `slot` was allocated from this one and not freed since.
+    /// The slot is not used any more. In an unchecked pool, `slot` was allocated from this one and not freed since.
     #[inline]
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let slot = if self.checked { self.take_back(slot)? } else { slot };
-        // SAFETY: a slot of this pool that is out: by contract, or because its bit was set.
+        // SAFETY: a slot of this pool in use, by this function's contract, or because its bit was set.
         unsafe { self.free.give(slot) };
         self.usage.free();
         Ok(())
     }
 
-    /// Clears the bit of a slot that is out.
+    /// Clears the bit of a slot in use.
     fn take_back(&mut self, slot: NonNull<u8>) -> Result<NonNull<u8>, BadFree> {
         let index = self.slots.index(self.first, self.count, slot.addr().get())?;
         let slot = self.slot(index);
@@ -156,83 +156,83 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    /// Sets or clears the bit of one of the pool's slots, and says what it was.
+    /// Sets or clears the bit of a slot of the pool, and returns its old value.
     fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
         let index = self.index_of_own(slot);
-        // SAFETY: the bitmap is the pool's alone and initialised.
+        // SAFETY: the bitmap is initialised, and only the pool has it.
         bits::put(unsafe { self.bitmap().as_mut() }, index, out)
     }
-    /// Which of the pool's slots this is.
+    /// Index of a slot of the pool.
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
     /// The area's last bytes. Checked pools only.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
-        // SAFETY: `build` left room for so many behind the slots.
+        // SAFETY: `build` left room for that many bytes behind the slots.
         let start = unsafe { memory.cast::<u8>().add(memory.len() - bytes) };
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// The slots that are out, ascending; `None` in an unchecked pool, which does not know.
+    /// Slots in use, ascending; `None` in an unchecked pool, which does not know them.
     ///
-    /// Cost: a load for 64 slots, and nothing of the slots themselves.
+    /// Cost: a load per 64 slots; the slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
         self.out().map(|out| out.map(|index| self.slot(index)))
     }
-    /// Which slots are out, as [`live`](Self::live).
+    /// Indexes of the slots in use, as [`live`](Self::live).
     pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
-        // SAFETY: initialised, and the pool's alone; it does not change while the pool is borrowed.
+        // SAFETY: initialised; only the pool has it, and it does not change while the pool is borrowed.
         self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
-    /// Slot `index`, whether it is out or not.
+    /// Slot `index`, in use or free.
     ///
     /// # Panics
-    /// There is none: `index` is not below [`capacity`](Self::capacity).
+    /// If `index` is not below [`capacity`](Self::capacity).
     pub fn slot(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "slot {index} of a pool of {}", self.count);
-        // SAFETY: `count` slots lie in the area.
+        // SAFETY: `count` slots are in the area.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
-    /// Which slot an address is, from 0.
+    /// Index of a slot, from 0.
     ///
     /// # Errors
-    /// It is outside the pool, or inside a slot.
+    /// The address is outside the pool, or inside a slot.
     pub fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.slots.index(self.first, self.count, slot.addr().get())
     }
-    /// Whether slot `index` is out; `None` in an unchecked pool.
+    /// Returns `true` if slot `index` is in use; `None` in an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
-        // SAFETY: as in `out`.
+        // SAFETY: initialised; only the pool has it, and it does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
-    /// Bytes that the object at `slot` has, whatever it asked for.
+    /// Usable bytes of the object at `slot`, at least the requested size.
     ///
     /// # Errors
     /// As [`index`](Self::index).
     pub fn allocation_size(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.index(slot).map(|_| self.slots.stride())
     }
-    /// How many slots there are.
+    /// Number of slots.
     pub fn capacity(&self) -> usize {
         self.count
     }
-    /// The largest object that is served.
+    /// Size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// What the pool was used for so far.
+    /// Usage statistics.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Slots that the bitmap displaced: 0 if it fits into what the slots leave unused.
+    /// Number of slots that the bitmap displaced: 0 if it fits into the bytes that the slots leave.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }
-    /// The free slots, in the order in which they will be handed out.
+    /// Free slots, in the order of allocation.
     pub fn chain(&self) -> super::free_list::Chain<'_> {
         self.free.chain()
     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_less_than_a_slot_is_no_pool() {
+    fn memory_for_less_than_a_slot_is_refused() {
         let build = |bytes, checked| {
             let (area, slots) = (HeapArea::new(bytes, 64).unwrap(), SlotLayout::new(32, 8).unwrap());
             FixedPool::build(area, slots, checked).map(|pool| pool.capacity())
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pool_says_that_it_needs_is_enough_also_if_the_first_slot_lies_beyond_the_memory() {
+    fn the_reported_need_suffices_even_if_the_first_slot_is_beyond_the_memory() {
         let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
         let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
         for checked in [false, true] {
@@ -345,14 +345,14 @@ mod tests {
         let (mut pool, mut other) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, stranger) = (pool.alloc(layout(48, 8)).unwrap(), other.alloc(layout(48, 8)).unwrap());
         let inside = object.map_addr(|address| address.checked_add(8).unwrap());
-        // SAFETY: the pools are checked, and nobody uses the slots.
+        // SAFETY: the pools are checked, and the slots are not used.
         unsafe {
             let address = stranger.addr().get();
             assert_eq!(pool.free(stranger), Err(BadFree::Foreign { address }));
             let address = inside.addr().get();
             assert_eq!(pool.free(inside), Err(BadFree::Interior { address, slot: 0 }));
             assert_eq!(pool.free(pool.slot(1)), Err(BadFree::Double { slot: 1 }), "never out");
-            // Behind the last slot lie unused bytes and the bitmap.
+            // Behind the last slot are unused bytes and the bitmap.
             let behind = pool.slot(84).add(48);
             assert_eq!(pool.free(behind), Err(BadFree::Foreign { address: behind.addr().get() }));
             let below = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());

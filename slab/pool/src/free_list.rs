@@ -1,4 +1,4 @@
-//! A free list in the free memory itself: each free slot holds a pointer to the next one.
+//! A free list in the free memory itself: each free slot has a pointer to the next one.
 //!
 //! ```text
 //!          +---------+---------+---------+---------+
@@ -8,21 +8,21 @@
 //!  head ---^
 //! ```
 //!
-//! A slot that is out holds nothing of the list's, so all the list costs is its head: one word. What is given back comes
-//! first at the next [`obtain`](FreeList::obtain): it is what the processor's cache still has. The list does not own the
-//! memory and does not know how much there is; slots of other memory may join it by being given.
+//! A slot in use has nothing of the list, so all that the list costs is its head: one word. The slot that is freed last is the
+//! first at the next [`obtain`](FreeList::obtain), because the processor's cache still has it. The list does not own the memory
+//! and does not know its size; slots of other memory join it when they are given.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), where it is the `Freelist` that both the fixed
-//! and the growing pool are made of.
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of both the fixed
+//! and the growing pool.
 
 use super::error::PoolError;
 use super::slot::SlotLayout;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// The head of a chain of free slots: one word. See the [module](self).
+/// Head of a chain of free slots: one word. See the [module](self).
 ///
-/// 1,024 bytes on the stack, objects of 32 bytes at multiples of 8:
+/// For 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 ///
 /// let mut memory = Memory([const { MaybeUninit::uninit() }; 1024]);
 /// let range = NonNull::slice_from_raw_parts(NonNull::from(&mut memory.0).cast::<u8>(), 1024);
-/// // SAFETY: the memory is used by the list alone while there is one.
+/// // SAFETY: only the list uses the memory while it exists.
 /// let mut list = unsafe { FreeList::new(range, 32, 8, 0) }?;
 /// assert_eq!(list.chain().count(), 32);
 ///
@@ -52,33 +52,33 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// Each slot of the chain is free, writable, holds at least a link, and is in the chain once.
+/// Each slot of the chain is free, writable, has room for a link, and is in the chain once.
 #[derive(Debug)]
 #[doc(alias = "Freelist")]
 pub struct FreeList {
     head: Option<NonNull<u8>>,
 }
 
-// SAFETY: the slots of the chain are the list's alone.
+// SAFETY: only the list has the slots of the chain.
 unsafe impl Send for FreeList {}
 
 impl FreeList {
-    /// A list of nothing.
+    /// Makes an empty list.
     pub const fn empty() -> Self {
         Self { head: None }
     }
 
-    /// The slots of `memory` (start and end in one): objects of `size` bytes whose byte `offset` lies at a multiple of
-    /// `align`, ascending. What is left before the first and behind the last one stays unused; memory for less than one
-    /// slot makes an empty list.
+    /// Makes a list of the slots of `memory` (start and end in one), ascending: objects of `size` bytes whose byte `offset` is
+    /// at a multiple of `align`. Bytes before the first and behind the last slot stay unused; memory for less than one slot
+    /// makes an empty list.
     ///
-    /// Cost: writes to each slot.
+    /// Cost: writes each slot.
     ///
     /// # Errors
     /// As [`SlotLayout::new`].
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and used by nobody but through this list, until the list is dropped.
+    /// The memory is valid for reads and writes, and only used through this list, until the list is dropped.
     pub unsafe fn new(
         memory: NonNull<[u8]>,
         size: usize,
@@ -88,7 +88,7 @@ impl FreeList {
         let slots = SlotLayout::new(size, align)?.with_offset(offset);
         let (first, bytes) = slots.place(memory);
         let mut list = Self::empty();
-        // SAFETY: so many slots lie in the memory, which is the list's by contract.
+        // SAFETY: that many slots fit into the memory, which is the list's by this function's contract.
         unsafe { list.thread(first, slots.stride(), bytes / slots.stride()) };
         Ok(list)
     }
@@ -96,15 +96,15 @@ impl FreeList {
     /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain, the first one foremost.
     ///
     /// # Safety
-    /// They are valid for reads and writes, free, in no list, and nobody else's until they are obtained.
+    /// The slots are valid for reads and writes, free, on no list, and not used until they are obtained.
     pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
         for slot in (0..count).rev() {
-            // SAFETY: a slot of the memory; free by contract.
+            // SAFETY: a slot of the memory, which is free by this function's contract.
             unsafe { self.give(first.add(slot * stride)) };
         }
     }
 
-    /// A free slot, the one given last; `None` if there is none. Its bytes are as they were left, but for a link at the start.
+    /// Takes the most recently freed slot; `None` if there is none. Its bytes are unspecified, and begin with an old link.
     ///
     /// Cost: one load from the slot.
     #[inline]
@@ -116,27 +116,27 @@ impl FreeList {
         Some(slot)
     }
 
-    /// Takes a slot back. Cost: one store to the slot.
+    /// Frees a slot. Cost: one store to the slot.
     ///
     /// # Safety
-    /// The slot was obtained from this list (or never was in any, and is of the same size and alignment), is valid for
-    /// reads and writes until the list is dropped, and is used by nobody else any more.
+    /// The slot was obtained from this list (or never was on any, and has the same size and alignment), is valid for reads and
+    /// writes until the list is dropped, and is not used any more.
     #[inline]
     #[doc(alias = "Return")]
     pub unsafe fn give(&mut self, slot: NonNull<u8>) {
-        // SAFETY: as large as a link, and ours, by contract.
+        // SAFETY: the slot has room for a link, and is not used any more, by this function's contract.
         unsafe { slot.cast::<Option<NonNull<u8>>>().write_unaligned(self.head) };
         self.head = Some(slot);
     }
 
-    /// The free slots in the order in which they would be obtained.
+    /// Free slots in the order in which they would be obtained.
     ///
     /// ```
     /// # use core::{mem::MaybeUninit, ptr::NonNull};
     /// # use uslab_pool::FreeList;
     /// let mut memory = [const { MaybeUninit::<u64>::uninit() }; 16];
     /// let start = NonNull::from(&mut memory).cast::<u8>();
-    /// // SAFETY: the memory is used by the list alone while there is one.
+    /// // SAFETY: only the list uses the memory while it exists.
     /// let list = unsafe { FreeList::new(NonNull::slice_from_raw_parts(start, 128), 32, 8, 0) }?;
     /// let chain: Vec<_> = list.chain().map(|slot| format!("{:#x}", slot.addr().get() - start.addr().get())).collect();
     /// assert_eq!(chain.join("->") + "->null", "0x0->0x20->0x40->0x60->null");
@@ -147,16 +147,16 @@ impl FreeList {
     }
 }
 
-/// The link in a free slot.
+/// Link in a free slot.
 ///
 /// # Safety
-/// The slot is in a chain.
+/// The slot is on a chain.
 unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
-    // SAFETY: `give` wrote a link there, and nobody else writes to a free slot. It need not be aligned to a pointer.
+    // SAFETY: `give` wrote a link there, and free slots are not written otherwise. It need not be aligned to a pointer.
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
 }
 
-/// A walk over free slots: [`FreeList::chain`]. Cost: one load from each.
+/// Iterator over free slots: [`FreeList::chain`]. Cost: one load from each.
 #[derive(Clone, Debug)]
 pub struct Chain<'l> {
     at: Option<NonNull<u8>>,
@@ -168,7 +168,7 @@ impl Iterator for Chain<'_> {
 
     fn next(&mut self) -> Option<NonNull<u8>> {
         let slot = self.at?;
-        // SAFETY: in the chain, which does not change while it is borrowed.
+        // SAFETY: on the chain, which does not change while it is borrowed.
         self.at = unsafe { next(slot) };
         Some(slot)
     }
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Slots as offsets from the start, and the list.
+    /// Offsets of the slots from the start, and the list.
     fn list<const N: usize>(
         memory: &mut Memory<N>,
         from: usize,
@@ -199,7 +199,7 @@ mod tests {
     ) -> (Vec<usize>, FreeList) {
         let range = memory.range(from);
         let start = range.cast::<u8>().addr().get() - from;
-        // SAFETY: the memory outlives what the tests do with the list.
+        // SAFETY: the memory outlives the tests' use of the list.
         let list = unsafe { FreeList::new(range, layout.0, layout.1, layout.2) }.unwrap();
         (list.chain().map(|slot| slot.addr().get() - start).collect(), list)
     }
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }, link);
         }
         let taken = list.obtain().unwrap();
-        // SAFETY: ours, and 32 bytes long.
+        // SAFETY: the slot is the test's, and 32 bytes long.
         unsafe { taken.write_bytes(0xEE, 32) };
         assert_eq!(list.chain().collect::<Vec<_>>(), slots[1..]);
     }

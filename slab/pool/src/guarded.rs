@@ -1,19 +1,18 @@
-//! A pool for finding mistakes: guards around each object, a pattern in free ones, and who allocated what is still out.
+//! A pool for debugging: guards around each object, a pattern in free ones, and the source locations of leaks.
 //!
 //! ```text
 //! block, out    [ site | mark ][      object       ][ mark ]
 //! block, free   [ link | mark ][ CD CD CD CD CD CD ][ mark ]
 //! ```
 //!
-//! The marks depend on the block's number, on whether it is out, and on the link: no other block's do. They are looked at for
-//! *one* block when it is freed ([`check`](GuardedPool::check) asks for it at other times) and for *all* by
-//! [`check_all`](GuardedPool::check_all). A write to a free object is found when that object comes next, link included: the
-//! pool follows none that it did not write. `site` says where the object was allocated, file and line; the places themselves,
-//! and one bit for each block that is out, lie outside the pool's memory, where no overrun reaches them.
+//! The marks depend on the block's number, on its use, and on the link, so no two blocks have the same. They are checked for
+//! *one* block when it is freed ([`check`](GuardedPool::check) does so at other times), and for *all* by
+//! [`check_all`](GuardedPool::check_all). A write to a free object is detected when that object is allocated next, even a write
+//! to its link: the pool follows no link that it did not write. `site` is the source location of the allocation, file and line.
+//! The locations, and a bit for each block in use, are stored outside the pool's memory, where no overrun reaches them.
 //!
-//! What it costs: 12 bytes a block, and time for each byte of an object at each allocation and free; on the heap a bit a block,
-//! and a line for each place in the source that allocates. A program takes an
-//! [`IndexPool`] where it trusts itself, and this one where it does not.
+//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free; on the heap a bit per block, and
+//! an entry for each source location that allocates. Use an [`IndexPool`] in code that is trusted, and this pool elsewhere.
 //!
 //! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012); the pattern 0xCD is that
 //! of the tutorial "Memory Allocators from Scratch".
@@ -28,17 +27,17 @@ use core::fmt;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-/// What a free object's bytes are.
+/// Byte that free objects are filled with.
 pub const POISON: u8 = 0xCD;
 /// Marks, before the block's number is mixed in.
 const OUT: u32 = 0xA110_CA7E;
 const FREE: u32 = 0xF4EE_B10C;
-/// Bytes of a mark, and of what lies before the first.
+/// Bytes of a mark, and of the word before the first one.
 const MARK: usize = size_of::<u32>();
-/// Bytes before an object whose alignment wants no more.
+/// Bytes before an object without a larger alignment.
 const HEAD: usize = 2 * MARK;
 
-/// An [`IndexPool`] that finds mistakes. See the [module](self).
+/// An [`IndexPool`] that detects errors. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -57,9 +56,9 @@ const HEAD: usize = 2 * MARK;
 /// ```
 ///
 /// # Invariants
-/// A block below the pool's count of initialised ones was out at least once, and has what the picture says; its bit in
-/// `out` says whether it is. `sorted` has the numbers of `sites`, in the order of those. Objects begin `front` bytes behind their
-/// blocks.
+/// A block below the pool's count of initialised ones was in use at least once, and has the layout above; its bit in `out` is
+/// set while it is in use. `sorted` has the indexes of `sites`, in their order. Objects are `front` bytes behind the start of
+/// their blocks.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -70,16 +69,16 @@ pub struct GuardedPool<A> {
     sorted: Vec<u32>,
 }
 
-/// An object that is out.
+/// An object that is still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Its slot, from 0.
+    /// Index of its slot, from 0.
     pub slot: usize,
-    /// Where it is.
+    /// Address of the object.
     pub address: usize,
-    /// Its bytes.
+    /// Bytes of the object.
     pub size: usize,
-    /// Who allocated it; `None` if an overrun destroyed that.
+    /// Source location of the allocation; `None` if an overrun destroyed it.
     pub site: Option<&'static Location<'static>>,
 }
 
@@ -94,11 +93,11 @@ impl fmt::Display for Leak {
 }
 
 impl<A: Area> GuardedPool<A> {
-    /// A pool of as many objects of that layout as `area` holds with their guards.
+    /// Makes a pool of as many objects of that layout as `area` holds with their guards.
     ///
     /// # Errors
-    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is not aligned as the objects are to be; [`PoolError::Memory`] if
-    /// the heap has no room for a bit a block.
+    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is less aligned than the objects; [`PoolError::Memory`] if the
+    /// heap has no room for a bit per block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -112,13 +111,13 @@ impl<A: Area> GuardedPool<A> {
         Ok(Self { pool, object, front, out, sites: Vec::new(), sorted: Vec::new() })
     }
 
-    /// An object, and the caller's place in the source noted. Its bytes are [`POISON`] if it was out before.
+    /// Allocates an object, and records the caller's source location. Its bytes are [`POISON`] if it was in use before.
     ///
-    /// Cost: looks at each byte, and searches the places in the source by halves; a new one moves those behind it.
+    /// Cost: reads each byte, and a binary search of the source locations; a new one moves those behind it.
     ///
     /// # Errors
-    /// [`Refused::Full`]; [`Refused::Corrupt`] if the object that comes next is not as its free left it; [`Refused::Memory`] if
-    /// the heap has no room for one more place in the source.
+    /// [`Refused::Full`]; [`Refused::Corrupt`] if the next object changed since its free; [`Refused::Memory`] if the heap has
+    /// no room for one more source location.
     #[track_caller]
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
@@ -128,20 +127,20 @@ impl<A: Area> GuardedPool<A> {
         let site = self.site(Location::caller())?;
         let block = self.pool.alloc().ok_or(Refused::Full)?;
         bits::put(&mut self.out, state.next as usize, true);
-        // SAFETY: the block that was allocated just now.
+        // SAFETY: the block was just allocated.
         unsafe { self.write_marks(block, state.next, site) };
         // SAFETY: inside the block.
         Ok(unsafe { block.add(self.front) })
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Errors
-    /// The address is no object of the pool, the object is free, or a guard of it is not as it was. Nothing changes then: an
-    /// object whose guards are broken stays out, and is among the [leaks](Self::leaks).
+    /// The address is not an object's, the object is free, or a guard of it is damaged. Nothing changes then: an object with
+    /// damaged guards stays in use, and is among the [leaks](Self::leaks).
     ///
     /// # Safety
-    /// If it is an object of the pool and out, nobody uses it any more.
+    /// If it is an object of the pool in use, it is not used any more.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.out, index as usize) {
@@ -149,12 +148,12 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)?;
         let block = self.block(index);
-        // SAFETY: the object of a block that is out.
+        // SAFETY: the object of a block in use.
         unsafe { block.add(self.front).write_bytes(POISON, self.object.size()) };
-        // SAFETY: its bit says that it is out, and by contract nobody uses it.
+        // SAFETY: its bit says that it is in use, and it is no longer used, by this function's contract.
         unsafe { self.pool.free(block) }?;
         bits::put(&mut self.out, index as usize, false);
-        // SAFETY: free, and initialised; the link is what the pool just wrote.
+        // SAFETY: free, and initialised; the pool has just written its link.
         unsafe {
             let link = block.cast::<u32>().read_unaligned();
             self.write_marks(block, index, link);
@@ -162,7 +161,7 @@ impl<A: Area> GuardedPool<A> {
         Ok(())
     }
 
-    /// Whether the guards of an object are as they were, that it is out, and the pool's.
+    /// Checks that the object is the pool's and in use, and that its guards are undamaged.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -173,16 +172,16 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)
     }
-    /// What is not as it was, in all blocks: of each the first finding. Cost: looks at each block that was ever used, and at
-    /// each byte of those that are free.
+    /// Checks all blocks, and returns the first error of each. Cost: visits each block that was ever used, and each byte of
+    /// free ones.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
         (0..self.pool.state().initialised).filter_map(|index| self.look(index).err())
     }
-    /// What is out, and who allocated it.
+    /// Objects in use, with the source locations of their allocations.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
         bits::ones(&self.out).map(|slot| {
             let block = self.block(slot as u32);
-            // SAFETY: a block that is out, so `alloc` wrote a site there, and maybe somebody else over it.
+            // SAFETY: a block in use, so `alloc` wrote a site there, which may have been overwritten since.
             let site = unsafe { block.cast::<u32>().read_unaligned() };
             Leak {
                 slot,
@@ -192,25 +191,25 @@ impl<A: Area> GuardedPool<A> {
             }
         })
     }
-    /// Gives the memory back to whoever had it.
+    /// Returns the memory to its owner.
     ///
     /// # Errors
-    /// The pool, while objects are out: ask it for its [leaks](Self::leaks).
+    /// The pool, while objects are in use: see its [leaks](Self::leaks).
     #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, front, out, sites, sorted } = self;
         pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, sorted })
     }
-    /// The layout of the objects.
+    /// Size and alignment of an object, without its guards.
     pub fn object(&self) -> Layout {
         self.object
     }
-    /// The pool below: counts only.
+    /// The underlying pool, for its counters.
     pub fn pool(&self) -> &IndexPool<A> {
         &self.pool
     }
 
-    /// The number of a place in the source.
+    /// Index of a source location.
     fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
         let at = match self.sorted.binary_search_by_key(&site, |number| self.sites[*number as usize]) {
             Ok(at) => return Ok(self.sorted[at]),
@@ -224,7 +223,7 @@ impl<A: Area> GuardedPool<A> {
         self.sorted.insert(at, number);
         Ok(number)
     }
-    /// Which block an object is in.
+    /// Index of the block that has an object.
     fn index(&self, object: NonNull<u8>) -> Result<u32, BadFree> {
         let address = object.addr().get();
         let block = address.wrapping_sub(self.front);
@@ -236,7 +235,7 @@ impl<A: Area> GuardedPool<A> {
     fn block(&self, index: u32) -> NonNull<u8> {
         self.pool.address(index)
     }
-    /// What the marks of a block are, whose first word is `head`.
+    /// Marks of a block whose first word is `head`.
     fn mark(&self, index: u32, head: u32) -> u32 {
         let state = if bits::get(&self.out, index as usize) { OUT } else { FREE };
         state ^ index ^ head.rotate_left(16)
@@ -245,18 +244,18 @@ impl<A: Area> GuardedPool<A> {
     /// The block is the caller's.
     unsafe fn write_marks(&self, block: NonNull<u8>, index: u32, head: u32) {
         let mark = self.mark(index, head);
-        // SAFETY: all within a block of `front + size + MARK` bytes, the caller's.
+        // SAFETY: all within a block of `front + size + MARK` bytes, which is the caller's.
         unsafe {
             block.cast::<u32>().write_unaligned(head);
             block.add(self.front - MARK).cast::<u32>().write_unaligned(mark);
             block.add(self.front + self.object.size()).cast::<u32>().write_unaligned(mark);
         }
     }
-    /// Whether a block below the count of initialised ones is as the pool left it.
+    /// Checks that a block below the count of initialised ones is unchanged.
     fn look(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
         let address = block.addr().get() + self.front;
-        // SAFETY: within the block, and written by `write_marks` when it was first out.
+        // SAFETY: within the block, and written by `write_marks` when it was first used.
         let at = |offset: usize| unsafe { block.add(offset).cast::<u32>().read_unaligned() };
         let written = self.mark(index, at(0));
         for (offset, side) in [(self.front - MARK, Side::Before), (self.front + size, Side::After)] {

@@ -1,6 +1,7 @@
 //! Area, pool and arena in one: a heap of a fixed number of objects.
 //!
-//! Source: the `FixedSizeHeap` that Reinalter mentions in the comments on "Memory allocation strategies: a pool allocator" (2012).
+//! Source: the `FixedSizeHeap` that Reinalter mentions in the comments on "Memory allocation strategies: a pool allocator"
+//! (2012).
 
 use super::area::{Area, HeapArea};
 use super::arena::{Bounds, MemoryArena};
@@ -8,13 +9,13 @@ use super::error::PoolError;
 use super::fixed::FixedPool;
 use core::ops::{Deref, DerefMut};
 
-/// An area, the pool that it is cut into, and the arena that guards its objects; used as the arena.
+/// An area, a pool on it, and the arena that guards its objects. It derefs to the arena.
 ///
 /// ```
 /// use core::alloc::Layout;
 /// use uslab_pool::{FixedSizeHeap, Refused, SimpleBounds, StackArea};
 ///
-/// // On memory that there is, and on as much as 100 objects take.
+/// // On existing memory, and on as much as 100 objects take.
 /// let mut area = StackArea::<512>::new();
 /// let mut on_stack = FixedSizeHeap::<_, SimpleBounds>::new(area.lend(), 32, 8)?;
 /// let mut on_heap = FixedSizeHeap::<_, SimpleBounds>::with_capacity(100, 32, 8)?;
@@ -29,17 +30,18 @@ use core::ops::{Deref, DerefMut};
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);
 
 impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
-    /// As many objects of at most `size` bytes, at a multiple of `align`, as `area` holds with their guards.
+    /// Makes a heap of as many objects of at most `size` bytes, at a multiple of `align`, as `area` holds with their guards.
     ///
     /// # Errors
-    /// As [`SlotLayout::new`](super::SlotLayout::new), of an object with its guards, and as [`FixedPool::new`].
+    /// As [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and as [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }
 }
 
 impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
-    /// `count` objects, in memory of the global allocator: as much as they take, and the bytes that align the first one.
+    /// Makes a heap of `count` objects, in memory of the global allocator: as much as they take, and the bytes that align the
+    /// first one.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`PoolError::Memory`].

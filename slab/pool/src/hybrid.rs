@@ -1,12 +1,12 @@
-//! Pools first, and the system's heap for what they cannot serve.
+//! Pools first, and the system's heap for everything else.
 //!
-//! An allocation goes to the pool of its class if it fits there within a *tolerance* (bytes of its slot that it may leave unused)
-//! and the pool has room; else to the heap. Where it went is seen from its address when it comes back. Both routes are counted:
-//! too many to the heap, and the classes are wrong.
+//! An allocation is served by the pool of its class if it fits within a *tolerance* (unused bytes of its slot) and the pool has
+//! room; else by the heap. A free finds the right one by address. Both routes are counted: if too many allocations use the
+//! heap, the classes are wrong.
 //!
-//! [`boxed`](Hybrid::boxed) makes objects that are dropped once, and not by hand.
+//! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), where `new` and `delete` are overloaded so.
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` this way.
 
 use super::allocator::Allocator;
 use super::classes::ClassPools;
@@ -19,22 +19,22 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// How many allocations went where.
+/// Number of operations by route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Allocations by a pool.
+    /// Number of allocations by a pool.
     pub pool: u64,
-    /// Allocations by the heap, because no class serves their layout within the tolerance.
+    /// Number of allocations by the heap because no class serves their layout within the tolerance.
     pub unfit: u64,
-    /// Allocations by the heap, because their pool had no room.
+    /// Number of allocations by the heap because their pool had no room.
     pub full: u64,
-    /// Frees to a pool.
+    /// Number of frees that a pool served.
     pub pool_frees: u64,
-    /// Frees to the heap.
+    /// Number of frees that the heap served.
     pub heap_frees: u64,
 }
 
-/// Pools with the heap behind them. See the [module](self).
+/// Pools backed by the heap. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{ClassPools, Hybrid, SizeClasses};
@@ -56,12 +56,12 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// `pools`, for what leaves at most `tolerance` bytes of its slot unused.
+    /// Makes a hybrid of `pools`, for allocations that leave at most `tolerance` bytes of their slot unused.
     pub fn new(pools: ClassPools, tolerance: usize) -> Self {
         Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
     }
 
-    /// Memory for `layout`, of a pool or of the heap.
+    /// Allocates memory for `layout`, from a pool or the heap.
     ///
     /// # Errors
     /// [`Refused::Memory`] if the heap has none either.
@@ -87,23 +87,23 @@ impl Hybrid {
         self.routes.set(routes);
         Ok(memory)
     }
-    /// Takes it back, to where it came from.
+    /// Frees memory to the pool or heap that it came from.
     ///
     /// # Errors
     /// The address is inside a slot of a pool.
     ///
     /// # Safety
-    /// It was allocated from here with that layout, was not freed since, and nobody uses it any more.
+    /// The memory was allocated from here with that layout, was not freed since, and is not used any more.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
         let own = pools.class(layout).ok().filter(|&class| pools.pools()[class].owns(memory));
         if let Some(class) = own {
-            // SAFETY: by contract, and of this class.
+            // SAFETY: a slot of this class, no longer used, by this function's contract.
             unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
         } else {
-            // SAFETY: by contract, and no pool's: so the heap's.
+            // SAFETY: no pool's, so the heap's; no longer used, by this function's contract.
             unsafe { System.release(memory, layout, 0) }?;
             routes.heap_frees += 1;
         }
@@ -111,28 +111,28 @@ impl Hybrid {
         Ok(())
     }
 
-    /// An object that is dropped, and its memory given back, with its box.
+    /// Boxes an object: dropping the box drops the object and frees its memory.
     ///
     /// # Errors
-    /// The object, if there is no memory for it.
+    /// The object, if memory is short.
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
-        // SAFETY: ours since just now, and as large and aligned as the type.
+        // SAFETY: just allocated, with the size and alignment of the type.
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
-    /// How many allocations went where.
+    /// Number of operations by route.
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// The pools again. Only the heap's objects may still be out: those of the pools are gone with them.
+    /// Returns the pools. Only objects of the heap may still be in use: those of the pools are invalid then.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
 }
 
-// SAFETY: as pools and heap, which are told each other's memory by its address. Pools align the first byte only, so other
+// SAFETY: pools and heap fulfil the contract, and addresses distinguish their memory. Pools align the first byte only, so other
 // offsets are refused.
 unsafe impl Allocator for Hybrid {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -142,7 +142,7 @@ unsafe impl Allocator for Hybrid {
         self.alloc(layout)
     }
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, _: usize) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
 }
@@ -154,7 +154,7 @@ pub struct HybridBox<'h, T> {
 }
 
 impl<T> HybridBox<'_, T> {
-    /// The object itself; its memory is free.
+    /// Moves the object out, and frees its memory.
     pub fn into_inner(self) -> T {
         let this = ManuallyDrop::new(self);
         // SAFETY: the box owns the object; it is read for the last time.
@@ -162,9 +162,9 @@ impl<T> HybridBox<'_, T> {
         this.give();
         object
     }
-    /// Gives the memory back. The object is gone.
+    /// Frees the memory, after the object was dropped or moved out.
     fn give(&self) {
-        // SAFETY: allocated in `boxed` with this layout; both callers are the end of the box.
+        // SAFETY: allocated in `boxed` with this layout; both callers end the box.
         let given = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(given, Ok(()));
     }
@@ -172,7 +172,7 @@ impl<T> HybridBox<'_, T> {
 
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
-        /// Gives the memory back even if the object's drop panics.
+        /// Frees the memory even if the object's drop panics.
         struct Give<'b, 'h, T>(&'b HybridBox<'h, T>);
         impl<T> Drop for Give<'_, '_, T> {
             fn drop(&mut self) {
@@ -180,7 +180,7 @@ impl<T> Drop for HybridBox<'_, T> {
             }
         }
         let give = Give(self);
-        // SAFETY: the box owns the object, and this is the end of it.
+        // SAFETY: the box owns the object, and ends here.
         unsafe { give.0.object.drop_in_place() };
     }
 }
@@ -193,7 +193,7 @@ impl<T> Deref for HybridBox<'_, T> {
 }
 impl<T> DerefMut for HybridBox<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the borrow is exclusive.
+        // SAFETY: the box owns the object, and the borrow is exclusive.
         unsafe { self.object.as_mut() }
     }
 }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_gives_its_memory_back() {
+    fn an_object_whose_drop_panics_frees_its_memory() {
         #[derive(Debug)]
         struct Bomb(#[allow(dead_code)] [u64; 2]);
         impl Drop for Bomb {

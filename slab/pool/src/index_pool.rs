@@ -1,8 +1,8 @@
-//! A pool that is made in no time: free blocks name each other by number, and blocks that were never used are not touched.
+//! A pool that is made in constant time: free blocks name each other by number, and unused blocks are not touched.
 //!
-//! The chain of free blocks ends at the first block that was never used: its number is `initialised`, and behind it all
-//! blocks are free. So creating the pool writes to no block, whatever its size, and each allocation and free is a handful of
-//! instructions without a loop.
+//! The chain of free blocks ends at the first block that was never used: its number is `initialised`, and all later blocks are
+//! free. So creating the pool writes no block, whatever its size, and each allocation and free is a few instructions without a
+//! loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -12,24 +12,23 @@
 //!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
 //! ```
 //!
-//! Because the chain ends at a *number* and not at a null, a full pool is no special case: its chain is just the block
-//! behind the last one. So a free never looks whether the pool was full, and a pool that is full may be
-//! [extended](IndexPool::extend): its first new block is where the chain ends already.
+//! Because the chain ends with a *number* and not a null, a full pool is no special case: its chain starts at the block behind
+//! the last one. So a free does not check if the pool was full, and a full pool may be [extended](IndexPool::extend): its chain
+//! already leads to the first new block.
 //!
-//! # What differs from the paper's listing
+//! # Differences from the paper's listing
 //!
 //! | the listing | here |
 //! |---|---|
-//! | a second `CreatePool` forgets the old memory, and keeps its count of initialised blocks | [`reconfigure`](IndexPool::reconfigure) starts anew, or says [`PoolError::Busy`] |
-//! | `DestroyPool` leaves the counts | the pool is gone; [`reset`](IndexPool::reset) counts from the start |
-//! | the index is written to where a block begins, aligned or not | any block of 4 bytes or more will do |
-//! | `(uint)(p - start)`: wrong beyond 4 GiB | distances are of the address's width |
-//! | a full pool that grows hands out null once | the new blocks are found at once |
-//! | each allocation initialises one more block, even if old ones are free | [`Initialise`] says when |
+//! | a second `CreatePool` drops the old memory, and keeps its count of initialised blocks | [`reconfigure`](IndexPool::reconfigure) starts anew, or returns [`PoolError::Busy`] |
+//! | `DestroyPool` leaves the counts | the pool is consumed; [`reset`](IndexPool::reset) counts from the start |
+//! | the index is written at the start of a block, aligned or not | any block of at least 4 bytes is accepted |
+//! | `(uint)(p - start)`: wrong beyond 4 GiB | distances have the address's width |
+//! | a full pool that grows returns null once | the new blocks are found immediately |
+//! | each allocation initialises one more block, even if old ones are free | [`Initialise`] selects the policy |
 //!
 //! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on resizing.
-//! Its checks are in part here ([`free`](IndexPool::free) looks at range and boundary), in part in
-//! [`guarded`](super::guarded).
+//! Its checks are partly here ([`free`](IndexPool::free) checks range and boundary), and partly in [`guarded`](super::guarded).
 
 use super::area::Area;
 use super::bits;
@@ -39,13 +38,13 @@ use core::ptr::NonNull;
 /// Bytes of the link in a free block: the number of the next one.
 pub const INDEX: usize = size_of::<u32>();
 
-/// When a block that was never used joins the chain.
+/// Time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// When the chain has no other: memory is touched as late as can be. One branch more.
+    /// When the chain is empty: memory is touched as late as possible. One branch more.
     #[default]
     WhenEmpty,
-    /// One at each allocation, as in the paper: memory that was never used is touched while used blocks are free.
+    /// One at each allocation, as in the paper: unused memory is touched although used blocks are free.
     EachAllocation,
 }
 
@@ -68,7 +67,7 @@ pub enum Initialise {
 /// # Invariants
 /// * `size * blocks` bytes from the area's start are the pool's. `initialised <= blocks`.
 /// * From `next` on, each free block below `initialised` names the next, once; the last one names `initialised`.
-/// * `free` is their number and `blocks - initialised`.
+/// * `free` is the number of these plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
 pub struct IndexPool<A> {
@@ -81,19 +80,20 @@ pub struct IndexPool<A> {
     policy: Initialise,
 }
 
-/// The paper's three variables.
+/// The three variables of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// Free blocks.
     pub free: u32,
     /// Blocks that have joined the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation gets; the number of blocks if there is none.
+    /// The block that the next allocation gets; the number of blocks if the pool is full.
     pub next: u32,
 }
 
 impl<A: Area> IndexPool<A> {
-    /// A pool of as many blocks of `size` bytes as `area` holds. Blocks are aligned as `size` and the area's start are.
+    /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the blocks'
+    /// alignment.
     ///
     /// Cost: touches no block; the same for one block and for a thousand million.
     ///
@@ -103,7 +103,7 @@ impl<A: Area> IndexPool<A> {
         let blocks = area.memory().len() / size.max(1);
         Self::with_blocks(area, size, blocks, Initialise::default())
     }
-    /// The same with `blocks` blocks at first, to be [extended](Self::extend) to what the area holds.
+    /// Makes a pool with `blocks` blocks at first, which can be [extended](Self::extend) to what the area holds.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -111,16 +111,16 @@ impl<A: Area> IndexPool<A> {
         let blocks = cut(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
-    /// All blocks free, and none initialised. Cost: as [`new`](Self::new).
+    /// Makes all blocks free and uninitialised. Cost: as [`new`](Self::new).
     ///
-    /// Whoever still has a block must not use it: it is handed out again.
+    /// Blocks in use must not be used any more: they are handed out again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
-    /// Cuts the same memory anew.
+    /// Divides the same memory anew.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`PoolError::Busy`] while blocks are out.
+    /// As [`new`](Self::new); [`PoolError::Busy`] while blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
         self.idle()?;
         self.blocks = cut(&self.area, size, blocks)?;
@@ -128,10 +128,10 @@ impl<A: Area> IndexPool<A> {
         self.reset();
         Ok(())
     }
-    /// Gives the memory back to whoever had it.
+    /// Returns the memory to its owner.
     ///
     /// # Errors
-    /// The pool, while blocks are out.
+    /// The pool, while blocks are in use.
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
@@ -142,10 +142,10 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// A free block, the one freed last first; `None` if there is none.
+    /// Takes a free block, the most recently freed one first; `None` if there is none.
     ///
-    /// Cost: a load from the block, no loop. The first time a block is handed out it is not touched, or (with
-    /// [`Initialise::EachAllocation`]) it and the one behind it are.
+    /// Cost: a load from the block, no loop. The first allocation of a block does not touch it, or (with
+    /// [`Initialise::EachAllocation`]) touches it and the one behind it.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -157,7 +157,7 @@ impl<A: Area> IndexPool<A> {
         }
         let block = self.next;
         if block == self.initialised {
-            // A block is free and none of the chain is, so one was never used.
+            // A block is free and none is on the chain, so one was never used.
             self.initialised += 1;
             self.next = self.initialised;
         } else {
@@ -167,17 +167,18 @@ impl<A: Area> IndexPool<A> {
         Some(self.address(block))
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// Cost: a division, and a store to the block.
     ///
     /// # Errors
-    /// The address is outside the pool or inside a block; the block was never out
-    /// (or, where the list is made with [`Initialise::EachAllocation`], is not on it yet). (A block that is free *again* is not told
+    /// The address is outside the pool or inside a block, or the block was never in use (or, with
+    /// [`Initialise::EachAllocation`], is not on the chain yet). (A *second* free is not detected, unless all blocks are free:
+    /// [`guarded`](super::guarded) pools do that.)
     /// from one that is out, unless all are free: [`guarded`](super::guarded) pools do that.)
     ///
     /// # Safety
-    /// It was allocated from this pool, was not freed since, and nobody uses it; or the free is refused.
+    /// The block was allocated from this pool, was not freed since, and is not used; or the free is refused.
     #[inline]
     pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(block)?;
@@ -187,10 +188,10 @@ impl<A: Area> IndexPool<A> {
         self.push(index);
         Ok(())
     }
-    /// As [`free`](Self::free), without looking at the address.
+    /// Frees a block, as [`free`](Self::free) does, without checking the address.
     ///
     /// # Safety
-    /// It was allocated from this pool, was not freed since, and nobody uses it.
+    /// The block was allocated from this pool, was not freed since, and is not used.
     #[inline]
     pub unsafe fn free_unchecked(&mut self, block: NonNull<u8>) {
         self.push(((block.addr().get() - self.start().addr().get()) / self.size) as u32);
@@ -202,10 +203,10 @@ impl<A: Area> IndexPool<A> {
         self.free += 1;
     }
 
-    /// Adds `blocks` blocks, in the memory that follows the pool's last one. Cost: touches no block.
+    /// Adds `blocks` blocks, in the memory behind the pool's last one. Cost: touches no block.
     ///
     /// # Errors
-    /// As [`new`](Self::new): the area does not hold so many, or they are 2^32 or more. The pool is as it was.
+    /// As [`new`](Self::new): the area does not hold them, or they are 2^32 or more. The pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
         let all = (self.blocks as usize).saturating_add(blocks);
         let all = cut(&self.area, self.size, all)?;
@@ -213,8 +214,8 @@ impl<A: Area> IndexPool<A> {
         self.blocks = all;
         Ok(())
     }
-    /// Gives up all blocks behind the last one that is out, and says how many they were: the memory behind the others is
-    /// not touched until the pool is [extended](Self::extend) again. At least one block stays.
+    /// Removes all blocks behind the last one in use, and returns their number: their memory is not touched until the pool is
+    /// [extended](Self::extend) again. At least one block stays.
     ///
     /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that ever was.
     ///
@@ -231,7 +232,7 @@ impl<A: Area> IndexPool<A> {
         while kept > 0 && bits::get(&free, kept as usize - 1) {
             kept -= 1;
         }
-        // The chain without the blocks that go, in the order it has. Those behind the last one that is out all go.
+        // Removes blocks from the chain, and keeps its order. All blocks behind the last one in use are removed.
         let (mut block, mut last) = (self.next, None);
         let end = self.initialised;
         while block != end {
@@ -249,7 +250,7 @@ impl<A: Area> IndexPool<A> {
         self.free -= given;
         Ok(given as usize)
     }
-    /// `next` follows `last`, or is the first.
+    /// Links `next` after `last`, or as the first.
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {
             Some(last) => self.set_link(last, next),
@@ -257,7 +258,7 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// What a free block names.
+    /// The link of a free block.
     #[inline]
     fn link(&self, block: u32) -> u32 {
         // SAFETY: below `initialised` and free, so a link was written there; blocks need not be aligned to one.
@@ -265,7 +266,7 @@ impl<A: Area> IndexPool<A> {
     }
     #[inline]
     fn set_link(&mut self, block: u32, next: u32) {
-        // SAFETY: a free block of the pool's memory, of 4 bytes at least.
+        // SAFETY: a free block of the pool's memory, of at least 4 bytes.
         unsafe { self.address(block).cast::<u32>().write_unaligned(next) };
     }
     fn start(&self) -> NonNull<u8> {
@@ -278,10 +279,10 @@ impl<A: Area> IndexPool<A> {
         // SAFETY: below `blocks`, which the area holds.
         unsafe { self.start().add(block as usize * self.size) }
     }
-    /// Which block an address is, from 0.
+    /// Index of a block, from 0.
     ///
     /// # Errors
-    /// It is outside the pool, or inside a block.
+    /// The address is outside the pool, or inside a block.
     #[doc(alias = "IndexFromAddr")]
     pub fn index(&self, block: NonNull<u8>) -> Result<u32, BadFree> {
         self.index_of(block.addr().get())
@@ -298,11 +299,11 @@ impl<A: Area> IndexPool<A> {
         }
         Ok(slot as u32)
     }
-    /// Blocks out.
+    /// Number of blocks in use.
     pub fn live(&self) -> u32 {
         self.blocks - self.free
     }
-    /// Blocks in all.
+    /// Number of blocks.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
@@ -310,13 +311,13 @@ impl<A: Area> IndexPool<A> {
     pub fn size(&self) -> usize {
         self.size
     }
-    /// The paper's three variables.
+    /// The three variables of the paper.
     pub fn state(&self) -> State {
         State { free: self.free, initialised: self.initialised, next: self.next }
     }
 }
 
-/// How many blocks that is, if the area holds them.
+/// Number of blocks, if the area holds them.
 fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });

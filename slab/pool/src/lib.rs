@@ -1,69 +1,69 @@
-//! Pools, and allocators of any size, in memory that the caller chose, for one thread, without the machinery of a cache.
+//! Pools, and allocators of any size, in memory of the caller's choice, for one thread, without the machinery of a cache.
 //!
-//! | you have | take |
+//! | purpose | type |
 //! |---|---|
-//! | objects of one type, a few, in a struct or on the stack | [`Pool`] |
-//! | objects that you walk over, and the pool owns | [`LivePool`] |
+//! | a few objects of one type, in a struct or on the stack | [`Pool`] |
+//! | objects that the pool owns and iterates | [`LivePool`] |
 //! | memory, and objects up to one size | [`FixedPool`] |
-//! | a pool that is made and dropped often, or far larger than it is used | [`IndexPool`] |
-//! | no idea how many there will be, and memory that must go back | [`ChunkedPool`] |
-//! | no idea how many, and addresses to spare | [`ReservedPool`] |
-//! | objects of several small sizes | [`ClassPools`]; with any others, too, [`Hybrid`] |
-//! | blocks of bytes, and no `unsafe` | [`SafePool`], on an [`IndexPool`] or a [`GuardedPool`] |
-//! | a mistake to find | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
-//! | all of it in one | [`FixedSizeHeap`] |
+//! | a pool that is made and dropped often, or far larger than its use | [`IndexPool`] |
+//! | an unknown number of objects, and memory that must be returned | [`ChunkedPool`] |
+//! | an unknown number of objects, and plenty of address space | [`ReservedPool`] |
+//! | objects of several small sizes | [`ClassPools`]; with larger ones, too, [`Hybrid`] |
+//! | blocks of bytes without `unsafe` | [`SafePool`], on an [`IndexPool`] or a [`GuardedPool`] |
+//! | debugging | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
+//! | area, pool and guards in one | [`FixedSizeHeap`] |
 //! | objects of any size that end together | [`Arena`], with scopes |
-//! | the same, where markers and not functions say when | [`StackAlloc`] |
+//! | the same, freed by markers instead of functions | [`StackAlloc`] |
 //! | blocks of any size, each in bounded time | [`Tlsf`] |
-//! | blocks of any size in little memory, and time | [`BestFit`] |
-//! | a `Vec` or a map to put into one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
-//! | something of your own to build | [`FreeList`], one word |
+//! | blocks of any size with little memory overhead, at some cost in time | [`BestFit`] |
+//! | a `Vec` or a map on one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
+//! | building your own pool | [`FreeList`], one word |
 //!
-//! Pools keep their free lists *in* the free objects: that is why they cost nothing beside them, and the opposite of what the
-//! caches of `uslab` do. What is said on that crate's front page about free memory does not hold here: a free object begins
-//! with a link, a constructed object does not stay constructed, and a write to a free object may break the pool.
-//! [`GuardedPool`] finds it; [`IndexPool`]s hold numbers in free memory, and so tell nobody an address.
+//! Pools store their free lists *in* the free objects: so the lists cost no further memory, in contrast to the caches of
+//! `uslab`. The guarantees of that crate for free memory do not hold here: a free object begins with a link, a constructed
+//! object does not stay constructed, and a write to a free object may break the pool. [`GuardedPool`] detects it;
+//! [`IndexPool`]s store numbers in free memory, and so reveal no address.
 //!
 //! # Pool or cache
 //!
-//! A pool is for one thread (it may move to another, as a whole), for one size, in memory that it is given or that it
-//! grows by; if objects are much smaller than its slots it wastes most of them, and a larger one it cannot serve at all. It knows
-//! nothing of CPUs. Kenwright's paper leaves threads and cores open; the pools of the job system that Reinalter's post is
-//! followed by belong to a thread each, and an object must go home to its own. A `uslab::KmemCache` or
-//! `uslab::ObjectCache` has a magazine for each CPU, takes frees anywhere, and gives memory back under
-//! pressure; it costs little more (`benches/README.md`). References that know when their object is gone, which the same
-//! post points to, are in `uslab::handle`.
+//! A pool is for one thread (it may be sent to another as a whole), for one size, in given memory or memory by which it grows.
+//! If objects are much smaller than its slots, most of each slot is wasted; a larger object cannot be served at all. It knows
+//! nothing of CPUs. Kenwright's paper leaves threads and cores open; in the job system of Reinalter's follow-up posts each
+//! thread has a pool, to which its objects must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each
+//! CPU, accepts frees anywhere, and returns memory under pressure; it costs little more (`benches/README.md`). References that
+//! detect that their object was freed, which the same post mentions, are in `uslab::handle`.
 //!
-//! What a pool can save a whole program is open: the paper cites that programs spend 30 %, and up to 43 %, of their time on
-//! memory, and 38 % where C++ allocates, from the studies that it names. Those are their claims, of their programs.
+//! The saving for a whole program is open: the paper cites studies in which programs spend 30 %, and up to 43 %, of their time
+//! on memory, and 38 % on C++'s allocations. Those are their claims, about their programs.
 //!
-//! # In common
+//! # Common properties
 //!
-//! * An object's memory is valid until it is freed or the pool dropped, whatever else comes and goes: nothing moves.
-//! * Who frees passes the pointer that it was given: with it comes the right to the slot (its provenance).
-//! * Nothing here panics but where it says so, or calls user code but drops. Full pools, wrong sizes and refused memory are
-//!   values ([`Refused`], [`PoolError`]); a wrong free is one where the pool looks ([`BadFree`]), and which do is in the docs.
-//! * `alloc` and `free` take a few instructions, whatever the pool's size; what takes more says so.
+//! * An object's memory is valid until it is freed or the pool is dropped, whatever else is allocated and freed: nothing moves.
+//! * A free needs the very pointer that the allocation returned, because its provenance covers the slot.
+//! * Functions only panic where documented, and call no user code except drops. Full pools, wrong sizes and refused memory are
+//!   values ([`Refused`], [`PoolError`]); so are invalid frees, if the pool checks for them ([`BadFree`]), as documented.
+//! * `alloc` and `free` take a few instructions, whatever the pool's size; exceptions are documented.
 //!
-//! Without the feature `std`, which is on by default, the crate needs `alloc` only. What asks the system for memory, or the heap by
-//! `std`'s `System`, is left out then: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`], [`MappedArea`].
+//! Without the feature `std`, which is a default feature, the crate only needs `alloc`. Types that use the system's memory, or
+//! the heap by `std`'s `System`, are omitted then: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
+//! [`MappedArea`].
 //!
 //! | module | |
 //! |---|---|
-//! | [`area`] | where memory comes from |
-//! | [`slot`] | where slots lie: size, alignment, offset |
+//! | [`area`] | memory of a pool |
+//! | [`slot`] | layout of slots: size, alignment, offset |
 //! | [`free_list`] | the chain of free slots |
-//! | [`fixed`], [`index_pool`] | pools of a fixed size, threaded at once and as they are used |
+//! | [`fixed`], [`index_pool`] | pools of a fixed size, threaded at the start or on use |
 //! | [`chunked`], [`reserved`] | pools that grow |
 //! | [`typed`], [`live`] | pools of one type |
-//! | [`safe_pool`] | blocks that come back by themselves |
-//! | [`marked`], [`guarded`] | pools that can be looked at, and that look |
+//! | [`safe_pool`] | blocks that are freed automatically |
+//! | [`marked`], [`guarded`] | pools with marks and guards for debugging |
 //! | [`allocator`], [`arena`], [`heap`] | guards around any allocator's objects |
-//! | [`classes`], [`hybrid`] | sizes that vary |
+//! | [`classes`], [`hybrid`] | varying sizes |
 //! | [`linear`], [`stack`] | any size, freed together |
 //! | [`tlsf`], [`best_fit`] | any size, freed one by one |
 //! | [`local`] | one allocator for several collections |
-//! | [`usage`], [`error`] | the books, and what may go wrong |
+//! | [`usage`], [`error`] | statistics, and errors |
 
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -144,7 +144,7 @@ mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
 mod resident;
 
-/// The README's example is run.
+/// Runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

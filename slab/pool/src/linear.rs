@@ -1,4 +1,4 @@
-//! The linear (bump) allocator: one position that moves forward, and nothing is freed but all of a scope at once.
+//! The linear (bump) allocator: one position that moves forward; only a whole scope is freed.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -6,12 +6,12 @@
 //!                                    ^ head
 //! ```
 //!
-//! - Allocate: load the head, round it up, compare with the end, store it. O(1), but for a chunk that is asked for.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. O(1), but for chunks that go back.
-//! - Waste: the padding of alignments, and the rest of each chunk that was full. Nothing is kept in the memory.
+//! - Allocate: load the head, round it up, compare with the end, store it. O(1), except when a chunk is added.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. O(1), except for chunks that are freed.
+//! - Waste: the padding for alignments, and the rest of each full chunk. The memory has no metadata.
 //!
-//! **Destructors do not run.** An object of an arena is forgotten with its memory; what it owns elsewhere is leaked. Collections
-//! that take an allocator ([`allocator-api2`]) drop what they hold, and may live in an arena or a scope.
+//! **Destructors do not run.** An object of an arena is not dropped; what it owns elsewhere is leaked. Collections with an
+//! allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
 //!
 //! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
 //! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
@@ -26,7 +26,7 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// Where `layout` begins and ends behind `head` in memory of `bytes` bytes at `address`.
+/// Start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
 #[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
@@ -36,7 +36,7 @@ pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Optio
     at.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (at, end))
 }
 
-/// One position in a chain of chunks.
+/// A position in a chain of chunks.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Chain<C> {
@@ -46,33 +46,33 @@ pub struct Chain<C> {
     head: usize,
 }
 
-/// A position of a [`Chain`]: the number of its chunk, and the byte in it.
+/// A position of a [`Chain`]: the index of its chunk, and the byte in it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
-    /// The chunk, from 0.
+    /// Index of the chunk, from 0.
     pub chunk: usize,
-    /// The first free byte of it.
+    /// First free byte of the chunk.
     pub at: usize,
 }
 
 #[doc(hidden)]
 impl<C: Span> Chain<C> {
-    /// Of one chunk.
+    /// Makes a chain of one chunk.
     pub const fn new(first: C) -> Self {
         Self { full: Vec::new(), last: first, head: 0 }
     }
-    /// Moves the head behind `layout` in the last chunk: where that begins.
+    /// Moves the head behind `layout` in the last chunk, and returns the start of the allocation.
     #[inline]
     pub fn place(&mut self, layout: Layout) -> Option<usize> {
         let (at, end) = place(self.last.address(), self.last.size(), self.head, layout)?;
         self.head = end;
         Some(at)
     }
-    /// Goes on in another chunk. The rest of the last one is lost.
+    /// Continues in another chunk. The rest of the last one is lost.
     ///
     /// # Errors
-    /// The chunk, if there is no memory to note it.
+    /// The chunk, if memory for the list is short.
     pub fn push(&mut self, chunk: C) -> Result<(), C> {
         if self.full.try_reserve(1).is_err() {
             return Err(chunk);
@@ -81,11 +81,11 @@ impl<C: Span> Chain<C> {
         self.head = 0;
         Ok(())
     }
-    /// Where the head is.
+    /// Current position.
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
-    /// Moves the head back to where it was. Chunks behind it go.
+    /// Moves the head back to `to`. Chunks behind it are dropped.
     pub fn rewind(&mut self, to: Head) {
         debug_assert!(to <= self.head());
         if to.chunk < self.full.len() {
@@ -96,13 +96,13 @@ impl<C: Span> Chain<C> {
         }
         self.head = to.at;
     }
-    /// Whether the last `size` bytes that were handed out begin at `address`: where, in the last chunk.
+    /// Start of the last allocation in the last chunk, if it has `size` bytes at `address`.
     #[inline]
     fn top(&self, address: usize, size: usize) -> Option<usize> {
         let at = address.checked_sub(self.last.address())?;
         (at + size == self.head).then_some(at)
     }
-    /// Bytes from the start to a head, padding and lost ends included.
+    /// Bytes from the start to a head, with padding and lost ends.
     pub fn bytes_to(&self, head: Head) -> usize {
         self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
     }
@@ -110,7 +110,7 @@ impl<C: Span> Chain<C> {
     pub fn first(&self) -> &C {
         self.full.first().unwrap_or(&self.last)
     }
-    /// The first chunk, to write.
+    /// The first chunk, mutably.
     pub fn first_mut(&mut self) -> &mut C {
         self.full.first_mut().unwrap_or(&mut self.last)
     }
@@ -118,25 +118,25 @@ impl<C: Span> Chain<C> {
     pub fn last(&self) -> &C {
         &self.last
     }
-    /// The last chunk, to write.
+    /// The last chunk, mutably.
     pub fn last_mut(&mut self) -> &mut C {
         &mut self.last
     }
-    /// A chunk.
+    /// A chunk, by index.
     pub fn get(&self, chunk: usize) -> Option<&C> {
         if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
     }
-    /// A chunk, to write.
+    /// A chunk, by index, mutably.
     pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
         if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
     }
-    /// All chunks, in their order.
+    /// All chunks, in order.
     pub fn chunks(&self) -> impl Iterator<Item = &C> {
         self.full.iter().chain([&self.last])
     }
 }
 
-/// Memory for objects of any type that end together. See the [module](self).
+/// Memory for objects of any type that are freed together. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{Arena, HeapArea, StackArea};
@@ -150,7 +150,7 @@ impl<C: Span> Chain<C> {
 /// assert_eq!((&*name, &*lengths), (&b"frame"[..], &[5, 1, 4, 9][..]));
 /// assert!(frame.alloc([0_u8; 256]).is_err(), "out of memory is a value: the object comes back");
 ///
-/// // Chunk by chunk: 4,096 bytes each, or more for an object that is larger.
+/// // Chunk by chunk: 4,096 bytes each, or more for a larger object.
 /// let level = Arena::growing(4096, |bytes| HeapArea::new(bytes, 16))?;
 /// for n in 0..1000_u64 {
 ///     level.alloc([n; 8]).map_err(|_| "no memory")?;
@@ -159,7 +159,7 @@ impl<C: Span> Chain<C> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is in an arena cannot outlive it, nor its reset:
+/// Objects of an arena cannot outlive it, nor its reset:
 ///
 /// ```compile_fail,E0502
 /// # use uslab_pool::{Arena, StackArea};
@@ -175,27 +175,27 @@ pub struct Arena<A, G = fn(usize) -> Result<A, PoolError>>(RefCell<Inner<A, G>>)
 #[derive(Debug)]
 struct Inner<A, G> {
     chain: Chain<Raw<A>>,
-    /// Bytes of a new chunk, at least.
+    /// Least bytes of a new chunk.
     chunk: usize,
     grow: Option<G>,
 }
 
-// What `Arena::new` makes does not grow, so that nobody need say how it would.
+// An arena of `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// An arena in `area`, which does not grow. Any area will do, and an empty one is full.
+    /// Makes an arena in `area`, which does not grow. Any area is accepted; an empty one is full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// An arena of chunks that `grow` makes, of so many bytes as it is told: `chunk`, or more for what needs more. The first is
-    /// there at once.
+    /// Makes an arena of chunks that `grow` makes with the given number of bytes: `chunk`, or more for a larger object. The
+    /// first chunk is made immediately.
     ///
-    /// `grow` may ask any source, and refuse by a limit of its own. It must not use this arena.
+    /// `grow` may use any source, and enforce a limit. It must not use this arena.
     ///
     /// # Errors
-    /// Of `grow`.
+    /// Errors of `grow`.
     pub fn growing(chunk: usize, mut grow: G) -> Result<Self, PoolError> {
         let chain = Chain::new(Raw(grow(chunk)?));
         Ok(Self(RefCell::new(Inner { chain, chunk, grow: Some(grow) })))
@@ -208,40 +208,41 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         }
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let Some(grow) = &mut inner.grow else { return Err(no_room) };
-        // Wherever it begins.
+        // Enough for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
-        // `grow` may have made it smaller than it was told: it goes back then.
+        // `grow` may have returned a smaller chunk than requested, which is dropped then.
         place(chunk.address(), chunk.size(), 0, layout).ok_or(no_room)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
         let at = inner.chain.place(layout).ok_or(no_room)?;
         Ok(inner.chain.last().at(at))
     }
 
-    /// Memory for `layout`, until the arena is reset or dropped. Its bytes are as they were left.
+    /// Allocates memory for `layout`, valid until the arena is reset or dropped. Its bytes are unspecified.
     ///
-    /// Cost: a few instructions; a call of the source for a chunk more.
+    /// Cost: a few instructions; a call of `grow` for another chunk.
     ///
     /// # Errors
-    /// [`Refused::NoRoom`] if it does not grow, or its source made the next chunk too small; [`Refused::Memory`] if its source has no more.
+    /// [`Refused::NoRoom`] if the arena does not grow, or `grow` made the next chunk too small; [`Refused::Memory`] if `grow`
+    /// fails.
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.place(layout)
     }
-    /// An object. It is never dropped: see the [module](self).
+    /// Allocates an object. It is never dropped: see the [module](self).
     ///
     /// # Errors
     /// The object, if there is no room.
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
-    /// A copy of a slice.
+    /// Allocates a copy of a slice.
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.alloc_slice_copy(slice)
     }
-    /// `len` objects, each made from its index. They are never dropped.
+    /// Allocates `len` objects, each made from its index. They are never dropped.
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
@@ -253,8 +254,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
-    /// Runs `with` in a scope: all that is allocated in it is free again at its end, whichever way it ends. Chunks that were
-    /// added in it go back.
+    /// Runs `with` in a scope: everything allocated in it is freed at its end, even by a panic. Chunks that were added in it
+    /// are dropped.
     ///
     /// ```
     /// use uslab_pool::{Arena, StackArea};
@@ -273,7 +274,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// assert_eq!(frame.used(), 0);
     /// ```
     ///
-    /// A reference does not leave its scope:
+    /// A reference cannot leave its scope:
     ///
     /// ```compile_fail
     /// # use uslab_pool::{Arena, StackArea};
@@ -282,7 +283,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// let object = arena.scope(|scope| scope.alloc(7).unwrap());
     /// ```
     ///
-    /// And while a scope is open, nothing is allocated outside of it, which would end with it:
+    /// While a scope is open, nothing can be allocated outside of it, because that would be freed with it:
     ///
     /// ```compile_fail,E0502
     /// # use uslab_pool::{Arena, StackArea};
@@ -293,11 +294,11 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn scope<R>(&mut self, with: impl for<'s> FnOnce(&mut Scope<'s, A, G>) -> R) -> R {
         Scope { arena: self }.scope(with)
     }
-    /// All is free again. Chunks but the first go back.
+    /// Frees everything. Chunks except the first are dropped.
     pub fn reset(&mut self) {
         self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
     }
-    /// Bytes from the start to the head, padding and lost ends of chunks included. Cost: O(chunks).
+    /// Bytes from the start to the head, with padding and lost ends of chunks. Cost: O(chunks).
     pub fn used(&self) -> usize {
         let inner = self.0.borrow();
         inner.chain.bytes_to(inner.chain.head())
@@ -306,7 +307,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn capacity(&self) -> usize {
         self.0.borrow().chain.chunks().map(Span::size).sum()
     }
-    /// How many chunks there are.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.0.borrow().chain.head().chunk + 1
     }
@@ -314,20 +315,20 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Takes memory back if it was the last that was handed out; else it waits for the end of the scope.
+    /// Frees memory if it was the last allocation; other memory waits for the end of the scope.
     ///
     /// # Safety
-    /// It was handed out by this arena in the scope that is open, with that layout, and is nobody's any more.
+    /// The memory was allocated by this arena in the open scope, with that layout, and is not used any more.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
             chain.head = at;
         }
     }
-    /// Makes memory that was handed out last larger or smaller where it lies, and any other smaller. `false`: it cannot.
+    /// Resizes the last allocation in place, or shrinks any other. `false` if that fails.
     ///
     /// # Safety
-    /// As [`give`](Self::give), after a failure.
+    /// As [`give`](Self::give); after a success it has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
         let Some(at) = chain.top(memory.addr().get(), old.size()) else { return new.size() <= old.size() };
@@ -337,46 +338,46 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     }
 }
 
-/// A part of an [`Arena`]'s memory that ends before the arena does: see [`Arena::scope`]. 8 bytes.
+/// A part of an [`Arena`]'s memory that is freed before the arena: see [`Arena::scope`]. 8 bytes.
 #[derive(Debug)]
 pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
     arena: &'s Arena<A, G>,
 }
 
 impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
-    /// Memory for `layout`, until the scope ends.
+    /// Allocates memory for `layout`, valid until the scope ends.
     ///
     /// # Errors
     /// As [`Arena::alloc_layout`].
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.arena.place(layout)
     }
-    /// An object. It is never dropped.
+    /// Allocates an object. It is never dropped.
     ///
     /// # Errors
     /// The object, if there is no room.
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
-        // SAFETY: nobody else's until the scope ends, which outlives `'s`; as large and aligned as the type.
+        // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with the size and alignment of the type.
         unsafe {
             memory.write(object);
             Ok(memory.as_mut())
         }
     }
-    /// A copy of a slice.
+    /// Allocates a copy of a slice.
     ///
     /// # Errors
     /// As [`Arena::alloc_layout`].
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
         let memory = self.arena.place(Layout::for_value(slice))?.cast();
-        // SAFETY: as in `alloc`, for so many objects, apart from those that are copied.
+        // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with room for the slice, and disjoint from it.
         unsafe {
             memory.copy_from_nonoverlapping(NonNull::from(slice).cast(), slice.len());
             Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
         }
     }
-    /// `len` objects, each made from its index. They are never dropped.
+    /// Allocates `len` objects, each made from its index. They are never dropped.
     ///
     /// # Errors
     /// As [`Arena::alloc_layout`].
@@ -389,7 +390,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let layout = Layout::array::<T>(len).map_err(|_| large)?;
         let memory = self.arena.place(layout)?.cast::<T>();
         for i in 0..len {
-            // SAFETY: as in `alloc`, for `len` objects.
+            // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with room for `len` objects.
             unsafe { memory.add(i).write(make(i)) };
         }
         // SAFETY: all of them were written.
@@ -397,7 +398,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     }
     /// Runs `with` in a scope within this one: see [`Arena::scope`].
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
-        /// Frees all behind a head, also when `with` panics.
+        /// Frees everything behind a head, even if `with` panics.
         struct End<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for End<'_, A, G> {
             fn drop(&mut self) {
@@ -408,7 +409,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let end = End(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
-    /// As [`Arena::used`], of the whole arena.
+    /// As [`Arena::used`], for the whole arena.
     pub fn used(&self) -> usize {
         self.arena.used()
     }

@@ -1,14 +1,13 @@
-//! Objects that the pool owns, and a walk over those that are there: an array with holes.
+//! Objects that the pool owns and iterates: an array with holes.
 //!
-//! Objects never move, so their addresses stay while they live; a bitmap says which slots hold one. A walk looks at the
-//! bitmap, 64 slots a load, and so at no memory but that of the objects themselves, in ascending order. The bitmap lies in
-//! the pool's memory, in the bytes behind the last slot where it fits: see [`FixedPool::checked`].
+//! Objects never move, so their addresses are stable; a bitmap marks the slots that have one. An iteration reads the bitmap, 64
+//! slots per load, and so no memory except that of the objects, in ascending order. The bitmap is in the pool's memory, in the
+//! bytes behind the last slot if it fits: see [`FixedPool::checked`].
 //!
-//! An index is a plain number: it says nothing of whether the object is still the same one. `uslab::handle` has
-//! numbers that do.
+//! An index is a plain number: it does not tell if the object is still the same one. `uslab::handle` has handles that do.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), where contacts of rigid bodies
-//! are the use: a linked list through them was too slow to walk.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), where the use is contacts of
+//! rigid bodies: iterating a linked list through them was too slow.
 
 use super::area::Area;
 use super::error::PoolError;
@@ -38,7 +37,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked one of slots as `Slot<T>`s lie; those whose bits are set hold an object each.
+/// The pool is a checked one whose slots have the stride of `Slot<T>`; each slot with a set bit has an object.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
@@ -53,7 +52,8 @@ union Slot<T> {
 }
 
 impl<T, A: Area> LivePool<T, A> {
-    /// A pool of as many objects as `area` holds. A slot is as large as the object, or as a link (a word) if that is more.
+    /// Makes a pool of as many objects as `area` holds. A slot has the size of the object, or of a link (a word) if that is
+    /// larger.
     ///
     /// # Errors
     /// As [`FixedPool::checked`].
@@ -62,20 +62,20 @@ impl<T, A: Area> LivePool<T, A> {
         Ok(Self { pool: FixedPool::checked(area, slots)?, objects: PhantomData })
     }
 
-    /// Puts an object into a free slot and says which. It stays there until it is removed.
+    /// Moves an object into a free slot and returns its index. It stays there until it is removed.
     ///
     /// # Errors
     /// The object, if no slot is free.
     pub fn insert(&mut self, object: T) -> Result<usize, T> {
         let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
-        // SAFETY: ours since just now, and large and aligned enough.
+        // SAFETY: just allocated, with enough size and alignment.
         unsafe { slot.cast().write(object) };
         Ok(self.pool.index_of_own(slot))
     }
-    /// Takes an object out; `None` if there is none.
+    /// Removes and returns an object; `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let object = self.at(index)?;
-        // SAFETY: the slot holds an object, which is read for the last time: the slot is free from here on.
+        // SAFETY: the slot has an object, which is read for the last time: the slot is free from here on.
         let object = unsafe { (object.read(), self.pool.free(object.cast())) };
         debug_assert_eq!(object.1, Ok(()));
         Some(object.0)
@@ -85,47 +85,47 @@ impl<T, A: Area> LivePool<T, A> {
         // SAFETY: an object of the pool, borrowed with it.
         self.at(index).map(|object| unsafe { object.as_ref() })
     }
-    /// The object in a slot, to write.
+    /// The object in a slot, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        // SAFETY: as above, exclusively.
+        // SAFETY: an object of the pool, borrowed exclusively with it.
         self.at(index).map(|mut object| unsafe { object.as_mut() })
     }
     fn at(&self, index: usize) -> Option<NonNull<T>> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// All objects with their indices, ascending. Cost: a load for 64 slots. [`for_each`](Iterator::for_each) goes faster
-    /// than a loop: it takes neighbours together.
+    /// Iterates objects with their indexes, ascending. Cost: a load per 64 slots. [`for_each`](Iterator::for_each) is faster
+    /// than a loop, because it visits runs of neighbours.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         // SAFETY: objects of the pool, borrowed with it.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
     }
-    /// The same, to write.
+    /// Iterates objects with their indexes, the objects mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        // SAFETY: as above, exclusively; each comes once.
+        // SAFETY: objects of the pool, borrowed exclusively with it; each comes once.
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
         let first = self.pool.first().cast::<Slot<T>>();
-        // SAFETY: a slot that is out, of the pool's, which are as large as this.
+        // SAFETY: a slot in use of the pool's, which have this stride.
         let object = move |index| (index, unsafe { first.add(index) }.cast());
-        // A checked pool knows what is out.
+        // A checked pool knows the slots in use.
         self.pool.out().into_iter().flatten().map(object)
     }
 
-    /// Objects there.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.usage().live() as usize
     }
-    /// Whether there is none.
+    /// Returns `true` if there is no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Objects that there may be.
+    /// Most objects that the pool holds.
     pub fn capacity(&self) -> usize {
         self.pool.capacity()
     }
-    /// What the pool was used for so far.
+    /// Usage statistics.
     pub fn usage(&self) -> &Usage {
         self.pool.usage()
     }
@@ -139,12 +139,12 @@ impl<T, A: Area> Drop for LivePool<T, A> {
     }
 }
 
-/// Objects that are to be dropped; one that panics keeps no other one from that.
+/// Objects that are still to be dropped; the rest is dropped even if one panics.
 struct Rest<T, I: Iterator<Item = NonNull<T>>>(I);
 
 impl<T, I: Iterator<Item = NonNull<T>>> Rest<T, I> {
     fn drop_all(&mut self) {
-        // SAFETY: each is dropped once: the pool is gone then.
+        // SAFETY: each is dropped once, because the pool is being dropped.
         self.0.by_ref().for_each(|object| unsafe { object.drop_in_place() });
     }
 }
@@ -166,9 +166,9 @@ mod tests {
         LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
     }
 
-    /// Found: what came behind it was not dropped.
+    /// Once the objects behind it were not dropped.
     #[test]
-    fn an_object_that_panics_as_it_is_dropped_keeps_no_other_one() {
+    fn an_object_that_panics_in_drop_leaks_no_other() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a map: the same objects at the same indices, found one by one and by walking, at unmoved addresses.
+        /// Compared with a map: the same objects at the same indexes, found one by one and by iterating, at stable addresses.
         #[test]
         fn it_holds_what_a_map_holds(steps in prop::collection::vec(any::<u16>(), 1..300)) {
             let mut pool = pool::<Rc<u16>>(600);

@@ -5,11 +5,11 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for each
-/// of its versions (`allocator-api2-02`, `allocator-api2-04`).
+/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for
+/// each of its versions (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// It is for one thread, as what it holds is. A collection grows where it lies as far as its block can: into the rest of its slot,
-/// or the free block behind.
+/// It is for one thread, like the allocator. A collection grows in place as far as its block can: into the rest of its slot, or
+/// the free block behind.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {
@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 /// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
-/// Cost: a flag that is looked at and written, twice for each call, besides the allocator's.
+/// Cost: a flag that is read and written, twice per call, in addition to the allocator's cost.
 #[derive(Debug)]
 pub struct Local<A>(RefCell<A>);
 
@@ -34,11 +34,11 @@ impl<A: Allocator> Local<A> {
     pub const fn new(allocator: A) -> Self {
         Self(RefCell::new(allocator))
     }
-    /// The allocator itself, while no collection has it.
+    /// The allocator, while no collection borrows it.
     pub fn get_mut(&mut self) -> &mut A {
         self.0.get_mut()
     }
-    /// The allocator for good.
+    /// Consumes the wrapper and returns the allocator.
     pub fn into_inner(self) -> A {
         self.0.into_inner()
     }
@@ -49,14 +49,14 @@ impl<A: Allocator> Local<A> {
     /// # Safety
     /// As [`Allocator::release`].
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
         debug_assert_eq!(freed, Ok(()), "it came from here");
     }
     /// # Safety
     /// As [`Allocator::resize`].
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }
     }
 }

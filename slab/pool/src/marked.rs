@@ -1,12 +1,12 @@
-//! A pool whose slots say themselves whether they are out: a word behind each object. The contrast to the bitmap.
+//! A pool whose slots are marked as used or free by a word behind each object. It is the alternative to the bitmap.
 //!
 //! ```text
-//! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes a slot
+//! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
-//! Walking over what is out loads each slot's mark, out or not: a cache line a slot, where the [bitmap](super::live) takes one
-//! load for 64 slots. And it takes 4 bytes a slot, not one bit, that an overrun reaches. So this is for seeing the
-//! difference (`a_walk_by_marks_touches_every_slot`), and for memory that must be told apart by looking at it alone, in a dump.
+//! Iterating the slots in use loads each slot's mark: a cache line per slot, while the [bitmap](super::live) takes one load for
+//! 64 slots. And the marks take 4 bytes per slot, not one bit, and an overrun reaches them. So this pool is for demonstrating
+//! the difference (`a_walk_by_marks_touches_every_slot`), and for memory whose state must be visible in a dump.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which expect the cost.
 
@@ -17,7 +17,7 @@ use super::slot::{LINK, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// What a slot that is out has behind its object, and a free one.
+/// Marks behind the object of a slot in use, and of a free slot.
 const OUT: u32 = 0x0B1E_C700;
 const FREE: u32 = !OUT;
 /// Bytes of a mark.
@@ -26,7 +26,7 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// Behind each object, and behind the link of a free slot, at byte `mark` of the slot, stands `OUT` or `FREE`.
+/// Byte `mark` of a slot, behind the object or the link of a free slot, has `OUT` or `FREE`.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -35,10 +35,10 @@ pub struct MarkedPool<A> {
 }
 
 impl<A: Area> MarkedPool<A> {
-    /// A pool of as many objects of at most `size` bytes as `area` holds with their marks.
+    /// Makes a pool of as many objects of at most `size` bytes as `area` holds with their marks.
     ///
     /// # Errors
-    /// As [`SlotLayout::new`], of an object with its mark, and as [`FixedPool::new`].
+    /// As [`SlotLayout::new`] for an object with its mark, and as [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         let mark = size.max(LINK);
         let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
@@ -46,7 +46,7 @@ impl<A: Area> MarkedPool<A> {
         (0..pool.pool.capacity()).for_each(|index| pool.set(pool.pool.slot(index), FREE));
         Ok(pool)
     }
-    /// A slot for `layout`.
+    /// Allocates a slot for `layout`.
     ///
     /// # Errors
     /// As [`FixedPool::alloc`].
@@ -58,13 +58,13 @@ impl<A: Area> MarkedPool<A> {
         self.set(slot, OUT);
         Ok(slot)
     }
-    /// Takes a slot back.
+    /// Frees a slot.
     ///
     /// # Errors
-    /// The address is no slot, or the mark says that it is not out.
+    /// The address is not a slot's, or the mark says that it is free.
     ///
     /// # Safety
-    /// Nobody uses the slot any more.
+    /// The slot is not used any more.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.pool.index(slot)?;
         let slot = self.pool.slot(index);
@@ -72,14 +72,14 @@ impl<A: Area> MarkedPool<A> {
             return Err(BadFree::Double { slot: index });
         }
         self.set(slot, FREE);
-        // SAFETY: one of the pool's slots that is out, as its mark says.
+        // SAFETY: a slot of the pool in use, as its mark says.
         unsafe { self.pool.free(slot) }
     }
-    /// The slots that are out, ascending. Cost: a load from each slot.
+    /// Slots in use, ascending. Cost: a load from each slot.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
         (0..self.pool.capacity()).map(|index| self.pool.slot(index)).filter(|&slot| self.mark(slot) == OUT)
     }
-    /// The pool below: counts only.
+    /// The underlying pool, for its counters.
     pub fn pool(&self) -> &FixedPool<A> {
         &self.pool
     }
@@ -89,7 +89,7 @@ impl<A: Area> MarkedPool<A> {
         unsafe { slot.add(self.mark).cast::<u32>().read_unaligned() }
     }
     fn set(&mut self, slot: NonNull<u8>, mark: u32) {
-        // SAFETY: within a slot of the pool, behind what its user has.
+        // SAFETY: within a slot of the pool, behind the user's bytes.
         unsafe { slot.add(self.mark).cast::<u32>().write_unaligned(mark) };
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Found: the mark lay in the link.
+    /// Once the mark overlapped the link.
     #[test]
     fn objects_smaller_than_a_link_are_marked_behind_it() {
         for size in 1..=9 {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(pool.alloc(layout), Err(Refused::Size { asked: 33, most: 32 }));
     }
 
-    /// Both walks find the same; the one by marks looks at 256 lines for 8 objects, the one by bits at 4 words.
+    /// Both iterations find the same; the one by marks reads 256 lines for 8 objects, the one by bits 4 words.
     #[test]
     fn a_walk_by_marks_touches_every_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
@@ -142,7 +142,7 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // As many lines as slots, of which each has its mark; the bitmap is four words.
+        // As many lines as slots, each with its mark; the bitmap is four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_double_free_is_seen_by_the_mark() {
+    fn the_mark_detects_a_double_free() {
         let mut pool = MarkedPool::new(HeapArea::new(360, 4).unwrap(), 32, 4).unwrap();
         let slot = pool.alloc(Layout::from_size_align(32, 4).unwrap()).unwrap();
-        // SAFETY: nobody uses it.
+        // SAFETY: the slot is not used.
         unsafe {
             assert_eq!(pool.free(slot), Ok(()));
             assert_eq!(pool.free(slot), Err(BadFree::Double { slot: 0 }));

@@ -1,5 +1,5 @@
-//! All pools beside one shadow model: objects do not overlap, are aligned, keep their bytes; what does not fit is refused, what
-//! fits is not while there is room; and in the end all of it is there again.
+//! All pools compared with one shadow model: objects do not overlap, are aligned, keep their bytes; a request that does not fit
+//! is refused, and one that fits is not as long as there is room; and at the end everything is free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -10,21 +10,21 @@ use proptest::prelude::*;
 use std::alloc::System;
 use std::collections::BTreeMap;
 
-/// A pool, as the model sees it.
+/// A pool in the model.
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
     /// As the pool's own.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
-    /// Whether it serves that layout at all.
+    /// Returns `true` if the pool serves that layout at all.
     fn fits(&self, layout: Layout) -> bool;
-    /// Objects that it has room for; `None` if it grows beyond what is tried.
+    /// Number of objects; `None` if it grows beyond the test's number.
     fn capacity(&self) -> Option<usize>;
-    /// Looks at itself, with so many objects out.
+    /// Checks itself, with `live` objects in use.
     fn check(&self, _live: usize) {}
 }
 
-/// Memory whose start is aligned to no more than a byte.
+/// Memory with an odd start.
 #[derive(Debug)]
 struct Odd(HeapArea);
 
@@ -32,7 +32,7 @@ struct Odd(HeapArea);
 unsafe impl Area for Odd {
     fn memory(&self) -> NonNull<[u8]> {
         let memory = self.0.memory();
-        // SAFETY: the area has 4,096 bytes and more.
+        // SAFETY: the area has at least 4,096 bytes.
         NonNull::slice_from_raw_parts(unsafe { memory.cast::<u8>().add(1) }, memory.len() - 1)
     }
 }
@@ -51,7 +51,7 @@ fn slots() -> SlotLayout {
     SlotLayout::new(MOST.size(), MOST.align()).unwrap()
 }
 
-/// Whether `layout` is at most `most`.
+/// Returns `true` if `layout` is at most `most`.
 fn within(layout: Layout, most: Layout) -> bool {
     layout.size() <= most.size() && layout.align() <= most.align()
 }
@@ -63,7 +63,7 @@ macro_rules! subjects {
                 self.alloc(layout)
             }
             unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-                // SAFETY: by contract.
+                // SAFETY: the object is the pool's and no longer used, by this function's contract.
                 unsafe { self.free(object) }
             }
             fn fits(&self, layout: Layout) -> bool {
@@ -101,7 +101,7 @@ subjects! {
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
-/// A list, and how many slots it began with.
+/// A list, and its initial number of slots.
 struct Listed {
     list: FreeList,
     slots: usize,
@@ -111,7 +111,7 @@ struct Listed {
 impl Listed {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
-        // SAFETY: the area lives as long as the list, and nobody else has it.
+        // SAFETY: the area lives as long as the list, and is not used otherwise.
         let list = unsafe { FreeList::new(area.memory(), MOST.size(), MOST.align(), 0) }.unwrap();
         Self { slots: list.chain().count(), list, _area: area }
     }
@@ -123,7 +123,7 @@ impl Subject for Listed {
         self.list.obtain().ok_or(Refused::Full)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the list's and no longer used, by this function's contract.
         unsafe { self.list.give(object) };
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Subject for IndexPool<HeapArea> {
         self.alloc().ok_or(Refused::Full)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the pool's and no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -164,7 +164,7 @@ impl Subject for GuardedPool<HeapArea> {
         self.alloc()
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the pool's and no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -178,7 +178,7 @@ impl Subject for GuardedPool<HeapArea> {
     }
 }
 
-/// An arena, which objects it serves, and how many.
+/// An arena, the largest object that it serves, and the number of objects.
 struct Arena<A, B>(MemoryArena<A, B>, Layout, Option<usize>);
 
 impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
@@ -186,7 +186,7 @@ impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
         self.0.alloc(layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the arena's and no longer used, by this function's contract.
         unsafe { self.0.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -202,7 +202,7 @@ impl Subject for ClassPools {
         self.alloc(layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the pools' and no longer used, by this function's contract.
         unsafe { self.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -223,7 +223,7 @@ impl Subject for Hybrid {
         Hybrid::alloc(self, layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is the hybrid's and no longer used, by this function's contract.
         unsafe { Hybrid::free(self, object, layout) }
     }
     fn fits(&self, _: Layout) -> bool {
@@ -245,8 +245,8 @@ enum Step {
     Free(usize),
 }
 
-/// More allocations than frees, so that pools fill up; sizes and alignments up to a little more than [`MOST`], and some of
-/// up to 4,096 bytes.
+/// More allocations than frees, so that pools fill up; sizes and alignments up to a little more than [`MOST`], and some of up
+/// to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -257,7 +257,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 400 })
 }
 
-/// What is out, by address: its layout, and the byte that it is full of.
+/// Objects in use by address, with their layout and fill byte.
 #[derive(Default)]
 struct Shadow(BTreeMap<usize, (NonNull<u8>, Layout, u8)>);
 
@@ -281,14 +281,14 @@ impl Shadow {
         if let Some((after, _)) = self.0.range(address..).next() {
             assert!(address + layout.size() <= *after, "it overlaps the object behind it");
         }
-        // SAFETY: so many bytes are ours.
+        // SAFETY: the object has that many bytes.
         unsafe { object.write_bytes(stamp, layout.size()) };
         self.0.insert(address, (object, layout, stamp));
     }
     fn free(&mut self, subject: &mut impl Subject, pick: usize) {
         let Some(&address) = self.0.keys().nth(pick % self.0.len().max(1)) else { return };
         let Some((object, layout, stamp)) = self.0.remove(&address) else { return };
-        // SAFETY: ours, and full of the stamp.
+        // SAFETY: the object is the test's, and full of the stamp.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == stamp), "somebody wrote to it: {bytes:?}");
         // SAFETY: allocated from the subject with this layout, and freed once.
@@ -309,14 +309,14 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
         shadow.free(&mut subject, 0);
     }
     subject.check(0);
-    // As many as ever.
+    // Its whole capacity is available again.
     if let Some(capacity) = subject.capacity() {
         let layout = Layout::from_size_align(1, 1).unwrap();
         assert_eq!((0..).map_while(|_| subject.alloc(layout).ok()).count(), capacity);
     }
 }
 
-/// The slots for `MOST` with the guards of an arena.
+/// An arena on a pool of slots for `MOST` with guards.
 fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
     MemoryArena::of_pool(MOST.size(), MOST.align(), make).unwrap()
 }

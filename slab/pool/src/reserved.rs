@@ -1,4 +1,4 @@
-//! A pool that grows in place: a range of addresses is reserved once, and memory put behind it step by step.
+//! A pool that grows in place: a range of addresses is reserved once, and committed step by step.
 //!
 //! ```text
 //! |<------------------------- reserved: addresses, no memory -------------------------------->|
@@ -6,13 +6,13 @@
 //! | slot | slot | slot |  slot  | slot |   nothing yet
 //! ```
 //!
-//! When the free list is empty the next step is committed and its slots are threaded: there is one list, and slots of all
-//! steps come and go through it, so there is nothing to link and no chunk to find. All slots lie next to each other, and
-//! whether an address is the pool's is one comparison. The upper limit is what was reserved: a terabyte costs no memory, only
-//! addresses. Memory goes back when the pool is dropped, not before.
+//! When the free list is empty, the next step is committed and its slots are threaded. There is one list for the slots of all
+//! steps, so there is nothing to link and no chunk to find. All slots are adjacent, and one comparison decides if an address is
+//! the pool's. The upper limit is the reservation: a terabyte costs no memory, only addresses. Memory is returned when the pool
+//! is dropped, not before.
 //!
-//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
-//! allocator" (2012), where it is what the engine uses.
+//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
+//! (2012), which the engine uses.
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::FreeList;
@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Bytes that are committed at once, where nobody says otherwise: those of the source.
+/// Default bytes per commit, as in the source.
 pub const STEP: usize = 32 << 10;
 
 /// A pool in one reserved range. See the [module](self).
@@ -40,7 +40,7 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on lie in its first `committed` bytes, each in the free list or out.
+/// `threaded` slots from the region's start on are in its first `committed` bytes, each in the free list or in use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -54,10 +54,10 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// A pool that may grow to `bytes` bytes, by [`STEP`]. Cost: a system call.
+    /// Makes a pool that may grow to `bytes` bytes, in steps of [`STEP`]. Cost: a system call.
     ///
     /// # Errors
-    /// [`PoolError::Memory`] if the system has no such range, [`PoolError::NoRoom`] if it holds no slot.
+    /// [`PoolError::Memory`] if the system refuses the range, [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         let none = uslab_buddy::Faults::default();
         let region = Region::reserve(
@@ -69,7 +69,7 @@ impl ReservedPool {
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
     }
-    /// The same on a region of which nothing is used yet, by `step` bytes, rounded up to pages.
+    /// Makes a pool on an unused region, which grows by `step` bytes, rounded up to pages.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] if it holds no slot.
@@ -84,14 +84,14 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// A slot for `layout`. Cost: the slot; a system call and a write to each slot of a step if none is free.
+    /// Allocates a slot for `layout`. Cost: the slot; a system call and a write to each slot of a step if none is free.
     ///
     /// # Errors
-    /// What is wrong with the layout; [`Refused::Full`] at the upper limit; [`Refused::Memory`] if the system has no more.
+    /// The layout does not fit; [`Refused::Full`] at the upper limit; [`Refused::Memory`] if the system refuses more.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// The same; byte `offset` of it is aligned, and not the first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); [`Refused::Offset`].
@@ -120,7 +120,7 @@ impl ReservedPool {
         }
         self.committed = goal;
         let slots = (goal - self.pad) / self.slots.stride();
-        // SAFETY: slots from `threaded` on, none of which was handed out, in the committed part of a region that is ours.
+        // SAFETY: slots from `threaded` on, none of which was handed out, in the committed part of an owned region.
         unsafe {
             let first = self.region.base().add(self.pad + self.threaded * self.slots.stride());
             self.free.thread(first, self.slots.stride(), slots - self.threaded);
@@ -129,49 +129,49 @@ impl ReservedPool {
         Ok(())
     }
 
-    /// Takes a slot back, of whatever step. Cost: a division and the slot.
+    /// Frees a slot of any step. Cost: a division and the slot.
     ///
     /// # Errors
-    /// The address is no slot of the committed steps, or none is out.
+    /// The address is not a slot of the committed steps, or no slot is in use.
     ///
     /// # Safety
-    /// If it is one, it was allocated from this pool, was not freed since, and nobody uses it any more.
+    /// If it is one, it was allocated from this pool, was not freed since, and is not used any more.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {
             return Err(BadFree::Double { slot: index });
         }
-        // SAFETY: a slot that is out, by contract.
+        // SAFETY: a slot in use, by this function's contract.
         unsafe { self.free.give(slot) };
         self.usage.free();
         Ok(())
     }
     fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
-        // SAFETY: less than a slot's alignment, and a slot lies behind it.
+        // SAFETY: less than a slot's alignment, and followed by a slot.
         let first = unsafe { self.region.base().add(self.pad) };
         self.slots.index(first, self.threaded, slot.addr().get())
     }
-    /// Whether it lies in the pool's slots. Cost: two comparisons.
+    /// Returns `true` if the address is in the pool's slots. Cost: two comparisons.
     pub fn owns(&self, slot: NonNull<u8>) -> bool {
         slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
     }
-    /// Bytes of addresses.
+    /// Bytes of reserved addresses.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Bytes of memory.
+    /// Bytes of committed memory.
     pub fn committed(&self) -> usize {
         self.committed
     }
-    /// Slots that the reserved range holds.
+    /// Number of slots in the reserved range.
     pub fn capacity(&self) -> usize {
         (self.region.bytes() - self.pad) / self.slots.stride()
     }
-    /// The largest object that is served.
+    /// Size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// What the pool was used for so far.
+    /// Usage statistics.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -221,7 +221,7 @@ mod tests {
             let all: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
             assert_eq!(all.len(), pool.capacity());
             for slot in all {
-                // SAFETY: so many bytes are ours.
+                // SAFETY: the slot has that many bytes.
                 unsafe { slot.write_bytes(0x5A, size) };
             }
         }
@@ -246,7 +246,7 @@ mod tests {
         let slot = pool.alloc(OBJECT).unwrap();
         let at = |address: usize| slot.with_addr(address.try_into().unwrap());
         let address = slot.addr().get();
-        // SAFETY: what is wrong is refused.
+        // SAFETY: invalid frees are refused.
         unsafe {
             assert_eq!(pool.free(at(address + 3)), Err(BadFree::Interior { address: address + 3, slot: 0 }));
             assert_eq!(pool.free(at(address + STEP)), Err(BadFree::Foreign { address: address + STEP }));

@@ -1,17 +1,17 @@
 //! Blocks without `unsafe`: each is freed once, when its guard is dropped.
 //!
 //! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] cannot: the guard frees it
-//! when it is dropped, to the pool that it borrows. So the pool below need not check the address, and where the type
-//! guarantees it, it does not. [`PoolGuard::free`] checks all the same, for those who want to know what that costs or do not
-//! trust the rest of the program.
+//! when it is dropped, to the pool that it borrows. So the pool below need not check the address, and does not if the type
+//! guarantees it. [`PoolGuard::free`] checks all the same, to measure the cost of that, or in a program whose other parts are
+//! not trusted.
 //!
 //! ```text
-//!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool where it is
+//!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place
 //!     ^                   │
-//!     └────drop, once─────┘               or forgotten: the block stays out for good
+//!     └────drop, once─────┘               or leaked: the block stays allocated
 //! ```
 //!
-//! Blocks are bytes; pools that hold objects of a type are [`Pool`](super::Pool) and [`LivePool`](super::LivePool).
+//! Blocks are bytes; pools of typed objects are [`Pool`](super::Pool) and [`LivePool`](super::LivePool).
 
 use super::area::Area;
 use super::error::{BadFree, Overrun, Refused};
@@ -26,34 +26,34 @@ use core::ptr::NonNull;
 /// A pool whose blocks a [`SafePool`] can guard.
 ///
 /// # Safety
-/// A block that [`alloc_raw`](Self::alloc_raw) returned is valid for reads and writes, and the caller's alone, until it was taken back, or the
-/// pool is dropped or was told to have all its blocks again ([`IndexPool::reset`]), wherever the pool is moved.
+/// A block that [`alloc_raw`](Self::alloc_raw) returned is valid for reads and writes, and only the caller's, until it is
+/// freed, the pool is dropped, or all blocks of the pool are reset ([`IndexPool::reset`]), wherever the pool is moved.
 pub unsafe trait RawPool {
-    /// A block.
+    /// Allocates a block.
     ///
     /// # Errors
-    /// There is none, or the next one is not as it was left.
+    /// There is none, or the next one changed since its free.
     #[track_caller]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused>;
-    /// Takes a block back, and checks that it is one.
+    /// Frees a block, with checks.
     ///
     /// # Errors
-    /// It is none, or is not as it should be; it stays out then.
+    /// It is not a block in use, or is damaged; it stays allocated then.
     ///
     /// # Safety
-    /// It was allocated here and not freed since, and nobody uses it.
+    /// The block was allocated here, was not freed since, and is not used.
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree>;
-    /// The same for a block that is known to be one. What is found wrong all the same stays out.
+    /// Frees a block that is known to be one. A block with an error all the same stays allocated.
     ///
     /// # Safety
     /// As [`free_raw`](Self::free_raw).
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
-        // SAFETY: by contract.
+        // SAFETY: the block is this pool's and no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };
     }
 }
 
-// SAFETY: blocks lie in the area, apart, and `size` bytes long; what is out is not handed out again.
+// SAFETY: blocks are in the area, disjoint, and `size` bytes long; a block in use is not handed out again.
 unsafe impl<A: Area> RawPool for IndexPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -62,17 +62,17 @@ unsafe impl<A: Area> RawPool for IndexPool<A> {
     }
     #[inline]
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the block is this pool's and no longer used, by this function's contract.
         unsafe { self.free(block) }
     }
     #[inline]
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
-        // SAFETY: by contract.
+        // SAFETY: the block is this pool's and no longer used, by this function's contract.
         unsafe { self.free_unchecked(block) };
     }
 }
 
-// SAFETY: as the pool below, without the guards.
+// SAFETY: the underlying pool fulfils the contract; objects exclude the guards.
 unsafe impl<A: Area> RawPool for GuardedPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -81,12 +81,12 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
     }
     #[inline]
     unsafe fn free_raw(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
-        // SAFETY: by contract.
+        // SAFETY: the object is this pool's and no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
 }
 
-/// A pool whose blocks come back by themselves. See the [module](self).
+/// A pool whose blocks are freed automatically. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{HeapArea, IndexPool, SafePool, Refused};
@@ -114,11 +114,11 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Guards the blocks that are allocated from now on. What is out already is not its business.
+    /// Guards the blocks that are allocated from now on. Earlier allocations are unaffected.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
-    /// A block, which comes back when it is dropped. Cost: the pool's.
+    /// Allocates a block, which is freed on drop. Cost: the pool's.
     ///
     /// # Errors
     /// As [`RawPool::alloc_raw`].
@@ -128,60 +128,61 @@ impl<P: RawPool> SafePool<P> {
         let block = self.0.borrow_mut().alloc_raw()?;
         Ok(PoolGuard { block, pool: &self.0 })
     }
-    /// The pool itself, while no guard is alive, so that it may have all its blocks again. (Else a block that was forgotten stays
-    /// out.)
+    /// The pool itself, while no guard is alive, for instance to reset all its blocks. (Otherwise a leaked block stays
+    /// allocated.)
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
-    /// The pool for good.
+    /// Consumes the wrapper and returns the pool.
     pub fn into_pool(self) -> P {
         self.0.into_inner()
     }
 }
 
 impl<A: Area> SafePool<IndexPool<A>> {
-    /// [`IndexPool::state`], also while blocks are out.
+    /// [`IndexPool::state`], even while blocks are in use.
     pub fn state(&self) -> State {
         self.0.borrow().state()
     }
 }
 
 impl<A: Area> SafePool<GuardedPool<A>> {
-    /// [`GuardedPool::check_all`], also while blocks are out.
+    /// [`GuardedPool::check_all`], even while blocks are in use.
     pub fn check_all(&self) -> Vec<Overrun> {
         self.0.borrow().check_all().collect()
     }
-    /// [`GuardedPool::leaks`], also while blocks are out.
+    /// [`GuardedPool::leaks`], even while blocks are in use.
     pub fn leaks(&self) -> Vec<Leak> {
         self.0.borrow().leaks().collect()
     }
 }
 
-/// A block of a [`SafePool`], freed when this is dropped.
+/// A block of a [`SafePool`], freed on drop.
 pub struct PoolGuard<'p, P: RawPool> {
     block: NonNull<[u8]>,
     pool: &'p RefCell<P>,
 }
 
 impl<P: RawPool> PoolGuard<'_, P> {
-    /// Its bytes, as somebody left them.
+    /// Bytes of the block; they are unspecified at first.
     #[inline]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: allocated and not freed, so valid and nobody else's, and borrowed exclusively; nothing is said of what the bytes are.
+        // SAFETY: allocated and not freed, so valid and only this guard's, and borrowed exclusively; the bytes may be
+        // uninitialised.
         unsafe { core::slice::from_raw_parts_mut(self.block.cast().as_ptr(), self.block.len()) }
     }
-    /// Where it is, until it is freed.
+    /// Address of the block, until it is freed.
     pub fn address(&self) -> *const u8 {
         self.block.cast().as_ptr()
     }
-    /// Frees it, with the checks that the pool has.
+    /// Frees the block, with the pool's checks.
     ///
     /// # Errors
-    /// As [`RawPool::free_raw`]: somebody else wrote where only the pool may. The block stays out.
+    /// As [`RawPool::free_raw`]: the pool's memory was overwritten. The block stays allocated.
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: allocated from this pool; it goes back once, here, because the value is not dropped.
+        // SAFETY: allocated from this pool, and freed once, here, because the value is not dropped.
         unsafe { this.pool.borrow_mut().free_raw(this.block.cast()) }
     }
 }
@@ -189,7 +190,7 @@ impl<P: RawPool> PoolGuard<'_, P> {
 impl<P: RawPool> Drop for PoolGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: allocated from this pool; it goes back once, here.
+        // SAFETY: allocated from this pool, and freed once, here.
         unsafe { self.pool.borrow_mut().free_own(self.block.cast()) };
     }
 }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_freed_once_however_its_guard_goes() {
+    fn a_block_is_freed_once_however_its_guard_ends() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_apart_and_keep_their_bytes_while_others_come_and_go() {
+    fn blocks_are_disjoint_and_keep_their_bytes() {
         let pool = lazy(8);
         let mut kept: Vec<_> = (0..4_u8)
             .map(|stamp| {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_block_stays_out_and_the_pool_goes_on() {
+    fn a_leaked_block_stays_allocated_and_the_pool_works() {
         let mut pool = lazy(2);
         core::mem::forget(pool.alloc().unwrap());
         assert_eq!(pool.pool().live(), 1);
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_are_looked_at_when_a_block_comes_back_and_the_callers_are_known() {
+    fn guards_are_checked_at_a_free_and_leaks_name_their_callers() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
         let mut good = pool.alloc().unwrap();
@@ -280,7 +281,7 @@ mod tests {
         let bad = pool.alloc().unwrap();
         let lines: Vec<_> = pool.leaks().iter().map(|leak| leak.site.unwrap().line()).collect();
         assert_eq!((lines.len(), lines[1]), (2, line));
-        // SAFETY: the byte behind the object is in the pool's memory, which nobody looks at meanwhile.
+        // SAFETY: the byte behind the object is in the pool's memory, which is not accessed meanwhile.
         unsafe { bad.block.cast::<u8>().add(30).write(b'!') };
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(bad.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));

@@ -1,4 +1,4 @@
-//! Where the slots of a pool lie: one size, one alignment, one offset.
+//! Layout of a pool's slots: one size, one alignment, one offset.
 //!
 //! ```text
 //! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
@@ -6,9 +6,9 @@
 //!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
 //! ```
 //!
-//! The *offset* is the byte of a slot that is aligned: 0, or the bytes that an arena puts in front of an object. The first
-//! slot is moved once, and because the stride is a multiple of the alignment all others are right. Hence a pool can have
-//! one offset only (Reinalter, "Memory allocation strategies: a pool allocator", 2012).
+//! The *offset* is the byte of a slot that is aligned: 0, or the bytes that an arena puts in front of an object. The first slot
+//! is padded once, and because the stride is a multiple of the alignment, all others are right. Hence a pool can have only one
+//! offset (Reinalter, "Memory allocation strategies: a pool allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
@@ -27,7 +27,7 @@ pub struct SlotLayout {
     align: usize,
     offset: usize,
     stride: usize,
-    /// Whether smaller objects and weaker alignments are refused.
+    /// True if smaller objects and weaker alignments are refused.
     strict: bool,
 }
 
@@ -44,7 +44,7 @@ impl SlotLayout {
     /// ```
     ///
     /// # Errors
-    /// The alignment is no power of two, a slot would be smaller than a link, or larger than half of all addresses.
+    /// The alignment is not a power of two, a slot would be smaller than a link, or larger than half of the address space.
     pub const fn new(size: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -60,8 +60,8 @@ impl SlotLayout {
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
-    /// Serves objects of exactly that size and alignment, and refuses smaller ones, which would waste a part of their slots
-    /// unseen.
+    /// Restricts the slots to objects of exactly that size and alignment. Smaller objects, which would silently waste a part of
+    /// their slots, are refused.
     ///
     /// ```
     /// use uslab_pool::{FixedPool, HeapArea, SlotLayout};
@@ -79,15 +79,15 @@ impl SlotLayout {
     pub const fn size(&self) -> usize {
         self.size
     }
-    /// Bytes of the largest alignment.
+    /// Largest alignment, in bytes.
     pub const fn align(&self) -> usize {
         self.align
     }
-    /// Which byte of a slot is aligned.
+    /// Byte of a slot that is aligned.
     pub const fn offset(&self) -> usize {
         self.offset
     }
-    /// Bytes from one slot to the next: what a slot takes up.
+    /// Bytes from one slot to the next.
     pub const fn stride(&self) -> usize {
         self.stride
     }
@@ -96,14 +96,14 @@ impl SlotLayout {
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Where the slots of `memory` begin, and how many bytes there are from there on. Both may be at the end.
+    /// Start of the slots of `memory`, and the number of bytes from there on. Both may be at the end.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());
         // SAFETY: at most the end of the memory.
         (unsafe { start.add(pad) }, memory.len() - pad)
     }
-    /// Whether an object of that layout fits, with byte `offset` of its slot aligned.
+    /// Checks that an object of that layout fits, with byte `offset` of its slot aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { asked: layout.size(), most: self.size });
@@ -115,13 +115,14 @@ impl SlotLayout {
             let (size, align) = (layout.size(), layout.align());
             return Err(Refused::Strict { size, align, only: (self.size, self.align) });
         }
-        // What is aligned to N is aligned to each smaller power of two, so offsets may differ by multiples of what is asked.
+        // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the requested
+        // one.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
             return Err(Refused::Offset { asked: offset, aligned: self.offset });
         }
         Ok(())
     }
-    /// Which of `count` slots from `first` on begins at `address`.
+    /// Index of the slot at `address`, of `count` slots from `first` on.
     pub(crate) fn index(&self, first: NonNull<u8>, count: usize, address: usize) -> Result<usize, BadFree> {
         let bytes = address.wrapping_sub(first.addr().get());
         let slot = bytes / self.stride;
@@ -141,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_cannot_be_slots_is_refused_with_the_reason() {
+    fn impossible_slots_are_refused_with_the_reason() {
         assert_eq!(SlotLayout::new(32, 24), Err(PoolError::Align { align: 24 }));
         assert_eq!(SlotLayout::new(32, 0), Err(PoolError::Align { align: 0 }));
         assert_eq!(SlotLayout::new(7, 1), Err(PoolError::Small { slot: 7, least: 8 }));
@@ -166,7 +167,7 @@ mod tests {
             said,
             "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
         );
-        // Without it they have a slot to themselves.
+        // Without `strict` they have a whole slot.
         assert_eq!(SlotLayout::new(24, 8).unwrap().admits(layout(20, 4), 0), Ok(()));
     }
 
@@ -181,8 +182,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any start, alignment 1 to 4096, offset 0 to 63: the byte that should be is aligned in each slot, and so it is to each
-        /// smaller power of two; the padding is the least that does it.
+        /// Any start, alignment 1 to 4096, offset 0 to 63: the right byte is aligned in each slot, also to each smaller power
+        /// of two; the padding is the least possible.
         #[test]
         fn the_offset_byte_of_every_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,

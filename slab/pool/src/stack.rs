@@ -3,21 +3,23 @@
 //! ```text
 //!   | outer |pad| outer |marker|      inner, inner, inner      |      free     |
 //!                       ^                                      ^ head
-//!                       └── free_to: the marker and all behind it is free at once
+//!                       └── free_to: frees the marker and everything behind it
 //! ```
 //!
 //! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to): O(1), and a load for each marker that is freed with it.
-//! - [`free`](StackAlloc::free) of a single block: the topmost one at once, with its padding; any other waits for a marker. So blocks
-//!   that go in the opposite order of their coming leave nothing, but for those that were made smaller below others.
-//! - Waste: the padding of alignments. One in front of a block has 8 bytes or more: they say where it begins. No block has a header.
+//! - [`free`](StackAlloc::free) of a single block: immediate for the topmost one, with its padding; any other waits for a
+//!   marker. So blocks that are freed in reverse order leave nothing, except blocks that were shrunk below others.
+//! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which say where it begins. Blocks
+//!   have no header.
 //!
-//! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says
-//! where the one before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
+//! A marker is a value, because it is used once. The stack finds the valid markers in the memory itself: each record has the
+//! position of the previous one. So a marker that was freed with an earlier one is refused, however far the stack has grown
+//! since.
 //!
-//! Where scopes nest as the program's functions do, an [`Arena`](super::Arena) has the borrow checker see to it instead.
+//! If scopes nest like the program's functions, use an [`Arena`](super::Arena), where the borrow checker enforces that.
 //!
-//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Ships as Unreal's `FMemMark` on `FMemStack`,
+//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). In use as Unreal's `FMemMark` on `FMemStack`,
 //! Frostbite's scope stack, and every call stack.
 
 use crate::area::Area;
@@ -52,56 +54,57 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of the markers that are there begin with `newest` and lie below `head`, each below the one that names it. So do
-/// the paddings of the blocks that lie there, from the one in front of the block at `padded`; some of these may be freed.
+/// The records of the valid markers are below `head`, linked from `newest`, each to a lower one. So are the paddings of the
+/// blocks there, from the one in front of the block at `padded`; some of these blocks may be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
     head: usize,
-    /// Where the record of the newest marker lies.
+    /// Position of the newest marker's record.
     newest: u32,
-    /// Where the newest block lies that has a padding in front of it.
+    /// Position of the newest block with padding in front of it.
     padded: u32,
-    /// Markers ever made: the number of the next.
+    /// Number of markers made so far: the number of the next.
     marks: u64,
 }
 
-/// A place of a [`StackAlloc`], to free to. 24 bytes.
+/// A position of a [`StackAlloc`], to free to. 24 bytes.
 ///
-/// It names its stack by the address of the memory. A stack that is gone is not told from one that has its memory now.
+/// It identifies its stack by the address of the memory. A dropped stack is not distinguished from a later one in the same
+/// memory.
 #[must_use = "a marker that is not freed to takes up its bytes until an earlier one is"]
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
-    /// Where its record lies.
+    /// Position of its record.
     record: u32,
     number: u64,
 }
 
-/// The record of a marker: where the one before it lies, the two halves of its number, the head before it, and which block had the newest
-/// padding then. A marker itself tells none of these: it may be of a stack that is gone.
+/// Record of a marker: the position of the previous one, the two halves of its number, the head before it, and the block with
+/// the newest padding then. The marker itself has none of these, because it may belong to a dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
-/// Bytes at the end of a padding: where it begins, and which block had the newest padding before.
+/// Bytes at the end of a padding: its start, and the block with the previous padding.
 const PADDING: usize = size_of::<[u32; 2]>();
 
-/// Bytes of a block: one at least, so that no two begin at one place.
+/// Bytes of a block: at least one, so that no two begin at one position.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// Why a stack does not free to a marker. Nothing was freed.
+/// Reason why a stack does not free to a marker. Nothing was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
     /// It was freed before, with an earlier one.
     Freed {
-        /// Where it was: bytes from the start.
+        /// Position of the marker, in bytes from the start.
         at: usize,
     },
-    /// It is another stack's.
+    /// It belongs to another stack.
     Foreign {
-        /// The address of that stack's memory.
+        /// Address of that stack's memory.
         address: usize,
     },
 }
@@ -119,7 +122,7 @@ impl fmt::Display for BadMarker {
 impl core::error::Error for BadMarker {}
 
 impl<A: Area> StackAlloc<A> {
-    /// A stack in `area`, empty.
+    /// Makes an empty stack in `area`.
     ///
     /// # Errors
     /// [`PoolError::Positions`] for more than 2 GiB.
@@ -132,14 +135,14 @@ impl<A: Area> StackAlloc<A> {
         Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }
 
-    /// Where `layout` begins and ends behind `head`.
+    /// Start and end of `layout` after `head`.
     #[inline]
     fn place(&self, head: usize, layout: Layout) -> Result<(usize, usize), Refused> {
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| no_room)?;
         place(self.memory.address(), self.memory.size(), head, block).ok_or(no_room)
     }
-    /// Memory for `layout`. Its bytes are as they were left. A block of no bytes takes one.
+    /// Allocates memory for `layout`. Its bytes are unspecified. A block of no bytes takes one.
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
@@ -155,15 +158,15 @@ impl<A: Area> StackAlloc<A> {
         self.head = end;
         Ok(self.memory.at(at))
     }
-    /// Takes a block back. If it is the topmost, its bytes and its padding can be had again; else they wait for a marker, or a
-    /// [reset](Self::reset).
+    /// Frees a block. If it is the topmost, its bytes and its padding are reusable immediately; otherwise they wait for a
+    /// marker, or a [reset](Self::reset).
     ///
     /// # Errors
-    /// [`BadFree::Foreign`] for an address outside of the memory, [`BadFree::NotOut`] for one above the head. A block that was
-    /// freed before, and lies below the head again, is not told.
+    /// [`BadFree::Foreign`] for an address outside of the memory, [`BadFree::NotOut`] for one above the head. A second free
+    /// below the head is not detected.
     ///
     /// # Safety
-    /// It was allocated from here with that layout, was not freed since, alone or by a marker, and nobody uses it any more.
+    /// The block was allocated from here with that layout, was not freed since, alone or by a marker, and is not used any more.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
@@ -175,14 +178,14 @@ impl<A: Area> StackAlloc<A> {
         }
         Ok(())
     }
-    /// Makes the topmost block larger or smaller where it lies, and any other one smaller, which saves nothing: it ends where it
-    /// did, and so is not known for the topmost later. `false`: it cannot.
+    /// Resizes the topmost block in place, or shrinks any other one. Shrinking another one saves nothing: its end stays, so it
+    /// is not recognised as the topmost later. `false` if it fails.
     ///
     /// # Errors
     /// As [`free`](Self::free).
     ///
     /// # Safety
-    /// It was allocated from here with that layout and not freed since; after a success it has `bytes` bytes.
+    /// The block was allocated from here with that layout and not freed since; after a success it has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {
@@ -192,7 +195,7 @@ impl<A: Area> StackAlloc<A> {
         self.head = end.unwrap_or(self.head);
         Ok(end.is_some())
     }
-    /// Where a block lies that may be out.
+    /// Position of a block that may be in use.
     fn position(&self, memory: NonNull<u8>, layout: Layout) -> Result<usize, BadFree> {
         let address = memory.addr().get();
         match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {
@@ -202,7 +205,7 @@ impl<A: Area> StackAlloc<A> {
         }
     }
 
-    /// The place where the stack is now, to free to.
+    /// Marks the current position, to free to.
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
@@ -218,10 +221,10 @@ impl<A: Area> StackAlloc<A> {
         self.newest = record as u32;
         Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
-    /// Frees the marker, and all that came after it: whoever still has a block of these must not use it.
+    /// Frees the marker, and everything allocated after it: these blocks must not be used any more.
     ///
     /// # Errors
-    /// It is of another stack, or was freed with an earlier one. Cost then: a load for each marker above its place.
+    /// It belongs to another stack, or was freed with an earlier one. Cost then: a load for each marker above its position.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
         let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {
@@ -240,21 +243,20 @@ impl<A: Area> StackAlloc<A> {
         self.padded = self.memory.load(record + 16);
         Ok(())
     }
-    /// The number in a record.
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }
-    /// All is free again, markers too: whoever still has a block must not use it.
+    /// Frees everything, markers included: blocks must not be used any more.
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;
         self.padded = NONE;
     }
-    /// Bytes up to the head, padding and markers included.
+    /// Bytes up to the head, with padding and markers.
     pub fn used(&self) -> usize {
         self.head
     }
-    /// Bytes that there are.
+    /// Bytes of the memory.
     pub fn capacity(&self) -> usize {
         self.memory.size()
     }

@@ -1,33 +1,33 @@
 //! TLSF, two-level segregated fit: blocks of any size, allocated and freed in bounded time.
 //!
 //! ```text
-//!            fl bitmap   one bit a doubling, set iff its sl bitmap is not 0
-//!  1024..      1  ──> sl bitmap   0 1 0 0 ...   one bit a step, set iff its list is not empty
+//!            fl bitmap   one bit per doubling, set iff its sl bitmap is not 0
+//!  1024..      1  ──> sl bitmap   0 1 0 0 ...   one bit per step, set iff its list is not empty
 //!   512..      0                    │
 //!   256..      1                    └─> free block <-> free block
 //! ```
 //!
-//! Free blocks are in lists by size [class](classes). A request begins at the first class all of whose blocks are large
-//! enough; the first class from there on that has a block is found by two bit scans. What the block has too much is cut off
-//! and goes to its own list; a freed block is made one with its free neighbours at once.
+//! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large enough;
+//! two bit scans find the first class from there on that has a block. The surplus of the block is cut off and put on its own
+//! list; a freed block is merged with its free neighbours immediately.
 //!
-//! - Allocate and free: O(1), whatever the memory looks like. No list is ever searched: three words of bitmaps at most are looked
-//!   at, one block is cut off or two are joined.
-//! - Waste: a header of 4 bytes and the rounding up to 16. The rounding up to a class takes no memory, it passes blocks over:
-//!   a request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n` classes in a
-//!   doubling, a request of so many bytes is always served where a free block has `1 + 1/2^n` times as many.
+//! - Allocate and free: O(1), whatever the state of the memory. No list is ever searched: at most three words of bitmaps are
+//!   read, and one block is cut or two are joined.
+//! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks: a request can
+//!   be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n` classes per doubling, a
+//!   request is always served if a free block is `1 + 1/2^n` times as large.
 //!
-//! The header is one number: the size, whether the block is free, and whether the one before is free. Where a free
-//! neighbour before begins stands in that neighbour's last 4 bytes, which are its own to use, so a block in use pays 4 bytes.
-//! That is what the reference implementation (Conte, `tlsf`) pays on 32-bit machines; on 64-bit machines it pays 8. Here links
-//! are positions of 32 bits. What lies beside the memory, on the heap, is list heads and bitmaps ([`Tlsf::control_bytes`]): 4 bytes
-//! a class, where Conte's pointers take 8. There are at most 28 doublings, from 16 bytes to 2 GiB, and so at most 896 classes.
+//! The header is one number: the size, a flag for a free block, and a flag for a free block before it. The start of a free
+//! block before is in its last 4 bytes, which are unused, so a block in use pays 4 bytes. That is what the reference
+//! implementation (Conte, `tlsf`) pays on 32-bit machines; on 64-bit machines it pays 8. Links here are positions of 32 bits.
+//! List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]): 4 bytes per class, where Conte's
+//! pointers take 8. There are at most 28 doublings, from 16 bytes to 2 GiB, and so at most 896 classes.
 //!
-//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set iff its list, or its bitmap,
-//! is not empty.
+//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its list, or
+//! its bitmap, is not empty.
 //!
-//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004). Ships as
-//! Unity's dynamic heap, in the Vulkan Memory Allocator, as MorphOS's system allocator.
+//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004). In use as
+//! Unity's dynamic heap, in the Vulkan Memory Allocator, and as MorphOS's system allocator.
 
 pub mod classes;
 
@@ -45,9 +45,9 @@ use core::ptr::NonNull;
 
 /// Bytes of a header.
 const HEADER: usize = 4;
-/// In a header: the block is free.
+/// Header flag: the block is free.
 const FREE: u32 = 1;
-/// In a header: the block before is free, and says in its last 4 bytes where it begins.
+/// Header flag: the block before is free, and its last 4 bytes have its start.
 const FREE_BEFORE: u32 = 2;
 const FLAGS: u32 = FREE | FREE_BEFORE;
 
@@ -78,27 +78,27 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// A heap in `area`, with 16 classes in a doubling. What lies before its first multiple of 16, and behind its last, is not
-    /// used, and 16 bytes are its ends. Cost: writes to each list head, and a few words of the memory.
+    /// Makes a heap in `area`, with 16 classes per doubling. Memory before its first multiple of 16, and behind its last, is
+    /// unused, and 16 bytes are its ends. Cost: writes each list head, and a few words of the memory.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, [`PoolError::Memory`] if
-    /// there is none for the list heads.
+    /// memory for the list heads is short.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_steps(area, 4)
     }
-    /// The same with `2^bits` classes in a doubling: with more of them fewer blocks are passed over, and there are more heads.
+    /// Makes a heap with `2^bits` classes per doubling: more classes skip fewer blocks, and take more list heads.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`PoolError::Steps`] if `bits` is not 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
     }
-    /// Its size classes.
+    /// Size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Bytes of list heads and bitmaps, which lie beside the memory.
+    /// Bytes of list heads and bitmaps, which are outside the memory.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -106,24 +106,24 @@ impl<A: Area> Tlsf<A> {
 
 blocks_by_pointer!(Tlsf);
 
-/// Its blocks by position: safe code, whoever the memory's words are read by.
+/// The heap's blocks by position: safe code, generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
-    /// Where the first block begins, so that its payload lies at a multiple of [`UNIT`], and the header behind the last one.
+    /// Position of the first block, whose payload is at a multiple of [`UNIT`]; then that of the header behind the last one.
     first: usize,
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class, all steps of a doubling side by side.
+    /// The first free block of each class, all steps of a doubling adjacent.
     heads: Vec<u32>,
 }
 
 #[doc(hidden)]
 impl<M: Words> Blocks<M> {
-    /// All of `memory` is free.
+    /// Makes a heap in which all of `memory` is free.
     ///
     /// # Errors
     /// As [`Tlsf::with_steps`].
@@ -150,22 +150,22 @@ impl<M: Words> Blocks<M> {
             sl_bitmaps: filled(doublings, 0)?,
             heads: filled(doublings * classes.steps(), NONE)?,
         };
-        // The block behind the last one: of size nothing, and used.
+        // The block behind the last one: of size 0, and used.
         blocks.memory.store(blocks.end, 0);
         blocks.make_free(blocks.first, blocks.end - blocks.first);
         Ok(blocks)
     }
 
-    /// Where they lie.
+    /// Memory of the heap, to read its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The same, to write to what was handed out.
+    /// The memory, to write to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// The size classes.
+    /// Size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.classes
     }
@@ -187,7 +187,7 @@ impl<M: Words> Blocks<M> {
         &mut self.heads[class.fl * self.classes.steps() + class.sl]
     }
 
-    /// The first class with a free block, from `class` on, and the words that were looked at.
+    /// The first class with a free block, from `class` on, and the number of words read.
     #[inline]
     pub fn find(&self, class: Class) -> (Option<Class>, u64) {
         let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
@@ -208,7 +208,7 @@ impl<M: Words> Blocks<M> {
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
-    /// Makes a block free that has no free neighbour, and lists it.
+    /// Frees a block without free neighbours, and lists it.
     fn make_free(&mut self, at: usize, size: usize) {
         self.memory.store(at, size as u32 | FREE);
         self.memory.store(at + size - HEADER, at as u32);
@@ -225,7 +225,7 @@ impl<M: Words> Blocks<M> {
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
-    /// Takes a free block out of its list. It and its neighbour's flag are the caller's to write.
+    /// Removes a free block from its list. The caller writes its header and its neighbour's flag.
     fn unlist(&mut self, at: usize, size: usize) {
         let (next, prev) = (self.memory.load(at + HEADER), self.memory.load(at + HEADER + 4));
         if next != NONE {
@@ -244,24 +244,24 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// The block at `at` has no free one before it any more.
+    /// Clears the flag of the block at `at`: no free block precedes it any more.
     fn unflag(&mut self, at: usize) {
         let header = self.memory.load(at);
         self.memory.store(at, header & !FREE_BEFORE);
     }
 
-    /// The first class all of whose blocks hold `need` bytes at `align`, wherever they begin.
+    /// The first class in which all blocks hold `need` bytes at `align`, wherever they begin.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
         let most = need.checked_add(align.saturating_sub(UNIT))?;
         Some(self.classes.of(self.classes.round_up(most)?))
     }
 
-    /// Hands a block out: where it begins, its header not counted.
+    /// Allocates a block. Returns the position of its payload.
     #[inline]
     pub fn take(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
-    /// The same, with a [`find`](Self::find) of the caller's.
+    /// Allocates a block, with the caller's [`find`](Self::find).
     #[inline]
     pub fn take_by(
         &mut self,
@@ -281,7 +281,7 @@ impl<M: Words> Blocks<M> {
         let size = (self.memory.load(at) & !FLAGS) as usize;
         self.unlist(at, size);
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
-        // `make_free` writes into the header behind: the used block's must be there before the gap is made.
+        // `make_free` writes into the following header: the used block's must be there before the gap is made.
         self.memory.store(used, need as u32);
         if gap > 0 {
             self.memory.tell(Event::Split);
@@ -296,7 +296,7 @@ impl<M: Words> Blocks<M> {
         used
     }
 
-    /// Takes back what was handed out at `payload`.
+    /// Frees the block at `payload`.
     pub fn give(&mut self, payload: usize) {
         let at = payload - HEADER;
         let header = self.memory.load(at);
@@ -316,14 +316,15 @@ impl<M: Words> Blocks<M> {
         }
         self.make_free(start, size);
     }
-    /// The same, and a header that becomes a part of the free block before it says that it is free, too: a second free is told.
+    /// Frees the block; a header that becomes part of the preceding free block is also marked free, so that a second free is
+    /// detected.
     #[inline]
     fn give_checked(&mut self, payload: usize) {
         let header = self.memory.load(payload - HEADER);
         self.memory.store(payload - HEADER, header | FREE);
         self.give(payload);
     }
-    /// Whether a block that is out begins at `payload`, as far as the headers tell.
+    /// Returns `true` if a block in use begins at `payload`, as far as the headers tell.
     #[inline]
     fn is_out(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
@@ -338,12 +339,12 @@ impl<M: Words> Blocks<M> {
             && size <= self.end - at
             && self.header(at + size).1 & FREE_BEFORE == 0
     }
-    /// Bytes of a block, its header not counted.
+    /// Bytes of a block, without its header.
     #[inline]
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Makes a block larger or smaller where it lies; `false`: the one behind it is not free, or too small.
+    /// Resizes a block in place; `false` if the block behind it is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - HEADER;
         let header = self.memory.load(at);
@@ -369,7 +370,7 @@ impl<M: Words> Blocks<M> {
         true
     }
 
-    /// All blocks as they lie: position, size, flags.
+    /// All blocks in address order: position, size, flags.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, u32)> {
         let mut at = self.first;
         core::iter::from_fn(move || {
@@ -385,20 +386,20 @@ impl<M: Words> Blocks<M> {
     fn free(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., flags)| flags & FREE != 0).map(|(_, size, _)| size)
     }
-    /// Bytes of each free block, by address, headers not counted.
+    /// Bytes of each free block, in address order, without headers.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Whether `layout` would be served, found by looking at all memory instead of the lists.
+    /// Returns `true` if `layout` would be served, found by searching all memory instead of the lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
     }
 
-    /// Looks at all headers, lists and bitmaps, and names what does not fit together.
+    /// Checks all headers, lists and bitmaps.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first inconsistency, and its place.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut was_free, mut free) = (self.first, false, 0);
         for (at, size, flags) in self.blocks() {
@@ -454,7 +455,7 @@ mod tests {
     use crate::blocks::MOST;
 
     #[test]
-    fn what_is_no_heap_is_refused_with_the_reason() {
+    fn an_impossible_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
         let refused = Tlsf::with_steps(memory.lend(), 6).err();
         assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
@@ -466,7 +467,7 @@ mod tests {
         }
     }
 
-    /// The paper's bound: a request is served where a free block has `1 + 1/2^bits` times as many bytes, both rounded to 16.
+    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
     fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
         for bits in 2..=5 {

@@ -1,11 +1,10 @@
 //! A pool of one type, as large as its objects and one index: for a struct, a stack frame, a `Box`.
 //!
 //! A slot is a union: an object, or the number of the next free slot. So `N` objects of 96 bytes take `N * 96` bytes and the
-//! head of the list. An object is owned by its [`PoolBox`], which drops it once and gives the slot back; the borrow keeps the
-//! pool where it is while boxes point into it. Objects that the *pool* should own, and iterate, are for
-//! [`LivePool`](super::LivePool).
+//! head of the list. A [`PoolBox`] owns its object; it drops the object once and frees the slot. The borrow keeps the pool in
+//! place while boxes point into it. For objects that the *pool* owns and iterates, use [`LivePool`](super::LivePool).
 //!
-//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch"; the union is that of act 2 of the pool
+//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch"; the union is from act 2 of the pool
 //! article ("Arena pools: from naive pool to slot map").
 
 use core::cell::Cell;
@@ -13,7 +12,7 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-/// An object, or the link of a free slot: bytes, so that the union is as large and as aligned as the object.
+/// An object, or the link of a free slot as bytes, so that the union has the object's size and alignment.
 union Slot<T> {
     object: ManuallyDrop<T>,
     next: [u8; size_of::<u32>()],
@@ -42,14 +41,13 @@ impl<T> Slot<T> {
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
-/// A slot that could not hold the index is an error of the compiler:
+/// A slot that could not hold the index is a compile error:
 ///
 /// ```compile_fail
 /// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
-/// As is a box that outlives its pool:
-///
+/// A box that outlives its pool is one, too:
 /// ```compile_fail
 /// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
@@ -58,8 +56,8 @@ impl<T> Slot<T> {
 /// ```
 ///
 /// # Invariants
-/// From `head` on, each free slot names the next, once; the last one names `N`. All others hold an object that a box owns (or
-/// owned: one that was forgotten keeps its slot).
+/// From `head` on, each free slot names the next, once; the last one names `N`. All others have an object that a box owns (or
+/// owned: the object of a leaked box keeps its slot).
 #[doc(alias = "PoolAllocator")]
 pub struct Pool<T, const N: usize> {
     slots: [Cell<Slot<T>>; N],
@@ -72,7 +70,7 @@ impl<T, const N: usize> Pool<T, N> {
         "a slot must hold the index of the next one"
     );
 
-    /// A pool of free slots. Cost: writes to each.
+    /// Makes a pool of free slots. Cost: writes each.
     pub const fn new() -> Self {
         const { Self::SLOT };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
@@ -84,19 +82,19 @@ impl<T, const N: usize> Pool<T, N> {
         Self { slots, head: Cell::new(0) }
     }
 
-    /// Puts `object` into a free slot, the one freed last first. Cost: a load from the slot, and the object's bytes.
+    /// Moves `object` into a free slot, the most recently freed one first. Cost: a load from the slot, and the object's bytes.
     ///
     /// # Errors
     /// The object, if no slot is free.
     pub fn alloc(&self, object: T) -> Result<PoolBox<'_, T>, T> {
         let index = self.head.get();
         let Some(slot) = self.slots.get(index as usize) else { return Err(object) };
-        // SAFETY: free, so what it holds is a link.
+        // SAFETY: a free slot has a link.
         self.head.set(u32::from_ne_bytes(unsafe { (*slot.as_ptr()).next }));
         slot.set(Slot { object: ManuallyDrop::new(object) });
         Ok(PoolBox { slot, index, head: &self.head })
     }
-    /// Whether every slot is taken.
+    /// Returns `true` if every slot is in use.
     pub fn is_full(&self) -> bool {
         self.head.get() as usize == N
     }
@@ -114,7 +112,7 @@ impl<T, const N: usize> fmt::Debug for Pool<T, N> {
     }
 }
 
-/// An object of a [`Pool`]: dropped, and its slot given back, with this.
+/// An object of a [`Pool`]. Dropping the box drops the object and frees its slot.
 pub struct PoolBox<'p, T> {
     slot: &'p Cell<Slot<T>>,
     index: u32,
@@ -122,22 +120,22 @@ pub struct PoolBox<'p, T> {
 }
 
 impl<T> PoolBox<'_, T> {
-    /// The object itself; its slot is free.
+    /// Moves the object out, and frees its slot.
     pub fn into_inner(self) -> T {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the box owns the object; it is read for the last time, and the slot given back.
+        // SAFETY: the box owns the object; it is read for the last time, and the slot is freed.
         unsafe {
             let object = ManuallyDrop::take(&mut (*this.slot.as_ptr()).object);
             this.give();
             object
         }
     }
-    /// Where the object is, until it is dropped.
+    /// Address of the object, until it is dropped.
     pub fn address(&self) -> *const T {
         self.slot.as_ptr().cast()
     }
     /// # Safety
-    /// The object is gone, and the box is not used any more.
+    /// The object was dropped or moved out, and the box is not used any more.
     unsafe fn give(&self) {
         self.slot.set(Slot::free(self.head.replace(self.index)));
     }
@@ -145,16 +143,16 @@ impl<T> PoolBox<'_, T> {
 
 impl<T> Drop for PoolBox<'_, T> {
     fn drop(&mut self) {
-        /// Gives the slot back even if the object's drop panics.
+        /// Frees the slot even if the object's drop panics.
         struct Give<'b, 'p, T>(&'b PoolBox<'p, T>);
         impl<T> Drop for Give<'_, '_, T> {
             fn drop(&mut self) {
-                // SAFETY: the object was dropped, at least as far as it let itself be.
+                // SAFETY: the object was dropped, or its drop panicked.
                 unsafe { self.0.give() };
             }
         }
         let give = Give(self);
-        // SAFETY: the box owns the object, and this is the end of it.
+        // SAFETY: the box owns the object, and ends here.
         unsafe { ManuallyDrop::drop(&mut (*give.0.slot.as_ptr()).object) };
     }
 }
@@ -162,13 +160,13 @@ impl<T> Drop for PoolBox<'_, T> {
 impl<T> Deref for PoolBox<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the slot holds an object, which this box alone owns.
+        // SAFETY: the slot has an object, which only this box owns.
         unsafe { &(*self.slot.as_ptr()).object }
     }
 }
 impl<T> DerefMut for PoolBox<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the borrow is exclusive.
+        // SAFETY: the slot has an object, which only this box owns, and the borrow is exclusive.
         unsafe { &mut (*self.slot.as_ptr()).object }
     }
 }
@@ -198,7 +196,7 @@ mod tests {
         assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
-    /// The tutorial's 8 to 16 bytes of header, as the C library places objects.
+    /// The tutorial's 8 to 16 bytes of header, measured by the C library's addresses.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
     fn the_c_library_takes_more_for_each_object() {
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_gives_the_object_back_and_holes_are_filled_last_in_first_out() {
+    fn a_full_pool_returns_the_object_and_fills_holes_last_in_first_out() {
         let pool = Pool::<u64, 3>::new();
         let mut boxes: Vec<_> = (0..3).map(|value| pool.alloc(value).unwrap()).collect();
         assert!(pool.is_full());
@@ -273,9 +271,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Objects keep their values, each has its own slot, and all slots come back.
+        /// Objects keep their values, each has its own slot, and all slots are freed in the end.
         #[test]
-        fn objects_keep_their_values_whatever_comes_and_goes(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
+        fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();
             let mut out: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
             for step in steps {

@@ -1,21 +1,21 @@
-//! What a pool is used for, counted at each allocation and free: load, mean, peak, and what slots waste.
+//! Usage statistics of a pool, updated at each allocation and free: load, mean, peak, and wasted bytes.
 
-/// The books of a pool.
+/// Usage statistics of a pool.
 ///
 /// Cost: some additions for each allocation and free, and 48 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Allocations so far.
+    /// Number of allocations so far.
     pub allocs: u64,
-    /// Frees so far.
+    /// Number of frees so far.
     pub frees: u64,
-    /// The most objects that were out at once.
+    /// Most objects in use at one time.
     pub peak: u64,
-    /// Bytes that all allocations so far asked for.
+    /// Requested bytes of all allocations so far.
     pub asked: u64,
-    /// Bytes of the slots that they got.
+    /// Bytes of the slots of these allocations.
     pub given: u64,
-    /// Objects out, added up after each allocation and each free.
+    /// Sum of the number of objects in use after each allocation and each free.
     sum: u64,
 }
 
@@ -33,15 +33,15 @@ impl Usage {
         self.frees += 1;
         self.sum += self.live();
     }
-    /// Objects out.
+    /// Number of objects in use.
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Objects out on average: over allocations and frees, not over time. 0 before the first.
+    /// Mean number of objects in use: over allocations and frees, not over time. 0 before the first.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Bytes that slots had and nobody asked for, over all allocations so far: internal waste. A pool has no other.
+    /// Bytes of slots beyond the requested sizes, over all allocations so far: internal waste. A pool has no other.
     pub const fn wasted(&self) -> u64 {
         self.given - self.asked
     }
@@ -55,7 +55,7 @@ mod tests {
     fn load_mean_peak_and_waste_are_what_the_steps_say() {
         let mut usage = Usage::default();
         assert_eq!(usage.mean(), 0.0);
-        // 1, 2, 1, 2, 3 objects out.
+        // 1, 2, 1, 2, 3 objects in use.
         usage.alloc(80, 96);
         usage.alloc(96, 96);
         usage.free();

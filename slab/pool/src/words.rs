@@ -1,20 +1,20 @@
-//! Memory by positions: what allocators of bytes keep their books in.
+//! Memory by positions, for the metadata of byte allocators.
 //!
-//! Their algorithms are safe code on positions: numbers of 32 bits that are counted from the start of the memory, half as large as
-//! pointers. Here the memory is an [`Area`]; a study of the same algorithms may give them another, and count what they do.
+//! Their algorithms are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size of
+//! pointers. Here the memory is an [`Area`]; a study of the same algorithms may use another, and count operations.
 
 use crate::area::Area;
 use core::ptr::NonNull;
 
-/// Bytes that lie somewhere.
+/// A range of bytes.
 pub trait Span {
-    /// The address of position 0.
+    /// Address of position 0.
     fn address(&self) -> usize;
-    /// How many bytes there are.
+    /// Number of bytes.
     fn size(&self) -> usize;
 }
 
-/// Bytes that are read and written a word of 32 bits at a time. A word that was not written before is not read.
+/// Bytes that are read and written as words of 32 bits. A word is not read before it was written.
 pub trait Words: Span {
     /// The word at `at`, for reports and checks.
     fn peek(&self, at: usize) -> u32;
@@ -25,35 +25,35 @@ pub trait Words: Span {
     }
     /// Writes the word at `at`.
     fn store(&mut self, at: usize, word: u32);
-    /// Something happened that a study counts.
+    /// Reports an event to a study.
     #[inline]
     fn tell(&mut self, _: Event) {}
 }
 
-/// What an allocator did.
+/// An event in an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A search ended that looked at so many places.
+    /// A search ended after this number of steps.
     Searched(u64),
-    /// A block was cut in two.
+    /// A block was split in two.
     Split,
-    /// Two free neighbours became one.
+    /// Two free neighbours were merged.
     Merged,
 }
 
 /// The memory of an area.
 ///
 /// # Invariants
-/// Whoever has it reads only what it wrote, and writes to no byte that it lent.
+/// Its user reads only what it wrote, and does not write to bytes that it has handed out.
 #[derive(Debug)]
 pub(crate) struct Raw<A>(pub(crate) A);
 
 impl<A: Area> Raw<A> {
-    /// The byte at `at`, or the end of the memory.
+    /// Address of byte `at`, or of the end of the memory.
     ///
     /// # Panics
-    /// There is none.
+    /// If `at` is beyond the end.
     #[inline]
     pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
         self.range(at, 0)
@@ -62,7 +62,7 @@ impl<A: Area> Raw<A> {
     fn word(&self, at: usize) -> NonNull<u32> {
         self.range(at, size_of::<u32>()).cast()
     }
-    /// Where `bytes` bytes begin.
+    /// Start of `bytes` bytes at `at`.
     #[inline]
     fn range(&self, at: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.0.memory();
@@ -98,7 +98,7 @@ impl<A: Area> Words for Raw<A> {
     }
     #[inline]
     fn store(&mut self, at: usize, word: u32) {
-        // SAFETY: four bytes of the area, which nobody else has, by the invariant.
+        // SAFETY: four bytes of the area, which are not handed out, by the invariant.
         unsafe { self.word(at).write_unaligned(word) };
     }
 }

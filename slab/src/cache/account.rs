@@ -1,4 +1,4 @@
-//! What several caches may have together: see [`Account`].
+//! A common limit of several caches: see [`Account`].
 
 use super::Cache;
 use super::charges::Charges;
@@ -11,19 +11,19 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::What;
 
-/// An account across caches, of a tenant or a part of a program: what they have together is charged to it, and limited. As a memory
-/// control group of Linux, for caches.
+/// An account across caches, of a tenant or a part of a program: their memory is charged to it, and limited. It is like a
+/// memory control group of Linux, for caches.
 ///
-/// Charged are the pages of slabs, when a slab is made and when it goes back. So the account is exact about memory, a hot
-/// allocation and a free cost nothing for it, and a free object counts until its slab is empty and given back. (Linux charges
-/// its groups for each object since 5.9, from a stock of each CPU, because tenants share caches there. Here each tenant has its
-/// own caches, as in Linux before.)
+/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. So the account is exact about memory, the
+/// fast paths cost nothing more, and a free object counts until its slab is empty and freed. (Linux charges its groups for each
+/// object since 5.9, from a stock on each CPU, because tenants share caches there. Here each tenant has separate caches, as in
+/// Linux before.)
 ///
-/// At the limit an allocation first calls in what the account's other caches hold without using it, then asks the
-/// [shrinkers](crate::shrinker) of each. If that does not help it fails with [`AccountLimit`](crate::AllocError::AccountLimit), and
-/// [`acquire`](crate::KmemCache::acquire) waits until pages come back. As long as somebody waits for them, all caches of the account
-/// work without magazines, and each slab that falls empty goes back. Who waits in one cache is served in order; between
-/// caches there is none.
+/// At the limit an allocation first flushes the free objects of the account's other caches, then calls the
+/// [shrinkers](crate::shrinker) of each. If that does not help, it fails with
+/// [`AccountLimit`](crate::AllocError::AccountLimit), and [`acquire`](crate::KmemCache::acquire) waits until pages are freed.
+/// As long as the account has waiters, all its caches work without magazines, and free each slab that becomes empty. The
+/// waiters of one cache are served in order; there is no order between caches.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -58,7 +58,8 @@ impl Account {
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
         Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
     }
-    /// The name that reports tell it by, instead of `account`. For one that has no cache and was not cloned yet; else it keeps its name.
+    /// Sets the name in reports, `account` by default. Only an account that has no cache and was not cloned can be named;
+    /// others keep their name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         if let Some(charges) = Arc::get_mut(&mut self.charges) {
@@ -66,16 +67,16 @@ impl Account {
         }
         self
     }
-    /// The most bytes that its caches may have together.
+    /// Most bytes that its caches may have together.
     pub fn limit(&self) -> usize {
         self.charges.limit()
     }
-    /// Sets it anew. Whoever waits for the account tries again. Where more is charged than a lower limit allows, what the caches hold
-    /// without using it goes at once, then the [shrinkers](crate::shrinker) of each are asked. Slabs with objects in use stay and serve,
-    /// and no other is made.
+    /// Changes the limit. Waiters of the account try again. If more is charged than the new limit allows, free objects and
+    /// slabs of the caches are freed immediately, then the [shrinkers](crate::shrinker) of each are called. Slabs with objects
+    /// in use stay usable, and no other is made.
     ///
-    /// Cost: the queue's lock of each cache of the account; below what is charged, what an allocation at the limit costs, too. The
-    /// caller holds no lock that a shrinker takes.
+    /// Cost: the queue's lock of each cache of the account; below the charge, also the cost of an allocation at the limit. The
+    /// caller must not hold a lock that a shrinker takes.
     ///
     /// ```
     /// use uslab::cache::Account;
@@ -95,30 +96,31 @@ impl Account {
                 self.shrink();
                 (self.charged() <= bytes).then_some(()).ok_or(())
             };
-            // What stays is in use.
+            // Slabs with objects in use stay.
             _ = self.core.of_account(&self.charges).fold(again(), |result, cache| {
                 self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
             });
         }
-        // Under each queue's lock: who was refused by the limit before looks there behind that, and finds that it should try again.
+        // Under each queue's lock: a waiter that the old limit refused reads it after that, and sees that it should try again.
         planted!("a limit is raised and nobody is told" => return);
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
-    /// Bytes of all their slabs now, those included that are about to get their memory.
+    /// Bytes of all slabs now, including those that are just being allocated.
     pub fn charged(&self) -> usize {
         self.charges.bytes.load(Relaxed)
     }
-    /// The most that were charged at a time. What found no memory then counts, too.
+    /// Highest charge so far. It includes slabs for which no memory was found.
     pub fn peak(&self) -> usize {
         self.charges.peak.get() as usize
     }
-    /// As [`KmemCache::shrink`](crate::KmemCache::shrink), of all caches of the account. Returns the slabs given back.
+    /// Shrinks all caches of the account, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Returns the number of slabs
+    /// freed.
     pub fn shrink(&self) -> usize {
         self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
     }
 }
 
-/// The numbers of an [`Account`] that has caches: a snapshot, each number for itself.
+/// Numbers of an [`Account`] with caches: a snapshot, each number taken separately.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -135,17 +137,17 @@ impl Account {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AccountInfo {
-    /// Its [name](Account::named).
+    /// [Name](Account::named) of the account.
     pub name: String,
-    /// The most bytes that its caches may have together.
+    /// Most bytes that its caches may have together.
     pub limit: u64,
     /// As [`Account::charged`].
     pub charged: u64,
     /// As [`Account::peak`].
     pub peak: u64,
-    /// Slabs that there was no room for. An allocation may try to make one several times, and succeed in the end.
+    /// Number of refused slabs. One allocation may be refused several times, and succeed in the end.
     pub refusals: u64,
-    /// Who waits in its caches.
+    /// Number of waiters in its caches.
     pub waiting: u64,
 }
 
@@ -153,7 +155,7 @@ impl Cache {
     fn is_charged_to(&self, charges: &Charges) -> bool {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
     }
-    /// Gives a charge back, and tells who waits for it.
+    /// Reduces the charge, and notifies waiters.
     pub(super) fn uncharge_account(&self, bytes: usize) {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
@@ -166,7 +168,7 @@ impl Cache {
 }
 
 impl Core {
-    /// The numbers of all accounts that have caches.
+    /// Numbers of all accounts with caches.
     pub(crate) fn account_infos(&self) -> Vec<AccountInfo> {
         let mut found = BTreeMap::new();
         for cache in self.caches.iter() {
@@ -186,13 +188,13 @@ impl Core {
     pub(super) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))
     }
-    /// Closes the magazines of all caches of the account, for those who wait, and calls in what nobody uses.
+    /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
     pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
         planted!("other caches of an account keep what they have" => return);
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }
-    /// Gives back what the caches of the account hold without using it. Slabs given back.
+    /// Frees the unused memory of the account's caches. Returns the number of slabs freed.
     pub(super) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
         self.refs().filter(|cache| cache.is_charged_to(charges)).map(|cache| cache.shrink(op)).sum()
     }

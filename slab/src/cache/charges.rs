@@ -1,10 +1,10 @@
-//! The numbers of an account: see [`Account`](super::Account).
+//! Charges of an account: see [`Account`](super::Account).
 
 use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
 
-/// What an account has been charged.
+/// Charges of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
@@ -12,7 +12,7 @@ pub(crate) struct Charges {
     pub(super) peak: Counter,
     pub(super) refusals: Counter,
     pub(super) name: String,
-    /// Caches with somebody who waits for a charge to come back.
+    /// Number of caches with a waiter for a charge.
     waiting: AtomicU32,
 }
 
@@ -23,14 +23,14 @@ impl Charges {
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(super) fn limit(&self) -> usize {
-        // Relaxed: a number. Who waits for a larger one looks under the queue's lock.
+        // Relaxed: a number. A waiter for a larger limit reads it under the queue's lock.
         self.limit.load(Relaxed)
     }
     pub(super) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
     pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        // Relaxed: a number, which says nothing about the slabs.
+        // Relaxed: a number, which orders nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
             planted!("an account is charged by load and store" => {
@@ -48,22 +48,22 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    /// Whether so many slabs can be had at all.
+    /// Returns `true` if the limit admits `slabs` slabs at all.
     pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }
     pub(super) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
-    /// Whether somebody waits for a charge to come back.
+    /// Returns `true` if a cache has a waiter for a charge.
     pub(super) fn is_waited_for(&self) -> bool {
         // Relaxed: see "No lost wake-up" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
-    /// One cache more that somebody waits in.
+    /// Counts one more cache with a waiter.
     pub(super) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
-        // Release: pairs with the Acquire of `uncharge`.
+        // Release: pairs with the Acquire of `uncharge_account`.
         self.bytes.fetch_add(0, Release);
     }
     pub(super) fn end_wait(&self) {

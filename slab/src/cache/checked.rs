@@ -1,8 +1,8 @@
-//! What is done to each object of a checked cache: when it leaves for a caller, and when it comes back.
+//! Checks of a checked cache's objects, at each allocation and each free.
 //!
-//! The one seam for debugging. The cache's fast paths are disabled, so every object passes `Cache::on_checked_alloc` before the caller
-//! sees it, and `Cache::on_checked_free` before anybody else can have it. Each has its [tag](crate::debug::tags); what more is looked
-//! at, the cache's [flags](crate::debug::flags) say, and `debugged.rs` does it.
+//! All debugging is attached here. The cache's fast paths are disabled, so every object passes `Cache::on_checked_alloc` before
+//! its user gets it, and `Cache::on_checked_free` before it can be reallocated. Each object has a [tag](crate::debug::tags);
+//! further checks follow the cache's [flags](crate::debug::flags) and are in `debugged.rs`.
 
 use super::object::Object;
 use crate::debug::flags::SlabDebug;
@@ -16,27 +16,27 @@ use uslab_magazine::FastPath;
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(super) tags: Arc<Tags>,
-    /// The cache's.
+    /// Tag of the cache.
     pub(super) tag: u8,
-    /// The layer's, behind the checks.
+    /// Fast path of the layer, used after the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,
-    /// What is done beside.
+    /// Further checks.
     pub(super) debugged: Option<Debugged>,
 }
 
 impl Checked {
-    /// Whether an object is out.
+    /// Returns `true` if the object is out.
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
         self.tags.is_out(object, self.tag)
     }
-    /// For debuggers: the table of records; 0 if there are none.
+    /// For debuggers: address of the table of records; 0 if there is none.
     pub(super) fn tracks_seen(&self) -> usize {
         let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
         if has_records { self.tags.tracks.place() } else { 0 }
     }
 }
 
-/// What is done about the objects of a cache beside checking frees.
+/// Checks of a cache's objects beyond checked frees.
 #[derive(Debug)]
 pub(super) struct Debugged {
     pub(super) flags: SlabDebug,
@@ -44,7 +44,7 @@ pub(super) struct Debugged {
 }
 
 impl Debugged {
-    /// What `flags` ask for; `None` if that is no more than checked frees.
+    /// The checks in `flags`; `None` if there are none beyond checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
         let more = flags - SlabDebug::CHECKS;
         (!more.is_empty()).then_some(Self { flags, watch })
@@ -60,7 +60,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn debuggers_are_told_where_records_are_of_caches_that_have_some() {
+    fn the_debugger_description_has_the_address_of_records() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

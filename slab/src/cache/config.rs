@@ -1,4 +1,4 @@
-//! What a subsystem is made of.
+//! Configuration of a subsystem.
 
 use super::per_cpu::Magazines;
 use crate::debug::corruption;
@@ -14,11 +14,11 @@ use uslab_buddy::PageConfig;
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 
-/// Bytes of free pages that a subsystem of the default [`Config`] keeps at most: see [`PageConfig::keep_free`]. It is less where
-/// [`Config::heed_limits`] says so.
+/// Most bytes of free pages that a subsystem of the default [`Config`] keeps: see [`PageConfig::keep_free`].
+/// [`Config::heed_limits`] may reduce it.
 pub const KEEP_FREE: usize = 16 << 20;
 
-/// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
+/// Configuration of a subsystem. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
 ///
 /// ```
 /// use uslab::buddy::PageConfig;
@@ -33,51 +33,50 @@ pub const KEEP_FREE: usize = 16 << 20;
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the
-    /// [`faults`](crate::faults) of the whole subsystem.
+    /// CPUs, nodes and zones, with the memory limit and the reserve; and the [`faults`](crate::faults) injected into the
+    /// subsystem.
     pub pages: PageConfig,
-    /// True if the free memory that stays ([`PageConfig::keep_free`]) is at most an eighth of the room: the least of the process's limits
-    /// (`RLIMIT_AS`, `RLIMIT_DATA`) and of those of its control groups and their ancestors (`memory.max`, `memory.high`; in version 1
-    /// the limit and the soft limit), less what is committed. They are read at the start, and by
-    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). (A reaper opens no file: a program may
-    /// have forbidden itself to.) A file that cannot be read limits
-    /// nothing. True by default, and false in [`Config::new`].
+    /// If true, the free memory that is kept ([`PageConfig::keep_free`]) is at most an eighth of the room. That is the least of
+    /// the process's limits (`RLIMIT_AS`, `RLIMIT_DATA`) and of those of its control groups and their ancestors (`memory.max`,
+    /// `memory.high`; in version 1 the limit and the soft limit), less what is committed. Limits are read at the start, and by
+    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). (A reaper opens no
+    /// file, because a sandbox may forbid that.) A file that cannot be read limits nothing. True by default, and false in
+    /// [`Config::new`].
     pub heed_limits: bool,
-    /// What decides the order of slabs.
+    /// Rule for the order of slabs.
     pub rule: OrderRule,
-    /// The magazines of caches that do not say otherwise.
+    /// Default magazines of caches.
     pub magazines: Magazines,
-    /// Whether caches that do not say otherwise check at once that what is freed to them is an object of theirs and in use.
-    /// Otherwise what is wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
+    /// Default of caches: true if each free checks immediately that the object belongs to the cache and is in use. Otherwise an
+    /// error is detected when the object reaches its slab. True in builds with debug assertions.
     pub check_frees: bool,
-    /// What is done about the objects of caches of which names, to find mistakes: see [`flags`](crate::debug::flags). Nothing by
-    /// default.
+    /// Debug options by cache name: see [`flags`](crate::debug::flags). None by default.
     pub slab_debug: DebugRules,
-    /// What is hardened, of caches that do not say otherwise, and of malloc. Nothing by default. What is has checked frees.
+    /// Hardening of malloc, and the default of caches. None by default. It implies checked frees.
     pub harden: Harden,
-    /// One in so many allocations up to a page is sampled, of [`Malloc`](crate::Malloc), kmalloc and caches: it has a page of its own
-    /// between pages that cannot be touched, and its mistakes are named with the call stacks of its allocation and its free; those that are
-    /// faults by a handler of `SIGSEGV` that is installed at the first sample. 0, the default: none. A sample is no object of its cache:
-    /// [`CacheInfo::used`](crate::CacheInfo::used) has it not, nor does [`destroy`](crate::KmemCache::destroy) find it. Caches with hooks,
-    /// limits or accounts, and type-stable ones, do not sample.
+    /// Mean number of allocations per sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and caches.
+    /// A sample has a page between two inaccessible ones, and errors are reported with the call stacks of its allocation and
+    /// its free; faults are reported by a handler of `SIGSEGV` that is installed at the first sample. 0, the default, disables
+    /// sampling. A sample does not count as an object of its cache: neither in [`CacheInfo::used`](crate::CacheInfo::used) nor
+    /// for [`destroy`](crate::KmemCache::destroy). Caches with hooks, limits or accounts, and type-stable ones, do not sample.
     ///
-    /// Cost: none where inlined paths serve; some 20 us a sample. Frees of caches that sample, and of kmalloc, leave the inlined path: some
-    /// nanoseconds each.
+    /// Cost: none on inlined paths; some 20 us per sample. Frees of kmalloc and of caches that sample leave the inlined path:
+    /// some nanoseconds each.
     pub guard_every: u32,
-    /// The most samples that are in use at a time: a page each.
+    /// Most samples in use at a time; each takes a page.
     pub guard_slots: u32,
-    /// Hears of frees that cannot be right, and of damage; the default says so and aborts.
+    /// Handler of invalid frees and of damage; the default reports and aborts.
     pub corruption: Arc<corruption::Handler>,
-    /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
-    /// [`reaper`](crate::reaper). `None`, the default: no thread.
+    /// Interval at which a thread of the subsystem reaps, once there may be something to reap: see [`reaper`](crate::reaper).
+    /// `None`, the default: no thread.
     pub reap_every: Option<Duration>,
-    /// Bytes of freed mappings above 4 MiB that are kept for the next ones: see [`huge`](crate::huge). 0 is none.
+    /// Most bytes of freed mappings above 4 MiB that are kept for reuse: see [`huge`](crate::huge). 0 keeps none.
     pub huge_cache: usize,
 }
 
 impl Config {
-    /// The usual slabs and magazines on these pages, the order rule with all of its CPUs present. What stays of free memory is what
-    /// [`PageConfig::keep_free`] says: by default all.
+    /// The usual slabs and magazines on these pages; the order rule counts all CPUs as present. Free memory is kept up to
+    /// [`PageConfig::keep_free`]: by default all of it.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
@@ -98,15 +97,15 @@ impl Config {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
-    /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
-    /// memory stay backed. It heeds limits.
+    /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free memory
+    /// stay committed. Limits are heeded.
     fn default() -> Self {
         Self::keeping(KEEP_FREE)
     }
 }
 
 impl Config {
-    /// As the default, but for the free memory that stays.
+    /// The default, except that `most` bytes of free memory are kept.
     pub(crate) fn keeping(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
         Self { heed_limits: true, ..Self::new(PageConfig { keep_free: Some(most), ..pages }) }
@@ -115,11 +114,10 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Config {
-    /// So many pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is
-    /// an exchange. A slab is a page of two objects: each lies [2048 bytes](crate::check::SPACING) from the next. A free
-    /// that cannot be right panics.
+    /// `pages` pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is an
+    /// exchange. A slab is a page of two objects, which are [2048 bytes](crate::check::SPACING) apart. An invalid free panics.
     ///
-    /// What is no power of two wastes pages: blocks do not cross its largest one.
+    /// A number that is not a power of two wastes pages: blocks do not cross its largest power.
     pub fn for_models(pages: u32) -> Self {
         let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
         let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));
@@ -143,7 +141,7 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Default for Config {
-    /// [For models](Self::for_models), of four pages.
+    /// [For models](Self::for_models), with four pages.
     fn default() -> Self {
         Self::for_models(4)
     }

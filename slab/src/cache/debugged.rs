@@ -1,8 +1,8 @@
-//! Objects of a cache that is debugged with more than checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
+//! Objects of a cache with debug flags beyond checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
 //!
-//! What is known of an object lies beside its tag ([`tracks`](crate::debug::tracks)); only red zones lie among the objects. All of it is the
-//! affair of whoever has the object in hand: the allocation before its caller sees it, the free after it took the tag. So it needs no
-//! lock, and reports are made with none held.
+//! The record of an object is stored next to its tag ([`tracks`](crate::debug::tracks)); only red zones are in the slab. Both
+//! belong to the thread that has the object: to the allocation until its caller gets the object, to the free once it took the
+//! tag. So they need no lock, and reports are made with no lock held.
 
 use super::alloc::BULK;
 use super::checked::{Checked, Debugged};
@@ -24,7 +24,7 @@ use core::ptr::NonNull;
 use uslab_buddy::{Order, Pfn};
 use uslab_magazine::Operation;
 
-/// What [`validate`](KmemCache::validate) found.
+/// Result of [`validate`](KmemCache::validate).
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -39,16 +39,16 @@ use uslab_magazine::Operation;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Validation {
-    /// Objects that were looked at, free ones and those in use.
+    /// Number of objects checked, free ones and those in use.
     pub objects: u64,
-    /// Parts of them, or of their slabs, that somebody wrote to who must not. Each was reported,
+    /// Number of byte ranges of objects or slabs that were overwritten by an invalid write; each was reported.
     pub damages: u64,
-    /// and repaired.
+    /// Number of ranges that were repaired.
     pub repairs: u64,
 }
 
 impl Validation {
-    /// Damages and repairs: as the tests of SLUB count.
+    /// Damages plus repairs, which is what SLUB's tests count.
     pub fn errors(&self) -> u64 {
         self.damages + self.repairs
     }
@@ -59,17 +59,17 @@ impl Cache {
         let checked = self.checked.as_ref()?;
         Some((checked, checked.debugged.as_ref()?))
     }
-    /// The record of an object.
+    /// Record of an object.
     fn record<'a>(
         &'a self,
         checked: &'a Checked,
         debugged: &Debugged,
         place: ObjectIndex,
     ) -> Option<&'a Record> {
-        // SAFETY: `cover_slab` made records for the slab, which lives as long as anybody has an object of it.
+        // SAFETY: `cover_slab` made records for the slab, which lives as long as any of its objects is allocated.
         debugged.has_records().then(|| unsafe { checked.tags.tracks.record(place.slab, place.index) })
     }
-    /// Bytes of the object at `place` that are its user's.
+    /// Bytes of the object at `place` that its user requested.
     fn used_bytes(&self, record: Option<&Record>) -> usize {
         record.map_or(self.geometry().object_size(), Record::size)
     }
@@ -80,7 +80,7 @@ impl Cache {
         let Ok(place) = self.place(object) else { return };
         let record = self.record(checked, debugged, place);
         let size = self.geometry().object_size();
-        // SAFETY: an object of the cache that is nobody's yet.
+        // SAFETY: an object of the cache, which no user has yet.
         unsafe {
             debugged.watch.inspect(object.0, State::Free, |damage| self.damaged(place, damage));
             debugged.watch.fill(object.0, State::InUse(size));
@@ -97,7 +97,7 @@ impl Cache {
         let Ok(place) = self.place(object) else { return };
         let record = self.record(checked, debugged, place);
         let state = State::InUse(self.used_bytes(record));
-        // SAFETY: an object of the cache that its user gave up, and whose tag this thread took.
+        // SAFETY: an object of the cache that its user freed, and whose tag this thread took.
         unsafe {
             debugged.watch.inspect(object.0, state, |damage| self.damaged(place, damage));
             debugged.watch.fill(object.0, State::Free);
@@ -115,11 +115,11 @@ impl Cache {
     fn trace(&self, debugged: &Debugged, deed: &str, Object(object): Object) {
         if debugged.flags.contains(SlabDebug::TRACE) {
             let (name, thread) = (self.name(), this_thread());
-            // Nothing comes of standard error that is closed.
+            // An error of standard error cannot be reported.
             let _ = writeln!(Lines::new(), "TRACE {name} {deed} {:#x} thread={thread}", object.addr());
         }
     }
-    /// Whether an allocation is to be refused on purpose.
+    /// Returns `true` if an injected fault refuses this allocation.
     pub(super) fn is_refused(&self) -> bool {
         let call = || Call::of(SLAB, self.geometry().object_size()).cache(self.name());
         self.debugged().is_some_and(|(_, debugged)| {
@@ -127,19 +127,19 @@ impl Cache {
         })
     }
 
-    /// Of an object that was just allocated only the first `size` bytes are the caller's.
+    /// Restricts the caller of a new object to its first `size` bytes.
     pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
             && let Ok(place) = self.place(Object(object))
             && let Some(record) = self.record(checked, debugged, place)
         {
             record.set_size(size);
-            // SAFETY: allocated just now by this thread, which has not told anybody.
+            // SAFETY: this thread has just allocated the object, and has not shared it.
             unsafe { debugged.watch.resize(object, size, size, false) };
         }
     }
-    /// The same later: whether the object has `size` bytes now, of which new ones are zero if `zero`; `false` if it has not so many, or
-    /// nobody watches it.
+    /// Changes the bytes that the user of an object has to `size`, and zeroes new ones if `zero`; `false` if the object is
+    /// smaller than `size` or not watched.
     pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
         let Some((checked, debugged)) = self.debugged() else { return false };
         let fits = (1..=self.geometry().object_size()).contains(&size);
@@ -152,7 +152,7 @@ impl Cache {
         };
         if out {
             let old = record.size();
-            // SAFETY: in use by the caller.
+            // SAFETY: the object is in use by the caller.
             unsafe {
                 debugged.watch.inspect(object, State::InUse(old), |damage| self.damaged(place, damage));
                 debugged.watch.resize(object, old, size, zero);
@@ -161,7 +161,7 @@ impl Cache {
         }
         out
     }
-    /// Whether there are red zones among its objects.
+    /// Returns `true` if the cache's objects have red zones.
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
     }
@@ -175,19 +175,19 @@ impl Cache {
         }
     }
 
-    /// Where objects and their zones lie in a slab of so many objects, from its beginning.
+    /// Range of the objects and their zones in a slab of `objects` objects, in bytes from its start.
     fn watched_range(&self, debugged: &Debugged, objects: usize) -> Range<usize> {
         let geometry = self.geometry();
         geometry.lead() - debugged.watch.left..geometry.offset(objects) - debugged.watch.left
     }
-    /// Has addresses for what describes a new slab, which it lacks where addresses are limited.
+    /// Makes address space for the records of a new slab; `false` if addresses are limited and there are none.
     pub(super) fn has_tables(&self, slab: Pfn, order: Order) -> bool {
         let (memory, end) = (&self.core.memory, (slab.get() + order.pages()) as usize);
         !memory.pages.gave_up_addresses()
             || memory.grow_beside(end)
                 && self.checked.as_ref().is_none_or(|checked| checked.tags.grow(&memory.pages, end))
     }
-    /// Makes what a new slab needs beside its objects, and fills what is watched; `false` if there is no memory.
+    /// Makes the records of a new slab, and fills its watched bytes; `false` if memory is short.
     pub(super) fn cover_slab(&self, op: &Operation, slab: Pfn, order: Order, objects: usize) -> bool {
         let Some(checked) = &self.checked else { return true };
         let Some(debugged) = &checked.debugged else { return checked.tags.cover(op, slab, order) };
@@ -198,7 +198,7 @@ impl Cache {
         }
         if debugged.watch.is_on() {
             let base = self.core.memory.pages.address(slab);
-            // SAFETY: the slab is this thread's alone, and has so many objects and bytes.
+            // SAFETY: only this thread has the slab, which has room for `objects` objects.
             unsafe {
                 fill_padding(base, self.watched_range(debugged, objects), self.watched_bytes(order));
                 (0..objects).for_each(|index| {
@@ -208,18 +208,18 @@ impl Cache {
         }
         true
     }
-    /// A slab that was covered ends.
+    /// Checks the padding of a slab that is about to be freed, and frees its records.
     pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
         let Some((checked, debugged)) = self.debugged() else { return };
         self.inspect_padding(debugged, slab, order);
-        // Who looks at an object of it has seen enough, or sees that it is no longer the cache's.
+        // Waits for `look_around`: a later call sees that the slab is no longer the cache's.
         drop(self.nodes[self.core.memory.pages.node_of(slab) as usize].lists().lock());
         if debugged.has_records() {
-            // SAFETY: covered when it was made, and nobody has an object of it.
+            // SAFETY: the records were made with the slab, and none of its objects is allocated.
             unsafe { checked.tags.tracks.uncover(slab) };
         }
     }
-    /// Bytes of a slab that can be looked at.
+    /// Bytes of a slab that are accessible.
     fn watched_bytes(&self, order: Order) -> usize {
         order.bytes() - self.geometry().guard()
     }
@@ -230,11 +230,11 @@ impl Cache {
         let base = self.core.memory.pages.address(slab);
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
         let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
-        // SAFETY: a slab of the cache with this order; nobody writes to what is no object's.
+        // SAFETY: a slab of the cache with this order; bytes outside of the objects are not written.
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
     }
 
-    /// Reports a damage of the object at `place`, or of the padding of its slab.
+    /// Reports damage to the object at `place`, or to the padding of its slab.
     #[cold]
     fn damaged(&self, place: ObjectIndex, damage: Damage) {
         let kind = match damage.part {
@@ -251,7 +251,7 @@ impl Cache {
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
         self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
-    /// What is known of the object at `place`, if more is than its address: its bytes, and all else. The slab does not end meanwhile.
+    /// Describes the object at `place`, with its bytes, if more is known than its address. The slab stays during the call.
     fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
@@ -261,7 +261,7 @@ impl Cache {
         let record = self.record(checked, debugged, place).filter(|_| !padding);
         let bytes = match self.config.no_access {
             true => Bytes::NONE,
-            // SAFETY: an object of a slab of the cache, with its zones. Who writes there meanwhile does so wrongly.
+            // SAFETY: an object of a slab of the cache, with its zones. A concurrent write there would be the program's error.
             false => unsafe { Bytes::of(object, left, size, right) },
         };
         let report = ObjectReport {
@@ -280,17 +280,18 @@ impl Cache {
         };
         Some((bytes, report))
     }
-    /// What is known of the object that a stranger's `address` lies in.
+    /// Describes the object of the cache that has `address`.
     pub(super) fn look_around(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
         let pages = &self.core.memory.pages;
         let pfn = pages.pfn_of(address.as_ptr())?;
-        // Whose pages they are is taken off before `uncover_slab` has this lock.
+        // A slab loses its owner before `uncover_slab` takes this lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
         self.look(is_ours.then(|| self.place_around(address))??, None)
     }
 
-    /// What `each` slab of all lists has to say, of which there are so `many`. Said under the lock of its node, so that no slab goes meanwhile.
+    /// Calls `each` for each slab on all lists, under the lock of its node, so that the slab stays. `many` estimates the number
+    /// of results.
     fn of_slabs<T>(
         &self,
         many: fn(&NodeCount) -> u64,
@@ -298,7 +299,8 @@ impl Cache {
     ) -> Vec<T> {
         let memory = &self.core.memory;
         loop {
-            // Nothing is allocated under a node's lock, and whose memory that is may need this node itself: then there are some more.
+            // Nothing is allocated under a node's lock: the global allocator may need this very node. That may add slabs, hence
+            // the spare room.
             let expected = many(&self.count()) as usize;
             let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
             let mut all = true;
@@ -332,7 +334,7 @@ impl Cache {
                     false => State::Free,
                 };
                 found.objects += 1;
-                // SAFETY: an object of a slab that is kept; by contract nobody uses the cache.
+                // SAFETY: an object of a slab that is kept; no other thread uses the cache, by this function's contract.
                 found.damages +=
                     unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
             }
@@ -341,7 +343,7 @@ impl Cache {
         found
     }
 
-    /// What there is to say `of` each object in use, if frees are checked. `of` allocates nothing, and takes no lock.
+    /// Calls `of` for each object in use, if frees are checked. `of` must not allocate or lock.
     pub(crate) fn in_use<T>(&self, deed: Deed, of: impl Fn(InUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
@@ -376,7 +378,7 @@ impl Cache {
     }
 }
 
-/// A report, with the bytes that were seen.
+/// The report with its copied bytes.
 pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
     let (left, right, noticed) = (bytes.left(), bytes.right(), CallStack::save());
     ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }
@@ -385,15 +387,15 @@ pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)
 /// An object in use.
 pub(crate) struct InUse {
     pub(crate) object: NonNull<u8>,
-    /// Bytes that it was asked for with,
+    /// Bytes that the user requested.
     pub(crate) asked: usize,
-    /// and those that its user may use.
+    /// Bytes that the user may use.
     pub(crate) usable: usize,
-    /// Who did the deed that was asked for.
+    /// Track of the requested event.
     pub(crate) track: Option<Track>,
 }
 
-/// All slabs of a cache stay listed while this lives.
+/// Keeps all slabs of a cache listed while it lives.
 struct Kept<'c>(&'c Cache);
 
 impl<'c> Kept<'c> {
@@ -409,26 +411,26 @@ impl Drop for Kept<'_> {
 }
 
 impl KmemCache {
-    /// Looks at all objects, free ones and those in use: whether anybody wrote to their red zones, their poison, or what no object of a slab
-    /// uses. What is found is [reported](crate::corruption), and then repaired. Nothing is found in a cache without
-    /// [`RED_ZONE`](SlabDebug::RED_ZONE) and [`POISON`](SlabDebug::POISON).
+    /// Checks all objects, free ones and those in use: their red zones, their poison, and the padding of slabs must be
+    /// unchanged. Damage is [reported](crate::corruption) and then repaired. A cache without [`RED_ZONE`](SlabDebug::RED_ZONE)
+    /// and [`POISON`](SlabDebug::POISON) has nothing to check.
     ///
-    /// Only while nobody else allocates or frees: an object that is on its way is taken for damaged. A reaper may run: empty slabs stay
-    /// meanwhile, and [`destroy`](Self::destroy) finds the cache busy.
+    /// No other thread may allocate or free during the check: an object in transit would be reported as damaged. A reaper may
+    /// run: empty slabs stay until the check ends, and [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
     ///
-    /// Cost: all of the cache's memory is read, and each node's lock taken twice.
+    /// Cost: all of the cache's memory is read, and each node's lock is taken twice.
     #[doc(alias = "validate_slab_cache")]
     pub fn validate(&self) -> Validation {
         self.cache().validate()
     }
-    /// Who allocated the objects in use, by call stack. Empty without [`USERS`](SlabDebug::USERS). Beside other users of the cache it is a
-    /// guess.
+    /// Objects in use by the call stack of their allocation. Empty without [`USERS`](SlabDebug::USERS). Approximate while other
+    /// threads use the cache.
     ///
-    /// Cost: a look at each object's record, under the lock of its node. It allocates.
+    /// Cost: a read of each object's record, under the lock of its node. It allocates.
     pub fn alloc_traces(&self) -> Traces {
         self.cache().traces(Deed::Alloc)
     }
-    /// The same, of who freed the objects in use before they were allocated.
+    /// Objects in use by the call stack of their preceding free.
     pub fn free_traces(&self) -> Traces {
         self.cache().traces(Deed::Free)
     }
@@ -443,13 +445,13 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn what_there_is_no_room_for_is_looked_at_once_more_and_gets_no_memory_under_the_lock() {
+    fn a_full_result_is_collected_again_without_allocating_under_the_lock() {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// An eighth of them is more than what there is room for in any case.
+        /// One eighth of them exceeds the spare room in any case.
         const SLABS: usize = 16 * BULK;
-        /// Too few the first time.
+        /// Too low the first time.
         fn many(_: &NodeCount) -> u64 {
             (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
         }
@@ -461,15 +463,15 @@ mod tests {
         assert_eq!(ASKED.get(), 2);
     }
 
-    /// It found no records, or read them while they went.
+    /// Once no records were found, or they were read while being freed.
     #[test]
-    fn an_object_is_looked_at_while_its_slab_ends() {
+    fn an_object_is_described_while_its_slab_is_freed() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("ends", 64).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         let (address, inner) = (object.addr(), cache.cache());
         assert_eq!(inner.look_around(object).unwrap().1.object, address.get());
-        // SAFETY: allocated above.
+        // SAFETY: allocated above, freed once.
         unsafe { cache.free(object) };
         subsystem.shrink();
         assert!(inner.look_around(object).is_none());
@@ -484,7 +486,7 @@ mod tests {
             for _ in 0..2_000 {
                 let object = cache.alloc(Gfp::KERNEL).unwrap();
                 at.store(object.addr().get(), Relaxed);
-                // SAFETY: allocated above.
+                // SAFETY: allocated above, freed once.
                 unsafe { cache.free(object) };
                 subsystem.shrink();
             }

@@ -1,4 +1,4 @@
-//! Frees that wait for readers: objects, in batches, on their way to the collector.
+//! Deferred frees: objects in batches on their way to the RCU collector.
 
 use super::Cache;
 use super::core::Core;
@@ -11,12 +11,13 @@ use uslab_magazine::sync::Ordering::Acquire;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
 
 impl Cache {
-    /// One more of `count`, objects or slabs that wait for readers, before it does. Threads that sleep until they are woken have seen none.
+    /// Increments `count`, of objects or slabs that wait for readers, before one does. Wakes threads that sleep because they
+    /// have seen 0.
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
         planted!("what begins to wait for readers wakes no thread" => let is_first = false);
-        // Threads of loom's models do not look there.
+        // Waiting threads of loom's models do not read the counts.
         if is_first && !cfg!(loom) {
             self.wake_threads();
         }
@@ -24,7 +25,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Takes `object` back after a grace period.
+    /// Frees `object` after a grace period.
     pub(crate) fn defer(self: &Arc<Self>, object: NonNull<u8>) {
         if let Some(cache) = self.cache_at(object) {
             cache.begin_grace(cache.deferred());
@@ -32,14 +33,13 @@ impl Core {
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
         }
-        // Behind the batch's lock, which who begins to wait takes, too.
-        // Relaxed: as there.
+        // After the batch's lock, which a new waiter takes, too. Relaxed: that lock orders it.
         if self.waited_for.load(Relaxed) > 0 {
             self.flush_deferred();
         }
     }
 
-    /// Begins the grace periods of what waits in batches that are not full.
+    /// Starts the grace periods of the batches that are not full.
     pub(crate) fn flush_deferred(self: &Arc<Self>) {
         self.deferred.take().for_each(|batch| self.wait_for(batch));
     }
@@ -48,21 +48,21 @@ impl Core {
         let core = self.clone();
         let free = move || {
             for object in batch.objects() {
-                // Kept: with its last object the cache may go.
+                // Kept alive: the free of its last object may destroy the cache.
                 let cache = core.cache_at(object).and_then(Cache::kept);
-                // A reset that panics has been reported where it did so. What follows is others'.
+                // The panic hook has reported a reset's panic already. The rest of the batch belongs to other users.
                 contain_panic(|| {
-                    // SAFETY: who deferred it gave it up, and who might have read it has gone.
+                    // SAFETY: the user freed the object, and all readers that might have found it have exited.
                     if !unsafe { core.free_object(object) } {
                         match &cache {
-                            // SAFETY: as above.
+                            // SAFETY: the user freed the object, and all readers that might have found it have exited.
                             Some(cache) => unsafe { cache.free_at_frame(object) },
                             None if core.free_sample(object, NO_CACHE) => {}
                             None => core.refuse(CorruptionKind::Foreign, object),
                         }
                     }
                 });
-                // Last: who waits for it to become 0 finds all the rest done.
+                // Last: a thread that waits for 0 finds everything else done.
                 if let Some(cache) = cache {
                     // Relaxed: a number.
                     cache.deferred().fetch_sub(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What a cache gives back: the objects of its magazines, its empty slabs, and in the end all.
+//! Flush, shrink, reap and destruction of a cache.
 
 use super::alloc::DrainOnly;
 use super::live::Live;
@@ -11,7 +11,7 @@ use uslab_magazine::sync::{planted, relax};
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Supplier};
 
-/// Takes what a flush gives back, and counts the slabs that go with it.
+/// Receives the flushed objects, and counts the slabs that are freed with them.
 struct Flushing<'a>(&'a Cache, Cell<usize>);
 
 impl Supplier<Object> for Flushing<'_> {
@@ -24,13 +24,13 @@ impl Supplier<Object> for Flushing<'_> {
 }
 
 impl Cache {
-    /// Gives all cached objects to their slabs, destructs what lies free there, gives all empty slabs back, and sorts the partial ones.
-    /// Slabs given back.
+    /// Flushes all free objects to their slabs, destructs them there, frees all empty slabs, and sorts the partial ones.
+    /// Returns the number of slabs freed.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
         self.flush_all(op) + self.shrink_slabs(op)
     }
-    /// The same, after a sweep of all stacks.
+    /// The same, after a sweep has taken all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
         let flushing = Flushing(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
@@ -44,7 +44,7 @@ impl Cache {
         slabs + self.release(op, unlisted)
     }
 
-    /// Gives back empty slabs only. Slabs given back.
+    /// Frees the empty slabs. Returns their number.
     pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.discard_empty(&self.core.memory, &mut unlisted));
@@ -56,14 +56,15 @@ impl Cache {
         self.core.flush_deferred();
     }
 
-    /// Gives the magazines' objects to their slabs. Slabs given back.
+    /// Flushes the magazines to the slabs. Returns the number of slabs freed.
     pub(super) fn flush_all(&self, op: &Operation) -> usize {
         let flushing = Flushing(self, Cell::new(0));
         self.config.per_cpu.flush_all(op, &flushing);
         flushing.1.get()
     }
 
-    /// Ends an interval of the magazines' working set, and destructs what lies free in slabs. Objects given back to slabs.
+    /// Ends a working-set interval of the magazines, and destructs free objects in slabs. Returns the number of objects
+    /// flushed.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
         let objects = self.config.per_cpu.reap(&DrainOnly(self));
@@ -72,7 +73,7 @@ impl Cache {
         objects
     }
 
-    /// The same, after a sweep of idle stacks.
+    /// The same, after a sweep has taken the idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
         self.destruct_idle(&self.operation(What::Reclaim));
@@ -80,24 +81,24 @@ impl Cache {
         objects
     }
 
-    /// Memory is short: magazines hold less from now on.
+    /// Makes the magazines smaller from now on, because memory is short.
     pub(crate) fn shrink_magazines(&self) {
         self.config.per_cpu.shrink(&self.operation(What::Reclaim), &DrainOnly(self));
     }
 
-    /// Gives the objects that `cpus` hold to their slabs.
+    /// Drains the stacks of `cpus` to the slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.config.per_cpu.drain(&DrainOnly(self), cpus);
     }
-    /// Gives the objects that a sweep has taken to their slabs.
+    /// Flushes the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
         self.config.per_cpu.drain_swept(&DrainOnly(self));
     }
 
-    /// Gives all slabs back, for good, if no object is in use.
+    /// Frees all slabs for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        // No free leaves its object in a magazine from here on: a concurrent free puts its object into its slab.
+        // A later free puts its object into its slab, not into a magazine.
         self.config.per_cpu.close();
         self.flush_all(&self.operation(What::Reclaim));
         let ended = self.end_at_last().map_err(|live| {
@@ -105,12 +106,12 @@ impl Cache {
             Busy { live, aliases: 0 }
         });
         planted!("who waits is not told that the cache is destroyed" => return ended);
-        // Those who wait get it, or the error.
+        // Waiters get the object, or the error.
         self.let_grow();
         ended
     }
 
-    /// Nobody allocates any more: what is freed goes to its slab from now on.
+    /// Closes the magazines of a cache without handles: later frees go to the slabs.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         planted!("the magazines of a cache that is left stay open" => {
@@ -120,8 +121,8 @@ impl Cache {
         self.close_for_good();
         self.flush_all(&self.operation(What::Reclaim));
     }
-    /// The same, once no thread destructs free objects any more. A destructor does not wait for destructors: it may be one of them, or
-    /// two may wait for each other.
+    /// As [`end`](Self::end), once no thread destructs free objects. A destructor does not wait for destructors: it may be one
+    /// of them, or two may wait for each other.
     fn end_at_last(&self) -> Result<(), u64> {
         loop {
             match self.end() {
@@ -131,7 +132,7 @@ impl Cache {
             }
         }
     }
-    /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
+    /// Frees all slabs for good, if all objects are in them: one in a magazine counts as in use.
     ///
     /// # Errors
     /// As [`Node::close`].
@@ -142,12 +143,13 @@ impl Cache {
         ended
     }
 
-    /// Writes down which objects are in use, once the magazines have given theirs back.
+    /// Takes a snapshot of the objects in use, after the magazines were flushed.
     pub(crate) fn live(&self, live: &mut Live) {
         self.flush_all(&self.operation(What::Reclaim));
         live.clear();
         for node in &self.nodes {
-            // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
+            // Allocates outside the lock, and again if slabs were added meanwhile: the global allocator may need this very
+            // node.
             while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 
-    /// Once each waited for the other one.
+    /// Once each waited for the other.
     #[test]
     fn two_destructors_that_destroy_each_others_caches_end() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

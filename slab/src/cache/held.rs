@@ -1,11 +1,11 @@
-//! What constructed objects hold beside their own bytes: buffers, strings, files. The allocator sees none of it, so the builder
-//! [declares](super::kmem_cache::KmemCacheBuilder::holds) it or [weighs](crate::ObjectCacheBuilder::weigh) it.
+//! Memory that constructed objects hold in addition to their own bytes: buffers, strings, files. The allocator does not see it,
+//! so the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or [weighs](crate::ObjectCacheBuilder::weigh) it.
 //!
-//! * Limits in bytes and accounts are charged with it when an object is constructed, and get it back when one is destructed.
-//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that brings more to the slabs destructs them. Magazines are sized by what
-//!   objects hold, where it is declared.
-//! * Weights are averages: the mean of what was weighed, when objects were constructed and when they came back to their slabs.
-//! * Who waits at a limit is woken by what destructs: an object that comes back to its slab, or a slab that goes.
+//! * It is charged to limits in bytes and to accounts when an object is constructed, and uncharged when it is destructed.
+//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that adds more destructs them. Magazines are sized by
+//!   what objects hold, if it is declared.
+//! * Weights are averages: the mean over objects weighed at their construction and at their free to the slab.
+//! * Waiters at a limit are woken by destructions: an object that is freed to its slab, or a slab that is freed.
 
 use super::hooks::Holds;
 use super::{Cache, Object};
@@ -14,14 +14,14 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
-/// Bytes that free objects in the slabs of a cache may hold.
+/// Most bytes that free objects in the slabs of a cache hold.
 pub const HELD_SURPLUS: usize = 2 << 20;
 
 impl Cache {
     fn is_weight_known(&self) -> bool {
         !matches!(self.config.holds, Holds::Unknown)
     }
-    /// Bytes that an object holds, in the mean.
+    /// Mean number of bytes that an object holds.
     fn weight(&self) -> u64 {
         match &self.config.holds {
             Holds::Unknown => 0,
@@ -36,27 +36,27 @@ impl Cache {
         self.counts.held.load(Relaxed)
     }
 
-    /// An object is about to be constructed: charges what it will hold.
+    /// Charges what an object will hold, before it is constructed.
     ///
     /// # Errors
-    /// A limit allows no more.
+    /// The limit is reached.
     pub(super) fn begin_object(&self) -> Result<(), AllocError> {
-        // Relaxed, here and below: numbers, which say nothing about the objects.
+        // Relaxed, here and below: numbers, which order nothing about the objects.
         let live = self.counts.live.fetch_add(1, Relaxed) + 1;
         if !self.is_weight_known() {
             return Ok(());
         }
         self.charge_held(live).inspect_err(|_| self.end_object())
     }
-    /// An object was destructed, or could not be constructed.
+    /// Uncharges an object that was destructed, or could not be constructed.
     pub(super) fn end_object(&self) {
         let live = self.counts.live.fetch_sub(1, Relaxed) - 1;
         if self.is_weight_known() {
-            // What is less is not refused.
+            // A decrease cannot be refused.
             _ = self.charge_held(live);
         }
     }
-    /// Charges what so many objects hold, in place of what is charged.
+    /// Sets the charge to what `live` objects hold.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
         let wanted = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
@@ -88,22 +88,22 @@ impl Cache {
         }
     }
 
-    /// Weighs an object that is the caller's alone.
+    /// Weighs an object that only the caller has.
     pub(super) fn weigh(&self, object: Object) {
         let Holds::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();
         contain_panic(|| {
             let bytes = weigh(object.0) as u64;
-            // Relaxed: a mean, of which it does not matter when two change it at a time.
+            // Relaxed: a mean, for which concurrent updates do not matter.
             let mean = self.counts.weight.load(Relaxed);
             let next = if mean == 0 { bytes } else { mean - mean / 8 + bytes / 8 };
             self.counts.weight.store(next, Relaxed);
         });
-        // What is held already is not refused; the next object is.
+        // Memory that is already held cannot be refused; the next object is.
         _ = self.charge_held(self.counts.live.load(Relaxed));
     }
 
-    /// Destructs free objects of the slabs if they hold more than [`HELD_SURPLUS`]. Slabs given back.
+    /// Destructs free objects in slabs if they hold more than [`HELD_SURPLUS`]. Returns the number of slabs freed.
     pub(super) fn destruct_surplus(&self, op: &Operation) -> usize {
         let weight = self.weight();
         if weight == 0 {

@@ -1,18 +1,18 @@
-//! What users run on the objects of a cache, and what they say of them.
+//! Hooks: users' functions that run on the objects of a cache.
 
 use std::fmt;
 use std::ptr::NonNull;
 use uslab_magazine::sync::Contained;
 
-/// Runs on an object.
+/// A function that runs on an object.
 pub(crate) type Hook<R> = Contained<Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>>;
 
-/// What runs on an object when it begins, ends, and comes back.
+/// Functions that run at an object's construction, destruction and free.
 pub(crate) struct Hooks {
-    /// Whether it could be constructed.
+    /// Constructs the object; returns `false` on failure.
     pub(crate) construct: Hook<bool>,
     pub(crate) destruct: Option<Hook<()>>,
-    /// Runs on an object that its user gives back.
+    /// Resets an object that its user frees.
     pub(crate) reset: Option<Hook<()>>,
 }
 
@@ -22,15 +22,15 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// What is known of the bytes that a constructed object holds.
+/// Source of the bytes that a constructed object holds.
 #[derive(Default)]
 pub(crate) enum Holds {
-    /// Nothing.
+    /// Not known.
     #[default]
     Unknown,
-    /// Each holds so many.
+    /// The same number for each object.
     Declared(usize),
-    /// An object says how many it holds now.
+    /// Measured for each object by a function.
     Weighed(Hook<usize>),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Holds {
 }
 
 impl Holds {
-    /// Bytes of one, where they are declared.
+    /// Declared bytes of an object; 0 if they are not declared.
     pub(crate) fn declared(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }
     }

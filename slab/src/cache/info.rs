@@ -1,17 +1,17 @@
-//! The numbers of one cache.
+//! Statistics of one cache.
 
 use super::Cache;
 use uslab_magazine::Paths;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
-/// that move meanwhile may be counted twice or not at all.
+/// Numbers of one cache. Exact while no other thread uses the cache; otherwise a snapshot with each number taken separately:
+/// moving objects may be counted twice or not at all.
 ///
-/// Whose free it is costs nothing to know as far as memory nodes go ([`other_node_frees`](Self::other_node_frees)). Which CPU
-/// of its node an object was allocated on is kept nowhere; what frees between them cost is seen as
+/// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The CPU on
+/// which an object was allocated is not recorded; the cost of frees between CPUs of a node shows as
 /// [`depot_exchanges`](Self::depot_exchanges).
 ///
-/// Cost: each CPU's and magazine's words are read, and each node's lock is taken once; the fast paths count nothing for it.
+/// Cost: reads each CPU's and magazine's words, and takes each node's lock once; the fast paths count nothing for it.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -20,7 +20,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 /// let blocks = inodes.alloc_blocks(Gfp::KERNEL, 30)?;
 /// let info = inodes.info();
 /// assert_eq!((info.used, info.allocs - info.frees), (30, 30));
-/// // Each object is in one of four places, or five where freed ones are kept from use.
+/// // Each object is in one of four places, or five with a quarantine.
 /// assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -28,9 +28,9 @@ use uslab_magazine::sync::Ordering::Relaxed;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheInfo {
-    /// The cache's name.
+    /// Name of the cache.
     pub name: String,
-    /// Bytes of an object, as asked for.
+    /// Requested bytes of an object.
     pub object_size: u64,
     /// Bytes from one object to the next.
     pub slab_size: u64,
@@ -38,100 +38,100 @@ pub struct CacheInfo {
     pub align: u64,
     /// Order of a slab: it has `2^order` pages.
     pub order: u8,
-    /// Objects in a slab.
+    /// Objects per slab.
     pub objs_per_slab: u64,
-    /// Slabs that a node keeps with free objects before it gives empty ones back.
+    /// Slabs with free objects that a node keeps before it frees empty ones.
     pub min_partial: u64,
-    /// The most slabs that the cache may have; `None` is no limit.
+    /// Most slabs that the cache may have; `None` without a limit.
     pub limit: Option<u64>,
-    /// Whether pages outlive a grace period.
+    /// True if pages outlive a grace period.
     pub type_stable: bool,
-    /// Caches that share this one under other names.
+    /// Number of caches that share this one under other names.
     pub aliases: u64,
 
-    /// Slabs in all, and by list.
+    /// Slabs on all lists.
     pub slabs: u64,
     /// Slabs whose objects are all out.
     pub full: u64,
-    /// Slabs with objects out and objects free.
+    /// Slabs with objects out and free objects.
     pub partial: u64,
-    /// Slabs without objects out.
+    /// Slabs with no object out.
     pub empty: u64,
     /// Pages inside slabs that no object in use touches and whose memory was returned to the system.
     pub discarded: u64,
-    /// Slabs given up that wait for the end of a grace period; not in `slabs`.
+    /// Slabs that wait for the end of a grace period; not included in `slabs`.
     pub grace: u64,
-    /// Pages of all slabs, those that wait for the end of a grace period included.
+    /// Pages of all slabs, including those that wait for a grace period.
     pub pages: u64,
-    /// The most slabs that there were at a time.
+    /// Highest number of slabs so far.
     pub slabs_peak: u64,
-    /// Slabs made, and given back.
+    /// Slabs made so far.
     pub slabs_made: u64,
-    /// See `slabs_made`.
+    /// Slabs freed so far.
     pub slabs_released: u64,
-    /// Slabs that got the smallest order because memory was short.
+    /// Slabs made with the smallest order because memory was short.
     pub order_fallbacks: u64,
 
     /// Objects in all slabs.
     pub objects: u64,
-    /// Objects in callers' hands.
+    /// Objects in use.
     pub used: u64,
-    /// Of these, objects that were freed and wait for a grace period.
+    /// Freed objects that wait for a grace period, included in `used`.
     pub deferred: u64,
     /// Objects on CPUs' stacks.
     pub in_magazines: u64,
     /// Objects in the depots.
     pub in_depot: u64,
-    /// Freed objects that are kept from use: see [`Harden::quarantine`](crate::Harden::quarantine).
+    /// Freed objects in the [quarantine](crate::Harden::quarantine).
     pub quarantined: u64,
     /// Objects free in slabs.
     pub free_in_slabs: u64,
 
-    /// Who waits for an object at the limit: futures and threads of [`acquire`](crate::KmemCache::acquire).
+    /// Futures and threads that wait for an object at the limit, in [`acquire`](crate::KmemCache::acquire).
     pub waiting: u64,
-    /// Waits that are over: with an object, or given up.
+    /// Finished waits: with an object, or cancelled.
     pub waits: u64,
-    /// Nanoseconds that they took in all.
+    /// Total duration of the finished waits, in nanoseconds.
     pub waited_ns: u64,
 
-    /// Objects handed out.
+    /// Number of allocations.
     pub allocs: u64,
-    /// Objects taken back.
+    /// Number of frees.
     pub frees: u64,
-    /// Allocations and frees, by the dearest thing that each did.
+    /// Allocations and frees by where they were served.
     pub paths: Paths,
     /// Visits to the depots that moved a magazine.
     pub depot_exchanges: u64,
-    /// Visits to the depots that had to wait for another one.
+    /// Visits to the depots that waited for another one.
     pub depot_contention: u64,
-    /// Magazines filled from slabs, and given back to them.
+    /// Magazines filled from slabs.
     pub fills: u64,
-    /// See `fills`.
+    /// Magazines flushed to slabs.
     pub flushes: u64,
-    /// Allocations that got an object of another node than the one asked for, which had none: the current CPU's, or that of
-    /// [`alloc_node`](crate::KmemCache::alloc_node).
+    /// Allocations that got an object of another node than requested, because that node had no memory. The requested node is
+    /// the current CPU's, or that of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
     /// Frees of another node's objects.
     pub other_node_frees: u64,
-    /// Rounds in a magazine; 0 without magazines.
+    /// Objects in a full magazine; 0 without magazines.
     pub magazine_capacity: u64,
-    /// Whether the cache was to have magazines, and works without: there was no number left for its class, or no memory.
+    /// True if the cache was configured with magazines and works without: there was no class number left, or no memory.
     pub magazines_refused: bool,
-    /// Times that a constructor ran.
+    /// Number of constructor runs.
     pub constructed: u64,
-    /// Times that a destructor ran.
+    /// Number of destructor runs.
     pub destructed: u64,
-    /// Bytes that constructed objects hold beside their own, where that is [declared](crate::KmemCacheBuilder::holds) or
+    /// Bytes that constructed objects hold in addition to their own, if they are [declared](crate::KmemCacheBuilder::holds) or
     /// [weighed](crate::ObjectCacheBuilder::weigh).
     pub held_bytes: u64,
-    /// Allocations that failed.
+    /// Number of failed allocations.
     pub failures: u64,
-    /// Frees that were refused (double, foreign, interior, wrong cache), and damage that was found.
+    /// Refused frees (double, foreign, interior, wrong cache), and damage found.
     pub corruptions: u64,
 }
 
 impl CacheInfo {
-    /// Whether it ever had a slab: tables leave out those that never had one, unless they are asked for all.
+    /// Returns `true` if the cache ever had a slab. Tables omit other caches by default.
     pub fn had_slabs(&self) -> bool {
         self.slabs_made > 0
     }
@@ -145,7 +145,7 @@ impl Cache {
         (count.objects, count.inuse.saturating_sub(kept))
     }
 
-    /// Objects that were handed out. Allocates nothing.
+    /// Number of allocations. Allocates nothing.
     pub(crate) fn allocs(&self) -> u64 {
         self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
     }
@@ -153,7 +153,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         CacheInfo { name: self.name().to_owned(), ..self.numbers() }
     }
-    /// The same without the name. Allocates nothing.
+    /// The numbers without the name. Allocates nothing.
     pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();

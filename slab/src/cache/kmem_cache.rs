@@ -1,4 +1,4 @@
-//! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`](crate::Block)s.
+//! The untyped cache and its builder. Objects are raw pointers, or safe [`Block`](crate::Block)s.
 
 use super::alloc::BULK;
 use super::core::Core;
@@ -25,9 +25,9 @@ use uslab_magazine::tracepoints::What;
 
 /// A cache of objects of one size and alignment.
 ///
-/// Dropping it gives all its memory back. If objects are still in use, the cache stays in the reports without a handle, its
-/// magazines give back what they hold, and from then on each free goes straight to its slab; the free of the last object gives
-/// back the rest.
+/// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports without a
+/// handle: its magazines are flushed, each later free returns its object directly to the slab, and the free of the last object
+/// destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -43,13 +43,14 @@ use uslab_magazine::tracepoints::What;
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    /// The last handle takes the cache along.
+    /// Dropping the last handle destroys the cache.
     _owner: Arc<Owner>,
-    /// Its own name, if the cache was made for another one.
+    /// The requested name, if a cache of another name was shared.
     alias: Option<Box<str>>,
 }
 
-/// How much memory a cache may have. Charged by slab, where it costs nothing: rounded up to slabs of the cache's order.
+/// Limit of a cache's memory. It is charged by slab, which costs nothing on the fast paths, so it is rounded up to slabs of the
+/// cache's order.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -64,12 +65,13 @@ pub struct KmemCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// So many slabs.
+    /// Limit in slabs.
     Slabs(u32),
-    /// So many objects. They are spread evenly over as few slabs as hold them: so it is exact where one slab does, and may be one more for
-    /// each slab where more are needed. With memory short a slab may hold fewer.
+    /// Limit in objects, spread evenly over as few slabs as hold them. It is exact if one slab holds them all; otherwise it may
+    /// exceed the given number by one for each slab. A slab may hold fewer objects when memory is short.
     Objects(u64),
-    /// The slabs that so many bytes make. What objects [hold](KmemCacheBuilder::holds) beside is counted, too, where it is known.
+    /// Limit in bytes of slabs. Memory that objects [hold](KmemCacheBuilder::holds) in addition is counted, too, if it is
+    /// known.
     Bytes(u64),
 }
 
@@ -84,7 +86,7 @@ impl Limit {
     }
 }
 
-/// Makes a [`KmemCache`].
+/// Builder of a [`KmemCache`].
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit};
@@ -124,59 +126,61 @@ pub struct KmemCacheBuilder {
 }
 
 impl KmemCacheBuilder {
-    /// Another size than it began with.
+    /// Replaces the object size, in bytes.
     pub(crate) fn size(self, size: usize) -> Self {
         Self { size, ..self }
     }
-    /// Alignment of the objects, in bytes, a power of two; 8 at least.
+    /// Sets the objects' alignment in bytes, a power of two; at least 8.
     pub fn align(mut self, align: usize) -> Self {
         self.align = self.align.max(align);
         self
     }
-    /// Aligns objects to the cache line, or to the part of it that they fill.
+    /// Aligns objects to the cache line, or to the fraction of it that they fill.
     #[doc(alias = "SLAB_HWCACHE_ALIGN")]
     pub fn hardware_align(self) -> Self {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Constructs an object when it leaves its slab for the first time, with its bytes, zeroed; not on later allocations. A free
-    /// object is kept as its last user left it. It runs in the thread that allocates, without any lock held, and may panic.
+    /// Sets the constructor. It gets the object's zeroed bytes when the object leaves its slab for the first time, and is not
+    /// run on later allocations: a free object keeps what its last user left. It runs in the allocating thread, without any
+    /// lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.try_ctor(move |object| {
             construct(object);
             true
         })
     }
-    /// The same of one that may refuse, for want of memory: it returns whether the object is constructed. If not, the allocation fails
-    /// with [`AllocError::Constructor`]; the next one tries again.
+    /// Sets a constructor that may fail, for instance for want of memory. It returns `true` if the object is constructed. If
+    /// not, the allocation fails with [`AllocError::Constructor`]; the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
         self
     }
-    /// Destructs a free object, with its bytes as its last user left them: what the constructor made beside the object goes here. That is
-    /// when the cache shrinks or is reaped, is destroyed or is dropped, and in any thread whose allocation, free or
-    /// [reaper](crate::reaper) gives slabs back. It runs without any lock held. A panic ends that run and nothing else.
+    /// Sets the destructor. It gets the bytes of a free object as its last user left them, and frees what the constructor
+    /// allocated in addition. It runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose
+    /// allocation, free or [reaper](crate::reaper) frees slabs. No lock is held. A panic ends that run and nothing else.
     ///
-    /// An object with a destructor and no constructor begins as zeros.
+    /// An object with a destructor and no constructor starts as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         let hook = self.hook(destruct);
         self.hooks_mut().destruct = Some(hook);
         self
     }
-    /// Constructs all objects of a slab when it is made, and destructs them when it goes back, as Linux does. Else an object is
-    /// constructed when it leaves its slab for the first time, and a shrink or a reap destructs those that lie free.
+    /// Constructs all objects of a slab when the slab is made, and destructs them when it is freed, as Linux does. By default
+    /// an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free objects.
     ///
-    /// Cost: the allocation that makes a slab runs the constructor for each of its objects, and what they hold stays as long as the
-    /// slab. Allocations find a whole magazine of constructed objects then. Slabs of more than 256 objects are always constructed so.
+    /// Cost: the allocation that makes a slab runs the constructor for each of its objects, and what they hold stays as long as
+    /// the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more than 256 objects are always
+    /// constructed this way.
     pub fn construct_slabs(mut self) -> Self {
         self.whole_slabs = true;
         self
     }
-    /// Each constructed object holds so many bytes beside its own, such as a buffer that its constructor makes. They are charged to a
-    /// [limit](Limit::Bytes) in bytes and to the [account](Self::account), and [reported](crate::CacheInfo::held_bytes). CPUs and
-    /// depots keep fewer of such objects, and frees destruct what lies free in slabs and holds more than
-    /// [2 MiB](crate::cache::HELD_SURPLUS).
+    /// Declares that each constructed object holds `bytes` bytes in addition to its own, such as a buffer that its constructor
+    /// allocates. They are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
+    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer of such objects, and frees destruct free objects in
+    /// slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -195,7 +199,7 @@ impl KmemCacheBuilder {
         self.holds = Holds::Declared(bytes);
         self
     }
-    /// What it holds is weighed.
+    /// Sets a function that measures what an object holds, in bytes.
     pub(crate) fn weigh(mut self, weigh: Hook<usize>) -> Self {
         self.holds = Holds::Weighed(weigh);
         self
@@ -211,27 +215,27 @@ impl KmemCacheBuilder {
         let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
         self.hooks.get_or_insert_with(nothing)
     }
-    /// What runs on the objects of typed caches.
+    /// Sets the hooks of a typed cache.
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
         self
     }
-    /// How much memory the cache may have. Objects that CPUs merely keep are called in before an allocation fails.
+    /// Limits the cache's memory. Free objects on CPUs are flushed before an allocation fails.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = Some(limit);
         self
     }
-    /// Its slabs are charged to this account, too.
+    /// Charges the cache's slabs to `account`, too.
     pub fn account(mut self, account: &Account) -> Self {
         self.account = Some(account.clone());
         self
     }
-    /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
+    /// Declares that the objects can be freed under pressure: their pages are grouped with other reclaimable ones.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
         self.page_flags(Gfp::RECLAIMABLE)
     }
-    /// Its pages come from zone DMA.
+    /// Allocates pages from zone DMA.
     #[doc(alias = "SLAB_CACHE_DMA")]
     pub fn dma(self) -> Self {
         self.page_flags(Gfp::DMA)
@@ -240,27 +244,28 @@ impl KmemCacheBuilder {
         self.page_flags |= flags;
         self
     }
-    /// Pages outlive a grace period: see [`rcu`](crate::rcu).
+    /// Keeps the pages until a grace period has passed: see [`rcu`](crate::rcu).
     #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
     #[cfg(any(not(loom), crossbeam_loom))]
     pub fn type_stable(mut self) -> Self {
         self.type_stable = true;
         self
     }
-    /// Whether a free checks at once that the object is the cache's and in use, and reports what is not, double frees
-    /// included: see [`corruption`](crate::corruption). Otherwise as the subsystem does.
+    /// If `check`, each free checks immediately that the object belongs to the cache and is in use, and reports invalid and
+    /// double frees: see [`corruption`](crate::corruption). Default: as the subsystem.
     ///
-    /// Cost: a call and a byte beside the slab for each allocation and free; an eighth of the slabs' memory.
+    /// Cost: a call and a write to a byte outside the slab for each allocation and free; an eighth of the slabs' memory.
     #[doc(alias = "SLAB_CONSISTENCY_CHECKS")]
     pub fn check_frees(mut self, check: bool) -> Self {
         self.check_frees = Some(check);
         self
     }
-    /// What is done about its objects to find mistakes, beside what the subsystem [says](crate::Config::slab_debug) of its name: see
-    /// [`flags`](crate::debug::flags). With more than `F` it does not [share](Self::merge) slabs.
+    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for its name:
+    /// see [`flags`](crate::debug::flags). A cache with more than `F` does not [share](Self::merge) slabs.
     ///
-    /// Cost, of an object of 64 bytes: red zones make it take up 80 bytes, and each allocation and free writes to them and reads them;
-    /// poison the same of the object; users a call stack each time, some microseconds, and 64 bytes beside.
+    /// Cost, for an object of 64 bytes: with red zones it takes up 80 bytes, and each allocation and free writes and checks
+    /// them; with poison each allocation and free writes and checks the object; with users each of them records a call stack,
+    /// some microseconds, and takes 64 more bytes.
     #[doc(alias = "SLAB_RED_ZONE")]
     #[doc(alias = "SLAB_POISON")]
     #[doc(alias = "SLAB_STORE_USER")]
@@ -270,9 +275,9 @@ impl KmemCacheBuilder {
         self.debug |= flags;
         self
     }
-    /// Fills each object with zeros when it is freed, so that no memory of the cache has what a user left: Linux's `init_on_free`, for one
-    /// cache. With a constructor or a destructor it is an error, [`CacheError::ZeroOnFree`]: such objects stay constructed, and have a
-    /// [reset](crate::ObjectCacheBuilder::reset).
+    /// Fills each object with zeros when it is freed, so that no free memory of the cache has a user's data: Linux's
+    /// `init_on_free` for one cache. With a constructor or a destructor it is an error, [`CacheError::ZeroOnFree`]: such
+    /// objects stay constructed, and have a [reset](crate::ObjectCacheBuilder::reset).
     ///
     /// Cost: frees leave the inlined path, some nanoseconds each, and write the object.
     #[doc(alias = "init_on_free")]
@@ -280,16 +285,17 @@ impl KmemCacheBuilder {
         self.zero_on_free = true;
         self
     }
-    /// What is hardened of this cache; otherwise what the subsystem hardens.
+    /// Sets the hardening of this cache. Default: as the subsystem.
     pub fn harden(mut self, harden: Harden) -> Self {
         self.harden = Some(harden);
         self
     }
-    /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
-    /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
-    /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
+    /// Shares a cache with others that request the same configuration and whose objects are of this size, or less than a word
+    /// larger: fewer partly used slabs, and fewer magazines. In return the users cannot be distinguished: numbers, reports, and
+    /// [`destroy`](KmemCache::destroy) concern all of them. So it is off by default.
     ///
-    /// Not shared are caches with a constructor, a destructor, a limit, an account, or a grace period, those that zero on free, and those that are [debugged](Self::slab_debug) beyond `F`.
+    /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, zeroes on free, or
+    /// is [debugged](Self::slab_debug) beyond `F`.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -299,26 +305,26 @@ impl KmemCacheBuilder {
         let is_plain = self.hooks.is_none() && self.limit.is_none() && self.account.is_none();
         self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
-    /// Its pages are told by this class: see [`page_classes`](crate::memory::page_classes).
+    /// Marks the pages with this class: see [`page_classes`](crate::memory::page_classes).
     pub(crate) fn page_class(mut self, class: usize) -> Self {
         self.page_class = u16::try_from(class).ok();
         self
     }
-    /// Slabs may be of this order though the subsystem's rule has a smaller one.
+    /// Allows slabs of this order even if the subsystem's rule has a smaller one.
     pub(crate) fn max_order(mut self, order: u8) -> Self {
         self.max_order = Some(order);
         self
     }
-    /// Its objects are addresses that nobody can touch, of no bytes.
+    /// Makes the objects addresses without accessible memory.
     pub(crate) fn no_access(mut self) -> Self {
         self.no_access = true;
         self
     }
-    /// Each object lies in a slab, none with the sampled guard.
+    /// Allocates every object from a slab, none from the sampled guard.
     pub(crate) fn unsampled(self) -> Self {
         Self { unsampled: true, ..self }
     }
-    /// Other magazines than the subsystem's.
+    /// Sets the magazine sizes. Default: as the subsystem.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
         self
@@ -349,7 +355,7 @@ impl KmemCacheBuilder {
         planned.build(self, core)
     }
 
-    /// Finds what no cache can be made of.
+    /// Checks the configuration and computes the cache's layout.
     fn plan(&self, core: &Arc<Core>) -> Result<Planned, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
@@ -363,7 +369,7 @@ impl KmemCacheBuilder {
         let mut harden = self.harden.unwrap_or(core.harden);
         let mut asked = self.debug | core.slab_debug.of(&self.name);
         if self.no_access {
-            // Of addresses without memory there is nothing to watch.
+            // Objects without memory cannot be checked.
             asked -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
@@ -375,7 +381,7 @@ impl KmemCacheBuilder {
         let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
         core.zones_are(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
-        // Red zones see more than canaries.
+        // Red zones detect more than canaries do.
         harden.canaries &= zone == 0;
         if harden.canaries
             && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY, align, &rule)
@@ -402,7 +408,7 @@ impl KmemCacheBuilder {
     }
 }
 
-/// A cache that can be made, and is not yet.
+/// A checked configuration, of which a cache can be made.
 struct Planned {
     geometry: Geometry,
     magazines: Magazines,
@@ -416,7 +422,8 @@ impl Planned {
     fn build(self, builder: KmemCacheBuilder, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
-        // Not what is to stay constructed, or readable when it is free, nor what is counted to a limit. A malloc samples by itself.
+        // Not sampled: objects that stay constructed or readable when free, and objects that count to a limit. A malloc samples
+        // on its own.
         let guarded = core.guard.is_on()
             && stride <= PAGE_SIZE
             && builder.hooks.is_none()
@@ -448,7 +455,7 @@ impl Planned {
             holds: builder.holds,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
-            // Where objects lie among red zones no class is told: the frame knows.
+            // Objects between red zones have no page class: the frame records it.
             page_class: builder.page_class.filter(|_| geometry.lead() == 0),
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
@@ -464,9 +471,9 @@ impl Planned {
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
-        // Not before: a sweep that finds it has its caches collect afterwards, those on the list.
+        // Not earlier: a sweep that finds this cache then has the listed caches collect.
         cache.config.per_cpu.join_sweeps();
-        // Somebody may wait for the account.
+        // The account may have waiters.
         cache.follow_account();
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
@@ -477,7 +484,7 @@ impl Planned {
 }
 
 impl KmemCache {
-    /// Begins a cache of objects of `size` bytes.
+    /// Starts a builder of a cache whose objects have `size` bytes.
     #[doc(alias = "kmem_cache_create")]
     pub fn builder(name: impl Into<String>, size: usize) -> KmemCacheBuilder {
         KmemCacheBuilder {
@@ -508,65 +515,66 @@ impl KmemCache {
         &self.cache
     }
 
-    /// The name that it was asked for by. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of the first.
+    /// Requested name of the cache. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of its first user.
     pub fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(self.cache.name())
     }
-    /// Where its objects lie.
+    /// Layout of the objects in slabs.
     pub fn geometry(&self) -> &Geometry {
         self.cache.geometry()
     }
 
-    /// An object of [`object_size`](Geometry::object_size) bytes, the caller's alone until it is freed. Its bytes are
-    /// unspecified, or zero with [`Gfp::ZERO`]; with a constructor or a destructor, as constructed or as the last user left them.
+    /// Allocates an object of [`object_size`](Geometry::object_size) bytes, owned by the caller until it is freed. Its bytes
+    /// are unspecified, or zero with [`Gfp::ZERO`]; with a constructor or a destructor, as constructed or as the last user left
+    /// them.
     ///
-    /// Cost: one operation on this CPU's magazine; once a magazine the depot's or the node's lock; rarely pages.
+    /// Cost: one operation on this CPU's magazine; once per magazine the depot's or the node's lock; rarely a page allocation.
     ///
     /// # Errors
-    /// Nothing is to be had even after other CPUs' objects were called in and other caches' empty slabs given back; the
-    /// error says which limit was reached.
+    /// No object is available even after other CPUs' objects were flushed and other caches' empty slabs were freed. The error
+    /// names the limit that was reached.
     ///
     /// # Panics
-    /// When a constructor panics; nothing is lost then.
+    /// If a constructor panics; no object is lost.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
     }
-    /// The two halves of [`alloc`](Self::alloc), for whoever makes the second one a tail call: `None` is a miss, and no lack of memory.
+    /// Fast half of [`alloc`](Self::alloc), for callers that tail-call the slow half. `None` is a miss, not an error.
     #[inline(always)]
     #[doc(hidden)]
     pub fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         self.cache.alloc_inlined(gfp)
     }
-    /// What follows a miss.
+    /// Slow half of [`alloc`](Self::alloc), after a miss.
     #[doc(hidden)]
     pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
     }
 
-    /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. Those who wait are served in their order, and
-    /// nobody passes them: [`alloc`](Self::alloc) and its kin fail as long as somebody waits. A future that is dropped gives up its
-    /// place; an object that it was given goes to the next one. In the child of a fork it has to be polled once more, as its waker is
-    /// forgotten. Who waits is given an object of whichever node, with
-    /// [`Gfp::THIS_NODE`], too.
+    /// Allocates as [`alloc`](Self::alloc) does, and waits for an object at the cache's limit. Waiters are served in order and
+    /// are not overtaken: [`alloc`](Self::alloc) and its variants fail as long as there are waiters. A waiter may get an object
+    /// of any node, even with [`Gfp::THIS_NODE`]. A dropped future gives up its place, and its object is passed to the next
+    /// waiter. In the child of a fork the future has to be polled once more, because its waker is lost.
     ///
-    /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. While somebody waits the cache works without its magazines:
+    /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines:
     /// two locks for each allocation and free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], which it waits at. It does not
-    /// wait where not even one slab is allowed.
+    /// As [`alloc`](Self::alloc), except [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], at which it waits. It
+    /// does not wait if the limit admits not even one slab.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc). What a waker panics with is forgotten: it runs in the midst of somebody else's call.
+    /// As [`alloc`](Self::alloc). A panic of a waker is contained, because it runs within another user's call.
     pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }
-    /// The same for a thread, which sleeps for `timeout` at most. It waits in one queue with the futures of [`acquire`](Self::acquire).
+    /// Waits for an object as [`acquire`](Self::acquire) does, sleeping for `timeout` at most. Threads and futures wait in one
+    /// queue.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] when the time is over.
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -574,10 +582,10 @@ impl KmemCache {
         self.cache.acquire_timeout(gfp, timeout)
     }
 
-    /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which
-    /// it was is counted: [`CacheInfo::other_node_allocs`].
+    /// Allocates as [`alloc`](Self::alloc) does, from memory node `node`. If that node has no memory, another one is used and
+    /// [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
     ///
-    /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; for others, and with the flag, the lock of that node.
+    /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; the node's lock for other nodes, and with the flag.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -586,34 +594,34 @@ impl KmemCache {
         self.cache.alloc_node(gfp, node)
     }
 
-    /// Fills every place of `out` with an object, or none: what this CPU and the depot hold, then straight from the
-    /// slabs, many objects in one lock hold.
+    /// Fills all of `out` with objects, or none of it: first what this CPU and the depot hold, then directly from the slabs,
+    /// many objects per lock hold.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); every place is `None` then. More than the cache or its pages can ever hold is refused at
-    /// once ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
+    /// As [`alloc`](Self::alloc); `out` is all `None` then. A request for more objects than the cache or its pages can ever
+    /// hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc); every place is `None` then, too.
+    /// As [`alloc`](Self::alloc); `out` is all `None` then, too.
     #[doc(alias = "kmem_cache_alloc_bulk")]
     pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         self.cache.alloc_bulk(gfp, out)
     }
 
-    /// Takes an object back. What its last user wrote to it stays; nothing here touches it.
+    /// Frees an object. The object's bytes are not touched: what its last user wrote stays.
     ///
     /// Cost: as [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// `object` came from this cache and nobody uses it any more. If the cache has a constructor, the object is as a
-    /// next user may find it.
+    /// `object` was allocated from this cache, and it is not used after this call. If the cache has a constructor, the object
+    /// is in the state that its next user expects.
     #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the object is of this cache and no longer used, by this function's contract.
         unsafe { self.cache.free(object) };
     }
-    /// The two halves of [`free`](Self::free), as of [`alloc`](Self::alloc): `false` is a miss.
+    /// Fast half of [`free`](Self::free); `false` is a miss.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -621,10 +629,10 @@ impl KmemCache {
     #[doc(hidden)]
     #[must_use]
     pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the object is of this cache and no longer used, by this function's contract.
         unsafe { self.cache.free_inlined(object) }
     }
-    /// What follows a miss.
+    /// Slow half of [`free`](Self::free), after a miss.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -633,7 +641,7 @@ impl KmemCache {
         self.cache.free_missed(object);
     }
 
-    /// Tells the models that an object is used, whose page must be out; nothing in other builds.
+    /// Reports a use of the object to the models, which check that its page is allocated. Does nothing in other builds.
     #[inline(always)]
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         let pages = &self.cache.core().memory.pages;
@@ -642,19 +650,19 @@ impl KmemCache {
         }
     }
 
-    /// Takes many objects back.
+    /// Frees many objects.
     ///
     /// # Safety
     /// As [`free`](Self::free), for each of them.
     #[doc(alias = "kmem_cache_free_bulk")]
     pub unsafe fn free_bulk(&self, objects: impl IntoIterator<Item = NonNull<u8>>) {
         for object in objects {
-            // SAFETY: passed on.
+            // SAFETY: each object is of this cache and no longer used, by this function's contract.
             unsafe { self.cache.free(object) };
         }
     }
 
-    /// `n` objects, each as what owns it and gives it back when dropped; none if there are not so many.
+    /// Allocates `n` objects, each in an owner that frees it on drop; none if fewer are available.
     pub(crate) fn alloc_owners<T>(
         &self,
         gfp: Gfp,
@@ -674,16 +682,16 @@ impl KmemCache {
         Ok(owners)
     }
 
-    /// Takes an object back when all readers of now have gone, and not before: a reader who is [pinned](crate::rcu::pin) and
-    /// has found the object may look at it until then. Objects wait in batches, one a CPU for the whole subsystem; those
-    /// of a batch that is not full wait for [`reap`](Self::reap), [`shrink`](Self::shrink) or
-    /// [`destroy`](Self::destroy) of any cache, too. Until it is taken back an object counts as used.
+    /// Frees an object after a grace period: a reader that was [pinned](crate::rcu::pin) before the call and has found the
+    /// object may read it until it unpins. Objects wait in batches, one per CPU for the whole subsystem. [`reap`](Self::reap),
+    /// [`shrink`](Self::shrink) and [`destroy`](Self::destroy) of any cache flush the batches that are not full. Until then the
+    /// object counts as used.
     ///
     /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
-    /// allocator. While somebody waits at a limit: all CPUs' batches, and those who sleep are woken.
+    /// allocator. With waiters at a limit: all CPUs' batches, and a wake-up of sleeping threads.
     ///
     /// # Safety
-    /// As [`free`](Self::free); but whoever was pinned before the object was unpublished may still read it.
+    /// As [`free`](Self::free), except that a reader pinned before the object was unpublished may still read it.
     #[doc(alias = "kfree_rcu")]
     #[doc(alias = "call_rcu")]
     #[cfg(any(not(loom), crossbeam_loom))]
@@ -691,35 +699,36 @@ impl KmemCache {
         self.cache.core().defer(object);
     }
 
-    /// Gives the objects that CPUs and depots keep to their slabs, and all empty slabs back; sorts the partial slabs so
-    /// that the fullest are used first. Returns the slabs given back.
+    /// Flushes the objects on CPUs and in depots to their slabs, and frees all empty slabs. Sorts the partial slabs so that the
+    /// fullest are used first. Returns the number of slabs freed.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
         self.cache.shrink(&self.cache.operation(What::Reclaim))
     }
 
-    /// Ends an interval: gives back what the magazines kept beyond their working set. Returns the objects given back.
+    /// Ends a working-set interval and flushes what the magazines kept beyond their working set. Returns the number of objects
+    /// flushed.
     pub fn reap(&self) -> u64 {
         self.cache.reap()
     }
 
-    /// Gives the objects that the magazines of `cpus` hold to their slabs: those CPUs have gone.
+    /// Drains the magazines of `cpus` to the slabs, for CPUs that went offline.
     pub fn drain(&self, cpus: Range<u32>) {
         self.cache.drain(cpus);
     }
 
-    /// Gives everything back, for good, if no object is in use: later allocations fail with
+    /// Destroys the cache if no object is in use, and frees all its memory. Later allocations fail with
     /// [`AllocError::Destroyed`].
     ///
     /// # Errors
-    /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which. A
-    /// [shared](KmemCacheBuilder::merge) one is in use by the others.
+    /// Objects are in use, or wait for a grace period; the cache continues unchanged. [`live`](Self::live) lists them. A
+    /// [shared](KmemCacheBuilder::merge) cache is in use by its other users.
     ///
-    /// While other threads [destruct](KmemCacheBuilder::dtor) free objects, it waits for them. A destructor that calls it does not wait:
+    /// It waits while other threads [destruct](KmemCacheBuilder::dtor) free objects. A destructor that calls it does not wait:
     /// it gets [`Busy`] while any thread destructs free objects of the cache.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
-        // No other one comes from here on, unless it goes on as before.
+        // No other reference is taken from here on, unless the cache continues.
         let closed = self.cache.refs().close();
         let first = closed.map_err(|aliases| Busy { live: self.cache.info().used, aliases })?;
         let outcome = self.cache.destroy();
@@ -729,27 +738,27 @@ impl KmemCache {
         outcome
     }
 
-    /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the
-    /// registration lives: see [`shrinker`](crate::shrinker).
+    /// Registers a shrinker for as long as the registration lives. It is called when an allocation would fail at the cache's
+    /// limit, or for want of memory: see [`shrinker`](crate::shrinker).
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
 
-    /// The objects in use: who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the
-    /// cache, and beside a reaper, it may hold objects that were free already and are on their way to their slabs.
+    /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the cache, or
+    /// the reaper runs, it may include objects that were freed and are on their way to their slabs.
     ///
-    /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
+    /// Cost: the magazines are drained, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
         let mut live = Live::new(self.geometry().lead(), self.geometry().stride());
         self.live_into(&mut live);
         live
     }
-    /// The same, in place of what was there.
+    /// Replaces the contents of `live` by such a snapshot.
     pub(crate) fn live_into(&self, live: &mut Live) {
         self.cache.live(live);
     }
 
-    /// The numbers now.
+    /// Snapshot of the cache's numbers.
     pub fn info(&self) -> CacheInfo {
         self.cache.info()
     }
@@ -765,9 +774,9 @@ impl Drop for KmemCache {
 mod tests {
     use super::*;
 
-    /// Those that do are refused on the process's malloc (`Uslab::build`).
+    /// Caches that do are refused on the process's malloc (`Uslab::build`).
     #[test]
-    fn a_builder_says_whether_pages_outlive_readers() {
+    fn a_builder_reports_if_pages_outlive_readers() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
@@ -780,9 +789,9 @@ mod tests {
         assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
     }
 
-    /// What is sampled leaves the inlined path.
+    /// A free that may be sampled leaves the inlined path.
     #[test]
-    fn only_caches_that_may_be_sampled_look_at_each_free() {
+    fn only_frees_of_sampled_caches_leave_the_inlined_path() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

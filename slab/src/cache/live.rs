@@ -1,8 +1,8 @@
-//! Which objects of a cache are in use, as they were when somebody asked: a copy of the slabs' bitmaps.
+//! Snapshot of the objects in use of a cache: a copy of the slabs' bitmaps.
 //!
-//! A walk goes slab by slab in the order of addresses within each, and looks at no object that is not in use: 64 of them
-//! are one word, and neighbours come as one run. It holds no lock, so its user may do as he likes, and it can be walked as
-//! often as nothing changes.
+//! It is iterated slab by slab, in address order within each, and without touching free objects: 64 objects are one word, and
+//! neighbours form one run. An iteration holds no lock, so its user may call anything, and may be repeated as long as nothing
+//! changes.
 
 use core::cmp::Ordering;
 use core::iter::FusedIterator;
@@ -10,8 +10,8 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_pool::bits::lowest_run;
 
-/// The objects of a [`KmemCache`](crate::KmemCache) that were in use when it was [asked](crate::KmemCache::live). Addresses
-/// only: whoever looks behind one must know that the object is still there.
+/// The objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live) was called. It has
+/// addresses only: a caller that dereferences one must know that the object is still allocated.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -26,18 +26,18 @@ use uslab_pool::bits::lowest_run;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Bytes in front of a slab's first object, and from one to the next.
+    /// Bytes before a slab's first object; then the stride.
     lead: usize,
     stride: usize,
-    /// Where each slab's objects begin, and the first of its words.
+    /// Address of each slab's first object, and the index of its first word.
     slabs: Vec<(NonNull<u8>, usize)>,
-    /// A bit an object.
+    /// A bit per object.
     words: Vec<u64>,
 }
 
-// SAFETY: addresses, behind which nobody looks here.
+// SAFETY: it has addresses only, which it does not dereference.
 unsafe impl Send for Live {}
-// SAFETY: as above.
+// SAFETY: it has addresses only, which it does not dereference.
 unsafe impl Sync for Live {}
 
 impl Live {
@@ -48,51 +48,50 @@ impl Live {
         self.slabs.clear();
         self.words.clear();
     }
-    /// Whether so many more slabs with so many objects go in without an allocation.
+    /// Returns `true` if `slabs` more slabs with `objects` objects fit without an allocation.
     pub(crate) fn has_room(&self, slabs: u64, objects: u64) -> bool {
         let (slabs, words) = (slabs as usize, (slabs + objects / 64) as usize);
         self.slabs.capacity() - self.slabs.len() >= slabs && self.words.capacity() - self.words.len() >= words
     }
-    /// Makes it so.
+    /// Reserves that room.
     pub(crate) fn make_room(&mut self, slabs: u64, objects: u64) {
         self.slabs.reserve(slabs as usize);
         self.words.reserve((slabs + objects / 64) as usize);
     }
-    /// The next slab, at `base`: its words go behind those that are there.
+    /// Appends a slab whose objects start at `base`. Returns the words, to which the slab's bitmap is appended.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
         debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
         self.slabs.push((behind(base, self.lead), self.words.len()));
         &mut self.words
     }
 
-    /// How many objects there are. Cost: a pass over the words.
+    /// Number of objects. Cost: a pass over the words.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
-    /// Whether there is none.
+    /// Returns `true` if there is no object.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
-    /// Their addresses, slab by slab.
+    /// Iterates the addresses, slab by slab.
     pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
         self.runs().flat_map(move |(first, count)| (0..count).map(move |i| behind(first, i * self.stride)))
     }
-    /// Neighbours together: the first one's address, and how many there are, each so many bytes behind the one before.
-    /// A run ends at the 64th object, too. [`for_each`](Iterator::for_each) goes faster than a loop: it need not
-    /// remember where it is.
+    /// Iterates runs of neighbours: the first one's address and their number; they are a stride apart. A run ends at the 64th
+    /// object, too. [`for_each`](Iterator::for_each) is faster than a loop, because it keeps no position.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
-    /// The words of slab `i`.
+    /// Range of the words of slab `i`.
     fn words_of(&self, i: usize) -> Range<usize> {
         self.slabs[i].1..self.slabs.get(i + 1).map_or(self.words.len(), |next| next.1)
     }
 }
 
-/// Objects that lie side by side: the first, and how many.
+/// Adjacent objects: address of the first, and their number.
 pub type Run = (NonNull<u8>, usize);
 
-/// The runs of a [`Live`].
+/// Iterator over the runs of a [`Live`].
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -107,19 +106,19 @@ pub type Run = (NonNull<u8>, usize);
 pub struct Runs<'l> {
     live: &'l Live,
     slab: usize,
-    /// The word where it is, and which bits of it are to come.
+    /// The current word, and its remaining bits.
     word: usize,
     bits: u64,
 }
 
-/// As `add`, of an address behind which there may be nothing any more.
+/// As `add`, for an address that may be past the allocation.
 #[inline(always)]
 fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     first.map_addr(|address| address.saturating_add(bytes))
 }
 
 impl Runs<'_> {
-    /// Object `index` of the slab at `base`.
+    /// Address of object `index` of the slab at `base`.
     #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
         behind(base, index * self.live.stride)
@@ -173,7 +172,7 @@ mod tests {
     use crate::{Config, Gfp, KmemCache, Magazines, Subsystem};
     use std::collections::BTreeSet;
 
-    /// 16 objects a slab, one that fills whole words, and one whose bitmap lies beside the frame.
+    /// 16 objects per slab, a slab that fills whole words, and one whose bitmap is in the side table.
     #[test]
     fn what_is_in_use_is_walked_and_nothing_else() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
@@ -196,7 +195,7 @@ mod tests {
                 assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
                 assert_eq!(walked.len(), expected.len(), "{size} bytes: each once");
                 assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
-                // A walk by `fold` goes on where `next` left it.
+                // `fold` continues where `next` stopped.
                 let runs: Vec<_> = live.runs().collect();
                 assert!(runs.iter().all(|(_, count)| (1..=64).contains(count)));
                 for taken in [0, 1, 2, 5, runs.len()] {

@@ -6,16 +6,16 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 
-/// A cache with a reserve of objects, for who must not fail: Linux's `mempool`.
+/// A cache with a reserve of objects, for callers that must not fail: Linux's `mempool`.
 ///
-/// An allocation asks the cache first, and takes from the reserve only what the cache refuses; a free fills the reserve
-/// before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
-/// allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
+/// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve before
+/// it frees to the cache. So as long as fewer objects of the pool are out than its reserve holds, the next allocation succeeds,
+/// however short memory is. Writeback that frees memory depends on that.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. In the child, a thread that used the reserve
-/// then is using it for ever: a pool that other threads used belongs to the parent.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held it at the fork, it
+/// stays locked in the child for ever: a pool that other threads use belongs to the parent.
 ///
-/// Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: [`KmemCache::acquire`] waits.
+/// Source: Linux's `mm/mempool.c`, as documented. Unlike there, an allocation does not wait: [`KmemCache::acquire`] does.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};
@@ -33,28 +33,28 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 pub struct Mempool {
     cache: KmemCache,
     reserve: Mutex<Vec<Reserve>>,
-    /// What the reserve should hold.
+    /// Number of objects that the reserve should hold.
     least: usize,
-    /// How much of that it lacks: a hint, so that frees need no lock while it is full.
+    /// Number of objects missing in the reserve: a hint, so that frees need no lock while it is full.
     lacks: Counter,
 }
 
-/// An object of the reserve.
+/// An object in the reserve.
 #[derive(Debug)]
 struct Reserve(NonNull<u8>);
 
-// SAFETY: it is nobody's, and may be handed to any thread.
+// SAFETY: it has no user, and may be handed to any thread.
 unsafe impl Send for Reserve {}
 
 impl Mempool {
-    /// A pool on `cache` that holds `least` objects in reserve.
+    /// Makes a pool on `cache` with `least` objects in reserve.
     ///
     /// # Errors
-    /// As [`KmemCache::alloc_blocks`]: there are not so many; nothing is taken then.
+    /// As [`KmemCache::alloc_blocks`]: fewer objects are available; nothing is allocated then.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
         cache.cache().admits(least)?;
-        // Room for all: nothing is allocated under its lock.
+        // Room for all of them: nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
             .try_reserve_exact(least)
@@ -66,21 +66,21 @@ impl Mempool {
         Ok(pool)
     }
 
-    /// The cache below, whose own allocations leave the reserve alone.
+    /// The underlying cache, whose own allocations do not use the reserve.
     pub fn cache(&self) -> &KmemCache {
         &self.cache
     }
-    /// Objects in the reserve now, and when it is full.
+    /// Number of objects in the reserve now, and when it is full.
     pub fn reserve(&self) -> (usize, usize) {
         (self.reserve.lock().len(), self.least)
     }
 
-    /// An object; of the reserve if the cache has none.
+    /// Allocates an object, from the reserve if the cache has none.
     ///
-    /// Cost: as [`KmemCache::alloc`]; where that fails, the lock of the reserve.
+    /// Cost: as [`KmemCache::alloc`]; if that fails, the lock of the reserve.
     ///
     /// # Errors
-    /// As [`KmemCache::alloc`], and the reserve is empty: at least as many objects of the pool are out as it was made for.
+    /// As [`KmemCache::alloc`], and the reserve is empty: at least as many objects of the pool are out as the reserve holds.
     ///
     /// # Panics
     /// As [`KmemCache::alloc`].
@@ -99,15 +99,15 @@ impl Mempool {
         })
     }
 
-    /// Takes an object back: to the reserve if that lacks any, else to the cache.
+    /// Frees an object: to the reserve if that is not full, else to the cache.
     ///
-    /// Cost: as [`KmemCache::free`]; the lock of the reserve while it lacks objects.
+    /// Cost: as [`KmemCache::free`]; the lock of the reserve while it is not full.
     ///
     /// # Safety
     /// As [`KmemCache::free`]; the object came from this pool or its cache.
     #[doc(alias = "mempool_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // Who frees what was taken from the reserve comes after that, and so sees that it lacks something.
+        // A free of an object from the reserve comes after its allocation, and so sees that the reserve is not full.
         if self.lacks.get() > 0 {
             let cache = self.cache.cache();
             return cache.free_reserved(object, || {
@@ -120,7 +120,7 @@ impl Mempool {
                 cache.unreserve(object);
             });
         }
-        // SAFETY: passed on.
+        // SAFETY: the object is of this cache and no longer used, by this function's contract.
         unsafe { self.cache.free(object) };
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn as_many_as_promised_even_when_the_cache_has_none_and_again_after_frees() {
+    fn the_reserve_serves_at_the_limit_and_again_after_frees() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();

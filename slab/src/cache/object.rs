@@ -1,19 +1,19 @@
-//! An object on its way.
+//! An object in transit.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;
 
-/// An object on its way: what magazines hold.
+/// An object in transit: the element of magazines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(pub(super) NonNull<u8>);
 
-// SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
+// SAFETY: an object in transit has no user, and may be handed to any thread. Typed caches require `Send` of its value.
 unsafe impl Send for Object {}
 
 // Models have no malloc.
 impl Object {
     /// # Safety
-    /// What lies at `memory` is an object that is nobody's.
+    /// `memory` is an object without a user.
     #[inline(always)]
     pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
         Self(memory)

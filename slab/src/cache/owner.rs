@@ -1,26 +1,26 @@
-//! Who keeps a cache, and how it goes.
+//! Ownership of a cache, and its end.
 //!
-//! Handles and their aliases share one [`Owner`]; the last of them takes the cache along, if no object of it is in use. Objects in
-//! use keep their slab, and slabs keep their cache: so an object needs no count, and whoever frees the last one takes the cache
-//! along.
+//! Handles and their aliases share one [`Owner`]; the last one destroys the cache if no object is in use. Objects in use keep
+//! their slab, and slabs keep their cache. So an object needs no count, and the free of the last object destroys an ownerless
+//! cache.
 //!
-//! But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the subsystem's list,
-//! took a magazine away from a CPU and is on its way to the slabs with it; or one that frees an object without a handle, and
-//! has counts to update behind that. Each of them holds a [`CacheRef`], and the last one to go does what the owner could not. At
-//! any time one thread at most ends a cache, and it counts as a reference.
+//! A thread without a handle or an object may still be moving objects: a thread that found the cache on the subsystem's list,
+//! took a magazine from a CPU and is flushing it to the slabs; or a thread that frees an object without a handle, and updates
+//! counters after that. Each of them holds a [`CacheRef`], and the last one does what the owner could not. At any time at most
+//! one thread ends a cache, and it counts as a reference.
 //!
 //! ```text
-//! Owned ── owner goes ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
-//!                                     └─ objects in use: Leaked ── a reference goes, none is in use ──> Over
+//! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
+//!                                      └─ objects in use: Leaked ── a reference drops, none in use ─────> Over
 //! ```
 //!
-//! * **Leaked**: the magazines are closed for good and empty, so each free misses them, takes a reference and goes to its slab.
-//!   The cache keeps itself, and stays in the reports.
-//! * **Over**: it is off the list, and its slabs are given back. Whoever still refers to it has it in an `Arc`; with the last of
-//!   those goes the number of its class.
+//! * **Leaked**: the magazines are closed for good and empty, so each free misses them, takes a reference and frees to the
+//!   slab. The cache keeps itself alive, and stays in the reports.
+//! * **Over**: it is off the list, and its slabs are freed. Remaining references to it are `Arc`s; the last one frees the
+//!   number of its class.
 //!
-//! A free that finds a place on the CPU's stack takes no reference. It touches nothing of the cache behind the store that
-//! commits it; before that store the object is in use, and behind it a drain takes it from the stack.
+//! A free that finds room on the CPU's stack takes no reference. It touches nothing of the cache after its committing store.
+//! Before that store the object is in use; after it, a drain takes the object from the stack.
 
 use super::core::Core;
 use super::refs::End;
@@ -47,8 +47,8 @@ impl Drop for Owner {
     }
 }
 
-/// A reference of somebody without a handle, who may have objects in hand or counts to update: who found the cache on the list
-/// of its subsystem, and who frees one of its objects.
+/// A reference of a thread without a handle, which may move objects or update counters: it found the cache on the subsystem's
+/// list, or frees one of its objects.
 pub(crate) struct CacheRef(Arc<Cache>);
 
 impl CacheRef {
@@ -85,14 +85,14 @@ impl Drop for CacheRef {
 }
 
 impl Core {
-    /// All caches, to do something with their objects: see [`Registry::iter`](crate::registry::Registry::iter).
+    /// Iterates all caches, to work on their objects: see [`Registry::iter`](crate::registry::Registry::iter).
     pub(crate) fn refs(&self) -> impl Iterator<Item = CacheRef> + '_ {
         self.caches.iter().map(CacheRef::new)
     }
 }
 
-/// Ends a cache that nobody owns any more, if no object of it is in use. The caller counts as a reference until that is done, so
-/// that nobody else does it: each of two that empty the magazines would take what the other has in hand for objects in use.
+/// Ends an ownerless cache if no object is in use. The caller counts as a reference until then, so that no other thread ends
+/// it: each of two that flush the magazines would take the other's objects for objects in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {
@@ -100,7 +100,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             let visited = refs.now.get() > 1;
             planted!("a cache is given up while a visitor has its objects" => let visited = false);
             if visited {
-                // What others have in hand counts as in use. The last of them ends the cache.
+                // Objects that other threads are moving count as in use. The last of these threads ends the cache.
                 refs.leave();
                 return;
             }
@@ -114,7 +114,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }
-        // Nobody will take from them.
+        // There are no allocations any more.
         cache.discard_empty(&cache.operation(What::Reclaim));
         let mut refs = cache.refs().0.lock();
         planted!("who came meanwhile is overlooked" => let ever = refs.ever);
@@ -131,9 +131,9 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
-    /// Else each cache that goes leaves its place on the list.
+    /// Otherwise each destroyed cache would leave its entry on the list.
     #[test]
-    fn a_cache_that_goes_is_offered_to_no_other_one() {
+    fn a_destroyed_cache_leaves_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let listed = || subsystem.core().caches.list().lock().entries().count();
         let before = listed();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_dropped_while_it_is_visited_goes_with_the_last_visitor() {
+    fn the_last_reference_ends_a_dropped_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -161,19 +161,19 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_a_fork_has_lost_keeps_no_cache() {
+    fn a_reference_lost_by_a_fork_does_not_keep_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
-        // Another thread's, which the child does not have.
+        // A reference of another thread, which the child does not have.
         let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().kept().unwrap()));
-        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();
         }
         drop(cache);
         assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
-        // SAFETY: nobody uses the reference any more, and it is not dropped. (What the child of a fork loses stays in its memory.)
+        // SAFETY: the reference is not used any more, and not dropped. (What the child of a fork loses stays in its memory.)
         drop(unsafe { core::ptr::read(&raw const held.0) });
     }
 }

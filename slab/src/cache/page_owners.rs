@@ -1,21 +1,21 @@
-//! From the address of a boxed object to its cache: one map for the process, a word a page.
+//! Map from the address of a boxed object to its cache: one for the process, a word per page.
 //!
 //! ```text
 //!  address: | window: 17 bits | page in it: 18 bits | 12 bits |
-//!             │                 └──> owners[page]: the cache whose objects lie there
+//!             │                 └──> owners[page]: the cache of the objects there
 //!             └──> WINDOWS[window]: the owners of a window's pages, made when the first slab begins there
 //! ```
 //!
-//! A box is one word: what it is freed by follows from where it lies. The map is the process's and not a subsystem's, so that no
-//! box needs to know its subsystem, wherever the addresses of several of them lie: in mappings side by side or on the heap.
-//! The frame of a page names its cache, too; but that line is written by whoever takes objects of the slab or gives them back,
-//! on any CPU. Here a word is only written where a slab of a typed cache begins; a line is eight pages. It stays when the slab ends:
-//! nobody asks without an object in use.
+//! A box is one word: its address leads to the cache that frees it. The map belongs to the process and not to a subsystem, so a
+//! box does not need its subsystem, whether several of them have adjacent mappings or are on the heap. The frame of a page
+//! names its cache, too, but that line is written by each CPU that allocates from or frees to the slab. A word of this map is
+//! only written when a slab of a typed cache is made; a line covers eight pages. It stays after the slab was freed: only the
+//! address of an object in use is looked up.
 //!
-//! A window is a GiB, and what describes it 2 MiB of addresses, of which those pages are memory that describe slabs of boxed
-//! objects. They stay for the life of the process: it uses few windows, and those again and again.
+//! A window is a GiB, and its words take 2 MiB of addresses, of which only those pages are committed that describe slabs of
+//! boxed objects. They are never freed: a process uses few windows, repeatedly.
 //!
-//! A checker's atomics do not outlive executions, as this map does: its builds have `std`'s here.
+//! A checker's atomics do not outlive executions, as this map does: its builds use `std`'s here.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 use uslab_buddy::{Backend, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
 use uslab_magazine::sync::FixedPtr;
 
-/// Bits of an address that a program may have.
+/// Bits of a program's addresses.
 const ADDRESS_BITS: u32 = match () {
     () if cfg!(not(target_pointer_width = "64")) => usize::BITS,
     () if cfg!(target_arch = "x86_64") => 47,
@@ -37,11 +37,11 @@ const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
 
 type Owner = FixedPtr<Cache>;
-/// Of a window's pages.
+/// Owners of a window's pages.
 type Owners = [Owner; PAGES];
 #[cfg(not(any(loom, shuttle)))]
 type Window = Published<Owners>;
-/// The same, where `Published` is a checker's.
+/// The same for builds in which `Published` is a checker's.
 #[cfg(any(loom, shuttle))]
 #[allow(clippy::disallowed_types, reason = "it outlives executions")]
 struct Window(std::sync::OnceLock<&'static Owners>);
@@ -56,26 +56,26 @@ impl Window {
     /// # Safety
     /// As [`Published::offer`](crate::published::Published::offer).
     unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
-        // SAFETY: by contract it stays.
+        // SAFETY: `made` is never freed, by this function's contract.
         let made = unsafe { made.as_ref() };
         self.0.set(made).map(|()| made).map_err(|_| self.get().expect("somebody was first"))
     }
 }
 
-/// Zeros, and so no memory before it is used.
+/// All zeros, so untouched pages take no memory.
 static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
 
-/// The cache of an object.
+/// Cache of an object.
 ///
-/// Cost: two loads of lines that are hardly ever written to.
+/// Cost: two loads of lines that are rarely written.
 ///
 /// # Safety
-/// `object` is in use, and lies in a slab whose pages were [`set`].
+/// `object` is in use, and its slab's pages were [`set`].
 #[inline(always)]
 pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     let address = object.addr().get();
-    // SAFETY: `set` found the window, and whoever has the object got it from somebody who had it after that: so all that was
-    // written here before is seen.
+    // SAFETY: `set` made the window. The object was handed out after that, and the caller has synchronised with its allocation,
+    // so all writes of `set` are visible.
     unsafe {
         let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
         NonNull::new_unchecked(owners.get_unchecked(page_in_window(address)).get())
@@ -87,7 +87,7 @@ fn page_in_window(address: usize) -> usize {
     address >> PAGE_SHIFT & (PAGES - 1)
 }
 
-/// Pages of objects of `cache` begin at `first`. `false` if there is no memory to say so.
+/// Sets `cache` as the owner of `pages` pages from `first` on. `false` if memory is short.
 #[must_use]
 pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: Backend) -> bool {
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
@@ -98,23 +98,23 @@ pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: 
     true
 }
 
-/// The owners of a window's pages.
+/// Owners of a window's pages.
 fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
     let window = WINDOWS.get(window)?;
     if let Some(made) = window.get() {
         return Some(made);
     }
-    // No subsystem's faults: which of them makes it is the process's history.
+    // No subsystem's faults: it depends on the process's history which one makes it.
     let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, backend, &Faults::default())?;
-    // One page of it says all of two MiB of objects.
+    // A page of it covers two MiB of objects.
     region.advise(HugePages::Never);
-    // SAFETY: so many bytes, all zero, which is so many null pointers; the region is forgotten if they are published.
+    // SAFETY: all zeros, which are null pointers; the region is leaked if it is published.
     match unsafe { window.offer(region.base().cast()) } {
         Ok(made) => {
             core::mem::forget(region);
             Some(made)
         }
-        // Who comes second throws its own away.
+        // The second of two threads frees its own.
         Err(first) => Some(first),
     }
 }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn pages_on_both_sides_of_a_windows_edge_have_their_owners() {
-        // Addresses where no subsystem lies: nothing is ever mapped in a program's first window but one.
+        // Addresses without a subsystem: only in its first window a program maps nothing.
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);
         let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();

@@ -1,4 +1,4 @@
-//! Objects that are set aside for one owner: his next allocations cannot fail.
+//! Objects reserved for one owner, whose next allocations cannot fail.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -6,11 +6,11 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
-/// Objects that belong to one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
+/// A stock of objects reserved for one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
 ///
-/// Allocation and free are a few plain instructions: no CPU number, no locked instruction, nothing shared. What is left
-/// goes back when it is dropped. To the cache its objects are [used](crate::CacheInfo::used) until then, and its allocations
-/// and frees are the owner's affair.
+/// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
+/// stock frees the rest. Until then the cache counts its objects as [used](crate::CacheInfo::used), and does not count its
+/// allocations and frees.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -30,15 +30,15 @@ pub struct Prefilled<'c> {
     pub(crate) cache: &'c KmemCache,
     pub(crate) gfp: Gfp,
     objects: Vec<NonNull<u8>>,
-    /// The most that it keeps.
+    /// Most objects that it keeps.
     most: usize,
 }
 
 impl KmemCache {
-    /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
+    /// Reserves at least `n` objects for one owner, whose next `n` allocations cannot fail and access no shared memory.
     ///
     /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::Refused`] if the heap has no room for the
+    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing allocated; [`AllocError::Refused`] if the heap has no room for the
     /// pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
@@ -46,7 +46,7 @@ impl KmemCache {
     }
 }
 
-// SAFETY: the objects are the value's alone, and may be handed to any thread.
+// SAFETY: the stock owns its objects, which may be handed to any thread.
 unsafe impl Send for Prefilled<'_> {}
 
 impl<'c> Prefilled<'c> {
@@ -56,39 +56,39 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// An object; `None` if it holds none, which is not before the promised number of allocations.
+    /// Takes an object; `None` if the stock is empty, which cannot happen within the promised number of allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
         Some(self.cache.cache().hand_out_reserved(object, self.gfp))
     }
 
-    /// Takes an object back; beyond what it keeps, the cache does.
+    /// Returns an object to the stock; if it is full, frees the object to the cache.
     ///
     /// # Safety
-    /// As [`KmemCache::free`]: any object of the cache will do.
+    /// As [`KmemCache::free`]; any object of the cache is accepted.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.most {
             return self.cache.cache().free_reserved(object, || self.objects.push(object));
         }
-        // SAFETY: passed on.
+        // SAFETY: the object is of this cache and no longer used, by this function's contract.
         unsafe { self.cache.free(object) };
     }
 
-    /// Objects that it holds: so many allocations cannot fail.
+    /// Number of objects in stock: as many allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
-    /// Whether it holds none.
+    /// Returns `true` if the stock is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills it up to at least `n` objects; from now on it keeps up to so many.
+    /// Refills the stock to at least `n` objects; from now on it keeps up to `n`.
     ///
     /// # Errors
-    /// There are not so many; it keeps what it has.
+    /// Fewer objects are available; the stock keeps what it has.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());
@@ -127,7 +127,7 @@ mod tests {
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
         assert!(mine.len() >= 150);
-        // Somebody else takes all the rest.
+        // Another user takes all the rest.
         let mut rest = vec![];
         while let Ok(object) = cache.alloc(Gfp::KERNEL) {
             rest.push(object);
@@ -141,7 +141,7 @@ mod tests {
             unsafe { cache.free(object) };
         }
         for object in taken {
-            // SAFETY: as above.
+            // SAFETY: allocated above from this cache, freed once.
             unsafe { mine.free(object) };
         }
         subsystem.check().unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_promised_is_refused_and_nothing_is_kept() {
+    fn an_impossible_stock_is_refused_and_keeps_nothing() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
@@ -166,14 +166,14 @@ mod tests {
         let info = plain.info();
         assert_eq!((three.len(), info.allocs), (3, 3), "from the slabs");
         assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
-        // Its room is there before any object is: nothing is allocated under a lock.
+        // Its room is allocated before any object is: nothing is allocated under a lock.
         assert_eq!(three.objects.capacity(), 3);
         three.refill(100).unwrap();
         assert_eq!((three.len(), three.objects.capacity(), plain.info().allocs), (100, 100, 100));
     }
 
     #[test]
-    fn what_was_had_of_a_refill_before_memory_ended_goes_back() {
+    fn a_failed_refill_frees_what_it_allocated() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
         let most = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn it_touches_no_slot_and_no_depot() {
+    fn a_stock_touches_no_slot_and_no_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_what_it_was_asked_for_stays_with_it() {
+    fn a_stock_keeps_a_freed_batch_of_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_and_go_safely_and_those_of_others_go_home() {
+    fn blocks_of_other_caches_are_freed_to_their_own() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_more_frees_than_it_gave() {
+    fn a_stock_accepts_more_frees_than_it_allocated() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What goes back of all caches: sweeps of their magazines, empty slabs, what users can drop.
+//! Reclaim across all caches: sweeps of their magazines, empty slabs, shrinkers.
 
 use super::Cache;
 use super::core::Core;
@@ -13,21 +13,20 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::What;
 use uslab_magazine::{Operation, Which};
 
-/// Whose limit a shrinker is for.
+/// Number of the cache for whose limit a shrinker is; 0 for all memory.
 fn number(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
-    /// Takes what lies on the stacks of `cpus`, of all caches, with one fence a table: it waits until each cache gives its own
-    /// away.
+    /// Takes the stacks of `cpus` of all caches, with one fence per table; the objects wait until each cache flushes its own.
     fn sweep(&self, cpus: Range<u32>, which: Which) {
         // Any cache does it for all of them.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
 
-    /// Keeps free memory within the limits as they are now, if it is to heed them: see [`Config::heed_limits`](crate::Config::heed_limits).
+    /// Adapts the kept free memory to the current limits, if [`Config::heed_limits`](crate::Config::heed_limits) is on.
     pub(crate) fn read_limits(&self) {
         if !self.heed_limits {
             return;
@@ -37,7 +36,7 @@ impl Core {
         self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 
-    /// Gives the memory of tags back that describe no object: an eighth of the pages that went back.
+    /// Decommits the tags of pages without objects: an eighth of the decommitted pages.
     pub(crate) fn discard_tags(&self) {
         #[cfg(not(shuttle))]
         {
@@ -54,7 +53,7 @@ impl Core {
         self.memory.pages.tables().decommit_idle();
         slabs
     }
-    /// Takes away what the magazines of `cpus` hold: objects.
+    /// Drains the magazines of `cpus`: objects.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
         self.sweep(cpus, Which::All);
         self.after_sweep(|cache| {
@@ -62,30 +61,30 @@ impl Core {
             0
         });
     }
-    /// What `each` cache gives away of what a sweep took: the sum.
+    /// Calls `each` for each cache after a sweep, and returns the sum.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         self.refs().map(|cache| each(&cache)).sum()
     }
 
-    /// Gives all empty slabs back. How many.
+    /// Frees all empty slabs. Returns their number.
     pub(crate) fn discard_empty(&self) -> usize {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
     }
 
-    /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
-    /// and mappings.
+    /// Reclaims memory: all caches except one free their empty slabs and keep less from now on, and freed mappings are
+    /// unmapped. Returns the number of slabs and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
         slabs.sum::<usize>() + usize::from(self.release_huge() > 0)
     }
 
-    /// So many bytes of mappings less. Returns them.
+    /// Uncharges `bytes` bytes of mappings, and returns the number.
     pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all freed mappings. Returns bytes.
+    /// Unmaps all freed mappings. Returns their bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
     }
@@ -102,14 +101,14 @@ impl Core {
         self.after_sweep(|cache| cache.reap_swept() as usize) as u64
     }
 
-    /// `cache` is whose limit it is for; without one it is for all memory.
+    /// Adds a shrinker for the limit of `cache`, or for all memory without one.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         let registration = self.shrinkers.add(shrinker, number(cache));
-        // Threads that sleep until they are woken have seen none.
+        // Sleeping waiters have seen no shrinker, and must call this one.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
+    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left; with `cache`, those of its limit only.
     pub(crate) fn shrink_until<T, E>(
         &self,
         gfp: Gfp,
@@ -122,7 +121,7 @@ impl Core {
 }
 
 impl Core {
-    /// Allocations that were served by the caches that sample.
+    /// Iterates the caches that sample, with the number of their allocations.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
@@ -131,12 +130,12 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// What changes while there is something to sample.
+    /// A number that changes while there is something to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// Where an interval saw allocations enough for a sample, and none that missed: takes the stacks of one class away, drawn by
-    /// its part of all allocations.
+    /// If the interval had enough allocations for a sample and none was taken, drains the stacks of one class, drawn in
+    /// proportion to its allocations.
     fn let_one_miss(&self) {
         if !self.samples() {
             return;
@@ -158,7 +157,7 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         self.let_one_miss();
         self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
-        // What waits for readers may be what is waited for.
+        // Deferred frees may be what the waiters need.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
         }
@@ -181,7 +180,8 @@ impl Reap for Core {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
-        // Relaxed: who begins to wait wakes the reaper. If that was falling asleep, and misses it, it looks again in a second.
+        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses that, it checks again in a
+        // second.
         self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_magazines_serve_changes_something_only_where_it_is_sampled() {
+    fn magazine_operations_count_as_changes_only_with_sampling() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
             let pair = || {
                 let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
-                // SAFETY: allocated just now.
+                // SAFETY: just allocated.
                 unsafe { malloc.free(memory) };
             };
             pair();
@@ -236,7 +236,7 @@ mod tests {
         for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
             let seen = subsystem.core().guard.samples();
             for size in (1..64).map(|n| 16 * n) {
-                // SAFETY: allocated just now.
+                // SAFETY: just allocated.
                 unsafe { malloc.free(alloc(size).unwrap()) };
             }
             assert!(subsystem.core().guard.samples() >= seen + 16);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// But for those of a table that waits for more.
+    /// Except the pages of a table that waits for more.
     #[test]
     fn dropped_caches_leave_no_pages_of_stacks() {
         let subsystem = subsystem(0);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn once_memory_was_short_cpus_hold_less() {
+    fn magazines_shrink_after_memory_was_short() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         let held = || {
@@ -287,9 +287,9 @@ mod tests {
         assert!(held() < before);
     }
 
-    /// But for what they have open: a stack keeps its size until it is taken away.
+    /// Except objects on stacks in use: a stack keeps its size until it is drained.
     #[test]
-    fn once_a_cache_was_at_its_limit_cpus_hold_less_of_it() {
+    fn magazines_shrink_after_the_cache_was_at_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
         let cache = KmemCache::builder("entry", 64).limit(Limit::Slabs(16)).build_in(&subsystem).unwrap();
@@ -300,19 +300,19 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        // All lie on the first CPU's stack: the other one meets the limit, and calls them in.
+        // All are on the first CPU's stack: the other CPU reaches the limit, and flushes them.
         on_cpu(1);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(held() < before);
     }
 
     #[test]
-    fn what_changes_is_all_that_does() {
+    fn changes_counts_only_changes() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
             let memory = malloc.alloc(Layout::from_size_align(bytes, 8).unwrap(), Gfp::KERNEL).unwrap();
-            // SAFETY: allocated just now.
+            // SAFETY: just allocated.
             unsafe { malloc.free(memory) };
         }
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_take_what_caches_keep_without_using_it() {
+    fn intervals_flush_objects_that_caches_do_not_use() {
         let subsystem = subsystem(0);
         let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
             KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
@@ -344,14 +344,14 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn one_in_many_is_sampled_be_it_that_all_miss_or_one_for_a_magazine() {
+    fn sampling_rate_is_the_same_with_and_without_magazines() {
         let subsystem = subsystem(500);
         let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
         let samples = || subsystem.core().guard.samples();
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         let of_magazines = samples();
         drop(held);
-        // Each misses now.
+        // Each allocation misses now.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
@@ -361,10 +361,10 @@ mod tests {
         }
     }
 
-    // Elsewhere each allocation is one.
+    // Elsewhere each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_miss_is_made_where_too_few_samples_were_taken_be_it_in_the_first_class() {
+    fn too_few_samples_cause_a_miss_even_in_the_first_class() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();
@@ -372,7 +372,7 @@ mod tests {
         let pairs = |n| {
             for _ in 0..n {
                 let object = first.alloc(Gfp::KERNEL).unwrap();
-                // SAFETY: allocated just now, freed once.
+                // SAFETY: just allocated, freed once.
                 unsafe { first.free(object) };
             }
         };

@@ -1,4 +1,4 @@
-//! Who waits for an object of a cache, in their order. What is done with them stands in [`waiters`](super::waiters).
+//! The queue of a cache's waiters. The protocol is described in [`waiters`](super::waiters).
 
 use super::object::Object;
 use core::ops::Range;
@@ -11,42 +11,42 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 /// The waiters of a cache.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// Whether somebody waits who has been given nothing. Written under the lock of `queue`, as `closed`.
+    /// True if there is a waiter without an object. Written under the lock of `queue`, like `closed`.
     pub(super) waiting: AtomicBool,
-    /// Whether the magazines are closed: somebody waits here, or for the account.
+    /// True if the magazines are closed: the cache, or its account, has a waiter.
     pub(super) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
-/// What the lock protects.
+/// State under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// By ticket. The first `given` of them have an object, and the others wait.
+    /// Waiters by ticket. The first `given` of them have an object, and the others wait.
     pub(super) entries: VecDeque<Waiter>,
     pub(super) given: usize,
     pub(super) next_ticket: u64,
-    /// How often somebody began to wait where nobody did, and the last of these times for which the CPUs have been drained.
+    /// Number of times that a first waiter joined, and the last of these times for which the CPUs have been drained.
     pub(super) closings: u64,
     pub(super) called_in: u64,
-    /// Whether the first who waits should try to make a slab.
+    /// True if the first waiter should try to make a slab.
     pub(super) grow: bool,
-    /// Whether they wait for the account, too.
+    /// True if the waiters wait for the account, too.
     pub(super) at_account: bool,
-    /// Whether nobody owns the cache any more: its magazines stay closed.
+    /// True if the cache has no owner any more: its magazines stay closed.
     pub(super) is_left: bool,
-    /// Whether this is the child of a fork, which has no thread that waits.
+    /// Not 0 in the child of a fork, until the queue was emptied there: the waiting threads do not exist.
     pub(super) forked: Counter,
 }
 
-/// Somebody in it.
+/// An entry of the queue.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
-    /// Since when; `None` where there is no clock.
+    /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
-    /// Whether it is a thread, which may sleep long and looks for itself; for futures the reaper does.
+    /// True for a thread, which may sleep long and polls on its own; for futures the reaper does.
     is_thread: bool,
-    /// `None` once it was woken.
+    /// `None` after it was woken.
     pub(super) waker: Option<Waker>,
     pub(super) object: Option<Object>,
 }
@@ -56,7 +56,7 @@ impl Waiter {
         let since = (!cfg!(target_family = "wasm")).then(Instant::now);
         Self { ticket, since, is_thread, waker, object: None }
     }
-    /// Nanoseconds that it has waited.
+    /// Nanoseconds since the wait started.
     pub(super) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
     }
@@ -69,7 +69,8 @@ impl Queue {
     pub(super) fn is_waiting(&self) -> bool {
         self.entries.len() > self.given
     }
-    /// Of the threads that wait with one of `tickets`, and have not been woken, the first one's waker; the others stay in `tickets`.
+    /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
+    /// it.
     pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from = self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.given);
         let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);

@@ -1,48 +1,53 @@
-//! Waiting at a limit: a queue of those who found the cache at its limit.
+//! Waiting at a limit: the queue of a cache's waiters.
 //!
 //! ```text
 //! acquire ── alloc ── an object
-//!              └ at the limit: join the queue; the first one closes the magazines, and calls in what they hold, as do those who join meanwhile
+//!              └ at the limit: join the queue; the first waiter closes the magazines and flushes them, as do waiters that join before that is done
 //!                   └ first in the queue ── given a free object ──────────────┐
-//!                                        └─ a charge came back: grow ── leave ┴─ the last one opens the magazines
-//! free ── magazine, while nobody waits
-//!           └ closed: to its slab; then, if somebody waits, the first gets a free object of the slabs
+//!                                        └─ the charge fell: grow ───── leave ┴─ the last one opens the magazines
+//! free ── magazine, if the cache has no waiter
+//!           └ closed: to its slab; then, if there are waiters, the first one gets a free object of the slabs
 //! ```
 //!
 //! # Protocol
 //!
-//! * **Magazines** are closed while somebody waits. So the inlined paths need not know of the queue: a free finds no place on its
-//!   CPU's stack, and goes to its slab by the slow path that it has for full stacks. An object that was on its way meanwhile ends in
-//!   its slab, too (see [`Layer::close`](uslab_magazine::Layer::close)). All that reaches a slab looks for waiters behind that.
-//! * **No lost wake-up, of objects.** A waiter sets `closed` and then looks into each slab under its node's lock. A free puts its
-//!   object there under the same lock and then reads `closed`. Whichever is second there sees the other.
-//! * **No lost wake-up, of charges.** A waiter sets `waiting` and then changes the charge, by nothing. Who gives a charge back changes
-//!   it, and then reads `waiting`. Whichever is second in the order of that word sees the other. What it finds it notes in
-//!   `grow`: the first in the queue should try to make a slab. Whoever leaves the first place notes that, too, for the next one.
-//! * **Objects that are not constructed** are nobody's gift, because constructors run without a lock: who brings one to its slab notes
-//!   `grow`, and the first in the queue takes it from the slabs and constructs it.
-//! * **An account** at its limit is waited for in the queues of its caches. The first waiter closes the magazines of all of them, and each
-//!   gives its empty slabs back as they come. A cache finds behind its own frees that nobody waits any more, and opens its magazines.
-//! * **Fair.** Objects are given in the order of tickets, to the first who has none. Others do not pass: slabs refuse to serve
-//!   allocations while somebody waits ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. Nobody's first poll returns
-//!   before the CPUs have been drained. What a waiter has been given is its own from then on, whenever it runs.
-//! * **Cancellation.** A waiter that is dropped leaves the queue. What it was given goes the way of a free, and so to the next
-//!   one. If it was first, the next one is told to try to grow. One that is forgotten (`mem::forget`) gets one object, which
-//!   is lost with it until the cache goes. Until then nobody behind it makes a slab, nor while the first one is not polled.
-//! * **Shrinkers** are asked by the allocation that waits in the end. One that gave up then, because its lock was taken, may have something
-//!   to drop a moment later, and no free tells of that. So a thread that waits asks again now and then, and for futures the reaper does: the
-//!   first who waits wakes it, and it does not sleep before nobody waits any more.
-//! * **Readers** who have gone tell nobody, either. So a thread helps the collector on, as often, as long as anything of its cache, or of its
-//!   account's caches, waits for readers; for futures the reaper does. A thread that finds nothing sleeps until it is woken: it
-//!   reads the counts by changing them by nothing, and who raises one from 0 by that sees that it waits, and wakes it. Whichever
-//!   is second in the order of that word sees the other. Who registers a shrinker of a limit wakes threads, too: whichever of the
-//!   two has the lock of their list second sees the other.
-//! * **Wakers** are user code: the lock is never held while they run or are dropped, and what they panic with is forgotten, because who
-//!   runs them has objects in hand and others to wake.
-//! * **The lock** is taken before `Drains`, `Depot` and `Node`.
+//! * **Magazines** are closed as long as the cache has waiters, so the inlined paths need not know of the queue. A free finds
+//!   no room on its CPU's stack and takes the slow path for full stacks, to its slab. A free that was already running ends in
+//!   the slab, too (see [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks for
+//!   waiters afterwards.
+//! * **No lost wake-up by an object.** A waiter sets `closed` and then searches each slab under its node's lock. A free puts
+//!   its object there under the same lock and then reads `closed`. The second of the two sees the first.
+//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread that reduces the charge
+//!   then reads `waiting`. The second of the two, in the modification order of the charge, sees the first. A thread that sees a
+//!   waiter sets `grow`: the first waiter should try to make a slab. A waiter that leaves the first place sets `grow`, too, for
+//!   the next one.
+//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees one to
+//!   its slab sets `grow`; the first waiter takes the object from the slab and constructs it.
+//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The first one closes the magazines of all caches
+//!   of the account, and each cache frees its slabs as they become empty. After a free, a cache that sees that the account has
+//!   no waiters opens its magazines.
+//! * **Fairness.** Objects are given in ticket order, to the first waiter that has none. Slabs refuse other allocations while
+//!   there are waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. A first poll does not return before
+//!   the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late it runs.
+//! * **Cancellation.** A waiter that is dropped leaves the queue. Its object is freed, and so passed to the next waiter. If it
+//!   was the first, the next one tries to grow. A future that is leaked (`mem::forget`) gets one object, which is lost until
+//!   the cache is destroyed. Until it has that object, the waiters behind it make no slabs. The same holds as long as the first
+//!   waiter is not polled.
+//! * **Shrinkers** are called by the allocation that waits in the end. A shrinker whose lock was taken may have something to
+//!   free a moment later, and no free announces it. So a waiting thread calls them again periodically; for futures the reaper
+//!   does. The first waiter wakes the reaper, which does not sleep until there are no waiters.
+//! * **RCU readers** do not announce their exit, either. So a waiting thread periodically advances the collector as long as
+//!   objects of its cache, or of its account's caches, are in a grace period; for futures the reaper does. If there are none,
+//!   the thread sleeps until it is woken. It reads the counts by adding 0; a thread that raises a count from 0 sees that there
+//!   is a waiter, and wakes it. The second of the two, in the modification order of the count, sees the first. Registering a
+//!   shrinker at a limit wakes threads, too; the list's lock orders the two.
+//! * **Wakers** are user code. The lock is never held while one runs or is dropped. A panic of a waker is contained:
+//!   the caller may hold objects, and has other waiters to wake.
+//! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
 //!
-//! A cache with waiters is slow: each allocation and free takes the queue's and a node's lock. The first waiter pays for a drain of all
-//! CPUs, and so does who joins before that is done. It is at its limit then, where each allocation that fails pays for one, too.
+//! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter pays for a
+//! drain of all CPUs, as does each waiter that joins before that drain is done. But the cache is at its limit then, where each
+//! failing allocation pays for a drain, too.
 
 use super::alloc::SlabSupplier;
 use super::node::NodeCount;
@@ -63,12 +68,12 @@ use uslab_magazine::sync::{
 };
 use uslab_magazine::tracepoints::What;
 
-/// How long a thread sleeps before it asks the shrinkers again, if there are any, and helps the collector on.
+/// Interval at which a sleeping thread calls the shrinkers again, if there are any, and advances the RCU collector.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// Of what shrinkers have they are asked for one part in so many.
+/// A repeated shrinker call requests one part in `ASKED` of what the shrinker counts.
 const ASKED: usize = 8;
 
-/// What wakers do, user code. One that panics has been reported where it did so, and keeps nobody from the rest.
+/// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
 fn quietly(run: impl FnOnce()) {
     assert_unlocked();
     contain_panic(run);
@@ -78,27 +83,28 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 impl Cache {
-    /// Whether somebody waits for an object.
+    /// Returns `true` if the cache has waiters.
     #[inline]
     pub(super) fn has_waiters(&self) -> bool {
         // Relaxed: see "No lost wake-up" above.
         self.waiters.waiting.load(Relaxed)
     }
 
-    /// How many wait for an object, those that were given one and have not run since not counted.
+    /// Number of waiters that have not been given an object.
     pub(super) fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.entries.len() - queue.given
     }
 
-    /// In the child of a fork: those who wait are other threads', or will find that they wait no more.
+    /// Resets the queue in the child of a fork: other waiting threads do not exist there, and this thread finds that its wait
+    /// is over.
     ///
     /// # Safety
-    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    /// The lock is held, by the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads).
     pub(crate) unsafe fn forget_waiters(&self) {
-        // SAFETY: by contract.
+        // SAFETY: the caller holds the lock, by this function's contract.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
-            // Those of the account's other caches look at that.
+            // The waiters of the account's other caches read the account's count.
             if queue.at_account && queue.forked.get() == 0 {
                 self.config.account.iter().for_each(|account| account.end_wait());
             }
@@ -112,7 +118,7 @@ impl Cache {
         let mut queue = self.waiters.queue.lock();
         if queue.forked.get() > 0 {
             queue.forked.set(0);
-            // What they had is in the parent: wakers of other threads are not run here.
+            // The entries' objects and wakers are the parent's: wakers of other threads are not run here.
             queue.entries.drain(..).for_each(core::mem::forget);
             (queue.given, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
@@ -120,7 +126,8 @@ impl Cache {
         queue
     }
 
-    /// To be done behind each change of the queue; the waker of the first who waits, if that should try to grow.
+    /// Publishes the queue's state; call it after each change of the queue. Returns the waker of the first waiter if that
+    /// waiter should try to grow.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
         let (waiters, account) = (&self.waiters, self.config.account.as_ref());
         let is_waiting = queue.is_waiting();
@@ -134,7 +141,7 @@ impl Cache {
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
         planted!("magazines stay open while somebody waits" => let closed = false);
-        // Relaxed: written under the lock; elsewhere it is a hint.
+        // Relaxed: written under the lock; a hint to readers without it.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
             match closed {
@@ -154,11 +161,11 @@ impl Cache {
         wake(waker);
     }
 
-    /// Opens or closes the magazines as the account has it, if there is one.
+    /// Opens or closes the magazines, as the waiters of the account require.
     pub(super) fn follow_account(&self) {
         self.resettle(|_| ());
     }
-    /// The first who waits does so for the account, from now on; `false` if it did before.
+    /// Marks the first waiter as waiting for the account; returns `false` if it already was.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
         let mut begins = false;
@@ -170,14 +177,14 @@ impl Cache {
             }
         });
         if begins {
-            // From now on they look at the account's other caches.
+            // From now on this cache's waiting threads watch the account's other caches, too.
             self.wake_own_threads();
             self.core.close_account(&self.operation(What::Reclaim), account);
         }
         begins
     }
 
-    /// A place at the end of the queue, which is kept in `place` before anything else is done.
+    /// Appends a waiter to the queue. Its ticket is written to `place` before anything else is done.
     fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();
@@ -185,7 +192,7 @@ impl Cache {
             let mut queue = self.queue();
             let len = queue.entries.len();
             if len == queue.entries.capacity() {
-                // Outside of the lock: whose memory that is may be a cache, too.
+                // Allocated outside the lock: the global allocator may use a cache.
                 if larger.capacity() <= len {
                     drop(queue);
                     let bytes = (2 * len + 8) * size_of::<Waiter>();
@@ -202,15 +209,15 @@ impl Cache {
             *place = Some(ticket);
             queue.grow |= is_first;
             queue.closings += u64::from(is_first);
-            // This one is not asleep.
+            // The returned waker is this waiter's, which is not asleep.
             let own = self.settle(&mut queue);
             drop(queue);
             quietly(|| drop(own));
             return Ok(());
         }
     }
-    /// What is free somewhere comes to the slabs, and so to who waits. The first one does it, and so does who joins before that is done:
-    /// until then a CPU may hold objects, which whoever comes later would get.
+    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter does it, as does each waiter that joins
+    /// before the flush is done: until then a CPU may hold an object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
@@ -223,7 +230,7 @@ impl Cache {
         }
     }
 
-    /// Behind each free to a slab: gives free objects of the slabs to those who wait, as far as there are any.
+    /// Gives free objects of the slabs to waiters, as far as there are any; runs after each free to a slab.
     #[inline]
     pub(super) fn serve(&self, op: &Operation) {
         // Relaxed: see "No lost wake-up" above.
@@ -237,7 +244,7 @@ impl Cache {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
-        // What is free is not constructed: the first who waits does that, outside of the lock.
+        // The free objects are not constructed: the first waiter does that, outside the lock.
         let is_free = || {
             let NodeCount { objects, inuse, .. } = self.count();
             objects > inuse
@@ -248,7 +255,7 @@ impl Cache {
         if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
             self.discard_empty(op);
         } else if !self.has_waiters() {
-            // Those who waited for the account do not any more.
+            // The account has no waiters any more.
             self.resettle(|_| ());
         }
     }
@@ -275,17 +282,17 @@ impl Cache {
         Some([waker, self.settle(&mut queue)])
     }
 
-    /// A charge came back: the first who waits may make a slab.
+    /// Lets the first waiter try to make a slab, after the charge fell.
     pub(super) fn let_grow(&self) {
         if self.has_waiters() {
             self.resettle(|queue| queue.grow = true);
         }
     }
-    /// The account's limit is another one: whoever waits first may make a slab, now or when it looks next.
+    /// Lets the first waiter try to make a slab, after the account's limit changed.
     pub(super) fn limit_changed(&self) {
         self.resettle(|queue| queue.grow = true);
     }
-    /// While somebody waits: shrinkers of what is waited for drop some of what they have, once more.
+    /// Runs the shrinkers of the exhausted cache or account once more, for a part of what they count, if there are waiters.
     pub(super) fn ask_again(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
@@ -297,19 +304,19 @@ impl Cache {
             None => ask(self),
         }
     }
-    /// Whether anything waits for readers. What begins to do so behind that wakes the threads that wait by then.
+    /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes the waiters.
     fn has_in_grace(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
-    /// Whether there is anything that nobody tells of: what shrinkers may drop, and what waits for readers.
+    /// Returns `true` if memory may become free without a wake-up: by shrinkers, or by readers that exit.
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
-        // A checker's clock stands still: there the reaper asks shrinkers.
+        // A checker's clock does not advance: there the reaper runs the shrinkers.
         let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
         asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
-    /// Threads that wait here, or for the account, look again.
+    /// Wakes the threads that wait for this cache, or for its account.
     pub(super) fn wake_threads(&self) {
         match self.config.account.as_ref().filter(|account| account.is_waited_for()) {
             Some(account) => self.core.of_account(account).for_each(|cache| cache.wake_own_threads()),
@@ -323,7 +330,7 @@ impl Cache {
             wake(core::iter::from_fn(|| self.queue().next_thread(&mut tickets)));
         }
     }
-    /// Sleeps until it is woken, or `deadline` is over: whether it was woken.
+    /// Sleeps until it is woken or `deadline` passes; returns `true` if it was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         while self.must_look() {
             let soon = Instant::now() + ASK_AGAIN;
@@ -338,14 +345,15 @@ impl Cache {
         }
         parker.park(deadline)
     }
-    /// Opens the magazines, unless somebody waits.
+    /// Opens the magazines, unless the cache has waiters.
     pub(super) fn reopen(&self) {
         let queue = self.queue();
         if !(queue.is_left || self.waiters.closed.load(Relaxed)) {
             self.config.per_cpu.reopen();
         }
     }
-    /// Nobody owns the cache any more: closes the magazines for good. Who is in the queue was forgotten, as futures borrow the cache.
+    /// Closes the magazines for good, once the cache has no owner. Futures borrow the cache, so any entries still in the queue
+    /// were leaked.
     pub(super) fn close_for_good(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
@@ -362,7 +370,7 @@ impl Cache {
         }
     }
 
-    /// An object for the first who waits, of a slab or of a new one.
+    /// Allocates an object for the first waiter, from a slab or from a new one.
     fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) = (&self.operation(What::Alloc), self.this_node(), self.nodes.len() as u32);
@@ -372,12 +380,12 @@ impl Cache {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
         };
-        // Of a new slab.
+        // The new slab may have more free objects.
         self.serve(op);
         result
     }
 
-    /// What need not be waited for: an object below the limit, or an error.
+    /// Allocates below the limit. Returns `None` if the caller has to wait, and errors other than the limit.
     #[inline]
     fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
         if self.has_waiters() {
@@ -385,7 +393,7 @@ impl Cache {
         }
         let result = self.alloc(gfp);
         if result.is_err_and(AllocError::is_limit) {
-            // What waits has not failed.
+            // The operation waits; it has not failed.
             self.counts.failures.sub(1);
             return None;
         }
@@ -408,11 +416,11 @@ impl Cache {
                 self.call_in();
                 continue;
             };
-            // User code: outside of the lock.
+            // Cloning a waker runs user code: outside the lock.
             let mut mine = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
-                // A fork has forgotten it.
+                // A fork emptied the queue.
                 *place = None;
                 continue;
             };
@@ -449,7 +457,8 @@ impl Cache {
         self.counts.waits.add(1);
         self.counts.waited.add(left.waited());
     }
-    /// Gives up a place, and what it was given; `grow` says that the next one should try to make a slab in any case.
+    /// Leaves the queue and frees the object that the waiter was given. If `grow`, the next waiter tries to make a slab in any
+    /// case.
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
         let Some(at) = queue.find(ticket) else { return };
@@ -478,7 +487,7 @@ impl Cache {
         if let Some(done) = self.acquire_now(gfp) {
             return done;
         }
-        // What is beyond the clock is for ever.
+        // A deadline that the clock cannot represent means no timeout.
         let deadline = Instant::now().checked_add(timeout);
         let (parker, mut acquire) = (Arc::new(Parker::new()), self.acquire(gfp));
         acquire.is_thread = true;
@@ -496,8 +505,7 @@ impl Cache {
     }
 }
 
-/// What [`KmemCache::acquire`](crate::KmemCache::acquire) waits by: the future of an object. It may be dropped at any time, and
-/// moved.
+/// The future of [`KmemCache::acquire`](crate::KmemCache::acquire). It is `Unpin` and may be dropped at any time.
 ///
 /// ```
 /// use std::task::{Context, Poll, Waker};
@@ -520,9 +528,9 @@ impl Cache {
 pub struct Acquiring<'c> {
     cache: &'c Cache,
     gfp: Gfp,
-    /// Whether it is a thread's that waits by it, and not polled as a future.
+    /// True if a thread waits through this future, in [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     is_thread: bool,
-    /// The ticket, once it waits.
+    /// The waiter's ticket while it is queued.
     place: Option<u64>,
 }
 
@@ -565,7 +573,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn nobody_is_woken_under_a_lock() {
+    fn wakers_run_without_a_lock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(Woken(Counter::new(0)));
@@ -579,27 +587,28 @@ mod tests {
         assert_eq!(woken.0.get(), 1);
     }
 
-    /// Where nobody waits a free to a slab leaves the queue alone.
+    /// Without waiters, a free to a slab leaves the queue alone.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_free_takes_no_lock_of_those_who_wait_unless_somebody_does() {
+    fn a_free_without_waiters_leaves_the_queue_unlocked() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         {
-            // All that such a free locks comes behind it in the lock order; the queue itself would be told.
+            // The free takes only locks that follow the queue's in the lock order; taking the queue's own lock again would be
+            // reported.
             let _held = cache.cache().queue();
             // SAFETY: allocated above, freed once.
             assert!(contain_panic(|| unsafe { cache.free(first) }).is_some());
         }
-        // SAFETY: as above.
+        // SAFETY: allocated above, freed once.
         unsafe { cache.free(second) };
     }
 
-    /// Once it got its place and returned, while CPUs still held objects.
+    /// Once a waiter that joined during the drain got its place and returned while CPUs still held objects.
     #[test]
-    fn who_joins_while_the_first_calls_in_is_not_passed() {
+    fn a_waiter_joining_during_the_flush_keeps_its_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -608,7 +617,7 @@ mod tests {
         drop(held.pop());
         on_cpu(0);
         assert_eq!(cache.info().in_magazines, 1, "of the other CPU");
-        // It goes on from here only then.
+        // The drain continues from here only afterwards.
         let mut place = None;
         cache.cache().join(Waker::noop(), false, &mut place).unwrap();
         let mut second = cache.acquire(Gfp::KERNEL);
@@ -628,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_served_by_a_new_slab_tells_the_next_one_to_make_another() {
+    fn a_waiter_served_by_a_new_slab_lets_the_next_one_grow() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -658,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_child_of_a_fork_nothing_is_done_for_who_waited_in_the_parent() {
+    fn waiters_of_the_parent_are_forgotten_in_the_child_of_a_fork() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -667,9 +676,9 @@ mod tests {
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let waited_for = || subsystem.core().waited_for.load(Relaxed);
         assert_eq!((waited_for(), cache.cache().has_waiters()), (1, true));
-        // Twice: a child may fork again.
+        // Twice, because a child may fork again.
         for _ in 0..2 {
-            // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+            // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -680,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_child_of_a_fork_a_wait_for_an_account_is_over_and_who_looks_first_opens_the_magazines() {
+    fn a_fork_ends_the_wait_for_an_account_and_magazines_reopen_in_the_child() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -691,9 +700,9 @@ mod tests {
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(account.charges.is_waited_for());
-        // Twice: it is over once.
+        // Twice, because the wait ends once.
         for _ in 0..2 {
-            // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+            // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -706,9 +715,9 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Whatever had come to wait for readers in the account's other caches by then had woken nobody here.
+    /// Once objects of the account's other caches that had begun to wait for readers by then woke no thread here.
     #[test]
-    fn threads_that_sleep_look_again_when_the_first_begins_to_wait_for_the_account() {
+    fn sleeping_waiters_wake_when_the_first_waits_for_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -727,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_to_serve_and_finds_nobody_takes_nothing() {
+    fn serving_without_waiters_takes_nothing() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -737,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_an_account_has_the_shrinkers_of_all_its_caches_asked_again_and_another_one_its_own() {
+    fn waiters_for_an_account_call_the_shrinkers_of_all_its_caches_again() {
         struct Asked(Arc<Counter>);
         impl Shrinker for Asked {
             fn count(&self) -> usize {
@@ -786,7 +795,7 @@ mod tests {
 
     /// Once all caches of the account worked without magazines for ever, and the reaper never slept.
     #[test]
-    fn nobody_waits_for_an_account_in_a_cache_that_is_gone() {
+    fn a_destroyed_cache_has_no_waiter_for_its_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -804,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_left_ends_although_futures_of_it_were_forgotten() {
+    fn an_ownerless_cache_ends_despite_leaked_futures() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -820,7 +829,7 @@ mod tests {
         assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "objects are in use");
         assert!(subsystem.info().caches.iter().all(|cache| cache.waiting == 0));
         for object in held {
-            // SAFETY: as above.
+            // SAFETY: allocated above, freed once.
             assert!(unsafe { core.free_object(object) });
         }
         assert!(!is_listed());

@@ -1,5 +1,5 @@
-//! The kit for checking **your** code: with `--cfg loom` the caches run inside a loom model, and so does what you built on
-//! them.
+//! The kit for checking **your** code: with `--cfg loom` the caches run inside a loom model, and so does the code that you
+//! built on them.
 //!
 //! ```text
 //! use uslab::check::{Bound, model, on_cpu};
@@ -19,28 +19,26 @@
 //! }
 //! ```
 //!
-//! The API is the same; what differs is small on purpose, so that a few operations reach every path
-//! ([`Config::for_models`](crate::Config::for_models)). Each execution has a global subsystem of its own. Threads play
-//! one of two simulated CPUs: [`on_cpu`], or a [`Script`] that moves a thread between two steps.
+//! The API is the same. Sizes are small, so that a few operations reach every path
+//! ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads run on one of
+//! two simulated CPUs: [`on_cpu`], or a [`Script`] that moves a thread between two steps.
 //!
-//! What a model finds by itself, besides your own assertions: an object freed twice, a free that does not happen before
-//! the next allocation of the object, or an allocation that does not happen before the free (your code passed the object
-//! on with too weak an ordering), frees that cannot be right, and all that loom finds in your own atomics, locks and
-//! cells. For these use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model;
-//! loom's own atomics skip interleavings. `planted!` is there for bugs that [`caught`] must find. `scenarios!` states
-//! models and their planted bugs in one table. `uslab/examples/check_your_code.rs` has all of it, and `sessions.rs` the
-//! same for [handles](crate::handle).
+//! In addition to your own assertions, a model detects: a double free; a free that does not happen before the next allocation
+//! of the object, or an allocation that does not happen before the free (your code passed the object on with too weak an
+//! ordering); invalid frees; and all that loom detects in your own atomics, locks and cells. For these use
+//! [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics skip
+//! interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
+//! table. `uslab/examples/check_your_code.rs` has all of it, and `sessions.rs` the same for [handles](crate::handle).
 //!
-//! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
-//! `STORY_JSON=file` the story is written there, too, and `uslab story file --html page.html` makes a page of it. `tell!` adds your own steps to it, and is nothing
-//! outside loom. `STORY=1` prints the stories of planted bugs.
+//! A failing model prints the trace of that execution, a step per line, and a command that repeats it alone; with
+//! `STORY_JSON=file` the trace is also written there, and `uslab story file --html page.html` makes a page of it. `tell!` adds
+//! your own steps to it, and does nothing outside loom. `STORY=1` prints the traces of planted bugs.
 //!
-//! What it does not find: what your code does with an object's bytes (loom watches its cells only), and what lies beyond
-//! the bound. There are no size classes (`Kmalloc`), grace periods and reapers in models. In an execution that failed no
-//! destructor of a cache or an object runs. loom's own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000
-//! LOOM_MAX_PREEMPTIONS=2`; but nobody counts its executions.
+//! It does not detect errors in an object's bytes (loom checks its cells only), nor anything beyond the bound. Models have no
+//! size classes (`Kmalloc`), grace periods or reapers. In a failed execution no destructor of a cache or an object runs. loom's
+//! own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but its executions are not counted.
 
-/// The bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
+/// Least number of bytes from one object to the next: the checker that watches an object's owner has one cell for as many bytes.
 pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]

@@ -1,6 +1,6 @@
-//! Frees that cannot be right, memory that somebody wrote to who must not, and the one handler that hears of them.
+//! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
-//! What is noticed, and when:
+//! Detection, with and without the options:
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
@@ -23,32 +23,33 @@
 //! |---|---|---|---|
 //! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `what_is_written_around_an_object_is_named_and_repaired` |
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
-//! | **padding**: bytes of a slab that are no object's | `Z`, `P` | when the slab goes back, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
+//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
 //!
-//! These are repaired when the handler has returned, and the allocation or free goes on. With `U` reports say who allocated the object and
-//! who freed it. Of a refused free that is the object which the address lies in, of whatever cache. [`Corruption::report`] has all that is
-//! known of it, and `{:#}` shows that.
+//! Such damage is repaired after the handler has returned, and the allocation or free continues. With `U`, reports name the
+//! allocation and the free of the object. For a refused free that is the object that has the address, of whatever cache.
+//! [`Corruption::report`] has all that is known of it, and `{:#}` shows it.
 //!
-//! The [handler](Handler) decides what comes of it: the [default](abort) says it on standard error and ends the process.
+//! The [handler](Handler) decides the consequence: the [default](abort) prints the report to standard error and aborts the
+//! process.
 //!
-//! *Checked* are the frees of caches that ask for it ([`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees), `USLAB_OPTIONS=check=1`): each of their objects that is
-//! out is known, a byte each. In builds without debug assertions they are off unless asked for. Then a double free is noticed only
-//! when the object reaches its slab, by a bit that is clear already. That may be long after, and up to then **the object may be
-//! handed out twice**. It is missed, or blamed on a later free, if the object was handed out again meanwhile. Nor is the size of
-//! an object that is free already told from that of one in use.
+//! *Checked* are the frees of caches with the option ([`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees), `USLAB_OPTIONS=check=1`): a byte per object records
+//! that it is out. In builds without debug assertions the option is off by default. Then a double free is detected only when
+//! the object reaches its slab, whose bit is clear already. That may be long after, and until then **the object may be handed
+//! out twice**. The double free is missed, or attributed to a later free, if the object was handed out again in between. Nor is
+//! a request for the size of a free object detected.
 //!
-//! A free that does not name its cache (`Kmalloc`, `Malloc`) looks at the page's frame and at the cache that it names. Both say
-//! at no cost in memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
-//! and so `dealloc` of a `#[global_allocator]`) looks at no frame, unless frees are checked.
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that it names. Both show
+//! without further memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
+//! and so `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
 //!
-//! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
+//! A refused free changes nothing: the object, if it is one, stays as it was. The handler runs with no lock held.
 
 use super::lines::Lines;
 use super::report::ObjectReport;
 use core::fmt::{self, Write as _};
 
-/// What is wrong with a free, or with an object.
+/// Kind of an invalid free, or of damage to an object.
 ///
 /// ```
 /// use uslab::CorruptionKind;
@@ -62,23 +63,23 @@ use core::fmt::{self, Write as _};
 pub enum CorruptionKind {
     /// The object was free already.
     DoubleFree,
-    /// The address is no object of any cache.
+    /// The address belongs to no object of any cache.
     Foreign,
-    /// The address lies inside an object, or behind the last one.
+    /// The address is inside an object, or behind the last one.
     Interior,
     /// The object belongs to another cache.
     WrongCache,
-    /// The size of an address was asked for that is no object of any cache.
+    /// The size was requested of an address that belongs to no object of any cache.
     NotAnObject,
-    /// Somebody wrote before or behind an object.
+    /// The bytes before or behind an object were overwritten.
     RedZone,
-    /// Somebody wrote to an object that was free.
+    /// A free object was overwritten.
     Poison,
-    /// Somebody wrote to what no object of a slab uses.
+    /// The padding of a slab was overwritten.
     Padding,
-    /// The size that it was freed with is not its own.
+    /// The object was freed with a size that is not its size.
     WrongSize,
-    /// What lies behind the object was written to.
+    /// The bytes behind the requested size were overwritten.
     Overflow,
     /// The object was written to while it was free.
     WriteAfterFree,
@@ -102,7 +103,7 @@ impl fmt::Display for CorruptionKind {
     }
 }
 
-/// A refused free, or a damage.
+/// A refused free, or damage.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};
@@ -125,22 +126,22 @@ impl fmt::Display for CorruptionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption<'a> {
-    /// What is wrong.
+    /// Kind of the error.
     pub kind: CorruptionKind,
-    /// The address that was freed, or of the object that is damaged.
+    /// Address that was freed, or of the damaged object.
     pub address: usize,
-    /// The cache that it was freed to; `kmalloc` where any size class would have done.
+    /// Cache to which the object was freed; `kmalloc` for any size class.
     pub cache: &'a str,
-    /// The cache that owns the address, if that is another one.
+    /// Cache that owns the address, if it is another one.
     pub owner: Option<&'a str>,
-    /// Which object of its slab it is, if it is one.
+    /// Index of the object in its slab, if it is one.
     pub index: Option<usize>,
-    /// What is known of the object, where its cache is [debugged](crate::debug::flags) with more than `F`.
+    /// Record of the object, if its cache is [debugged](crate::debug::flags) with more than `F`.
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// A line; with `{:#}` the report, if there is one.
+    /// One line; with `{:#}` followed by the report, if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()
@@ -158,13 +159,13 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Called for every refused free and every damage, with no lock held. It may end the process. A panic ends the handler's call and
-/// nothing else: see [panics](crate::error#panics).
+/// Handler called for every refused free and every damage, with no lock held. It may end the process. A panic ends the call of
+/// the handler and nothing else: see [panics](crate::error#panics).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
-/// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.
+/// The default handler: prints the report to standard error and aborts, because further errors of the program are unknown.
 pub fn abort(corruption: &Corruption<'_>) {
-    // No `eprintln!`: it panics when standard error is closed.
+    // Not `eprintln!`, which panics if standard error is closed.
     let mut lines = Lines::new();
     let _ = writeln!(lines, "uslab: corruption: {corruption}");
     if corruption.report.is_some() {

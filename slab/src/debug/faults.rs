@@ -1,7 +1,7 @@
 //! Fault injection in a whole subsystem: the points of the pages and those of object caches.
 //!
-//! The mechanism, and what a rule may say, are [`uslab_buddy::faults`]. Faults are given with the pages'
-//! configuration, before anything is reserved:
+//! The mechanism and the syntax of rules are in [`uslab_buddy::faults`]. Faults are part of the pages' configuration, before
+//! anything is reserved:
 //!
 //! ```
 //! use uslab::faults::{self, Faults};
@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Rules name points by their text, and whoever wants them all has `POINTS`.
+// Rules name points by their text; `POINTS` has all of them.
 pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
 #[doc(hidden)]
 pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
@@ -31,7 +31,7 @@ pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 #[doc(hidden)]
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
-/// See [`Point::what`]. Not every allocation comes here: those that magazines serve do not.
+/// See [`Point::what`]. Allocations that magazines serve do not reach this point.
 #[doc(hidden)]
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
 /// See [`Point::what`].
@@ -41,14 +41,14 @@ pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's c
 #[doc(hidden)]
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
-/// All points, from the bottom up.
+/// All points, from the lowest level up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// What an injected failure of a constructor panics with, a `&'static str`. It goes past the panic hook.
+/// Payload of an injected constructor panic, a `&'static str`. It bypasses the panic hook.
 #[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
-/// Reads rules for all [`POINTS`].
+/// Parses rules for all [`POINTS`].
 ///
 /// # Errors
 /// As [`Rule::parse_all`].

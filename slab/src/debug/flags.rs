@@ -1,27 +1,27 @@
-//! What a cache does about its objects, beside handing them out: Linux's `slab_debug`.
+//! Debug checks of a cache's objects: Linux's `slab_debug`.
 //!
 //! | letter | flag | at an allocation | at a free |
 //! |---|---|---|---|
-//! | `F` | [`CHECKS`](SlabDebug::CHECKS) | | is it an object of this cache, in use? |
-//! | `Z` | [`RED_ZONE`](SlabDebug::RED_ZONE) | are the bytes around the object as they were left? | the same |
-//! | `P` | [`POISON`](SlabDebug::POISON) | are the object's bytes as its free left them? | the object is overwritten |
-//! | `U` | [`USERS`](SlabDebug::USERS) | who: thread, CPU, time, call stack | the same |
-//! | `T` | [`TRACE`](SlabDebug::TRACE) | a line on standard error | the same |
-//! | `A` | [`FAULTS`](SlabDebug::FAULTS) | may be refused on purpose, as [`faults`](crate::faults) say | |
+//! | `F` | [`CHECKS`](SlabDebug::CHECKS) | | checks that it is an object of this cache, in use |
+//! | `Z` | [`RED_ZONE`](SlabDebug::RED_ZONE) | checks that the bytes around the object are unchanged | the same |
+//! | `P` | [`POISON`](SlabDebug::POISON) | checks that the object's bytes are unchanged since its free | overwrites the object |
+//! | `U` | [`USERS`](SlabDebug::USERS) | records thread, CPU, time and call stack | the same |
+//! | `T` | [`TRACE`](SlabDebug::TRACE) | prints a line to standard error | the same |
+//! | `A` | [`FAULTS`](SlabDebug::FAULTS) | may be refused by [`faults`](crate::faults) | |
 //!
-//! Each of them has `F` with it. What is found is [reported](crate::corruption), and repaired if the process goes on.
-//! [`validate`](crate::KmemCache::validate) looks at all objects at once.
+//! Each of them implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
+//! [`validate`](crate::KmemCache::validate) checks all objects in one call.
 //!
-//! Rules say it by name, in Linux's words: `FZPU` is all caches; `FZ,dentry,inode_*;U,kmalloc-64` two of them and one, `-` nothing,
-//! and no letter at all `FZPU`. In `USLAB_OPTIONS`, where a comma ends the option, `:` stands for it:
-//! `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! Rules select caches by name, in Linux's syntax: `FZPU` applies to all caches; `FZ,dentry,inode_*;U,kmalloc-64` to two names
+//! and to one; `-` is no flag, and no letter at all is `FZPU`. In `USLAB_OPTIONS`, where a comma ends the option, `:` replaces
+//! it: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
 use std::borrow::Cow;
 
 bitflags::bitflags! {
-    /// What is done about the objects of a cache. See the [module](self).
+    /// Debug flags of a cache. See the [module](self).
     ///
     /// ```
     /// use uslab::debug::flags::SlabDebug;
@@ -33,16 +33,16 @@ bitflags::bitflags! {
     pub struct SlabDebug: u8 {
         /// `F`: frees are checked, as with [`check_frees`](crate::KmemCacheBuilder::check_frees).
         const CHECKS = 1;
-        /// `Z`: bytes before and behind each object are watched; of kmalloc and malloc all behind what was asked for.
+        /// `Z`: bytes before and behind each object are checked; for kmalloc and malloc all bytes behind the requested size.
         const RED_ZONE = 2;
-        /// `P`: free objects are filled with a pattern, and looked at when they are handed out. Not those that stay constructed, nor those
-        /// of type-stable caches.
+        /// `P`: free objects are filled with a pattern, which is checked at the next allocation. Not for objects that stay
+        /// constructed or of type-stable caches.
         const POISON = 4;
-        /// `U`: who allocated an object, and who freed it.
+        /// `U`: the last allocation and free of each object are recorded.
         const USERS = 8;
-        /// `T`: each allocation and free is told on standard error.
+        /// `T`: each allocation and free is printed to standard error.
         const TRACE = 16;
-        /// `A`: each allocation asks the fault point `slab`; without it those do that magazines do not serve.
+        /// `A`: each allocation passes the fault point `slab`; without it, only those that magazines do not serve.
         const FAULTS = 32;
     }
 }
@@ -51,10 +51,10 @@ bitflags::bitflags! {
 const LETTERS: [u8; 6] = *b"FZPUTA";
 
 impl SlabDebug {
-    /// `FZPU`: all that looks for mistakes.
+    /// `FZPU`: all checks.
     pub const FULL: Self = Self::CHECKS.union(Self::RED_ZONE).union(Self::POISON).union(Self::USERS);
 
-    /// Letters; none is [`FULL`](Self::FULL), and `-` nothing.
+    /// Parses letters; no letter is [`FULL`](Self::FULL), and `-` no flag.
     fn of_letters(letters: &str) -> Option<Self> {
         match letters {
             "" => Some(Self::FULL),
@@ -65,7 +65,7 @@ impl SlabDebug {
             }),
         }
     }
-    /// With what each of them needs. Models have frees that are checked, and nothing else: their objects' bytes are not looked at.
+    /// Adds the flags that each flag implies. Models only have checked frees: their objects' bytes are not checked.
     pub(crate) fn complete(self) -> Self {
         let flags = if cfg!(any(loom, shuttle)) { self & Self::CHECKS } else { self };
         if flags.is_empty() { flags } else { flags | Self::CHECKS }
@@ -73,7 +73,7 @@ impl SlabDebug {
 }
 
 impl fmt::Display for SlabDebug {
-    /// The letters; `-` for none.
+    /// The letters; `-` for no flag.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = self.iter().map(|flag| char::from(LETTERS[flag.bits().trailing_zeros() as usize]));
         if self.is_empty() {
@@ -92,7 +92,7 @@ impl FromStr for SlabDebug {
     }
 }
 
-/// A letter that is none of `FZPUTA`, or a name that is empty.
+/// Error: a letter that is not one of `FZPUTA`, or an empty name.
 ///
 /// ```
 /// use uslab::debug::flags::DebugRules;
@@ -110,8 +110,8 @@ impl fmt::Display for BadDebugRules {
 }
 impl std::error::Error for BadDebugRules {}
 
-/// Which caches are debugged, and how: Linux's `slab_debug=`. See the [module](self). The first block that names a cache says what is
-/// done about it; else the last one without names.
+/// Rules that select debug flags by cache name: Linux's `slab_debug=`. See the [module](self). The first block that names a
+/// cache applies to it; otherwise the last block without names.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};
@@ -126,7 +126,7 @@ impl std::error::Error for BadDebugRules {}
 pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
-    /// The letters of each block, and its names.
+    /// Letters and names of each block.
     fn blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),
@@ -139,12 +139,12 @@ impl DebugRules {
             named && SlabDebug::of_letters(letters).is_some()
         })
     }
-    /// Rules that stay where they are. Allocates nothing.
+    /// Rules of a static text. Allocates nothing.
     pub(crate) fn of_static(text: &'static str) -> Option<Self> {
         Self::is_good(text).then_some(Self(Some(Cow::Borrowed(text))))
     }
 
-    /// What they say of the cache of that name.
+    /// Flags of the cache with that name.
     pub fn of(&self, cache: &str) -> SlabDebug {
         let mut all = SlabDebug::empty();
         for (letters, names) in self.0.iter().flat_map(|text| Self::blocks(text)) {
@@ -159,13 +159,13 @@ impl DebugRules {
     }
 }
 
-/// Whether `name` is the cache's; `*` at its end stands for anything.
+/// Returns `true` if the pattern `name` matches; a trailing `*` matches anything.
 fn fits(name: &str, cache: &str) -> bool {
     name.strip_suffix('*').map_or(name == cache, |begin| cache.starts_with(begin))
 }
 
 impl From<SlabDebug> for DebugRules {
-    /// For all caches.
+    /// The same flags for all caches.
     fn from(flags: SlabDebug) -> Self {
         Self(Some(Cow::Owned(flags.to_string())))
     }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_read_as_they_are_written() {
+    fn debug_letters_round_trip() {
         for bits in 0..64 {
             let flags = SlabDebug::from_bits_truncate(bits);
             assert_eq!(flags.to_string().parse(), Ok(flags));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_debugged_as_the_first_block_that_names_it_says() {
+    fn the_first_block_that_names_a_cache_applies() {
         let (f, z, none) = (SlabDebug::CHECKS, SlabDebug::RED_ZONE, SlabDebug::empty());
         let rows = [
             ("", "inode", SlabDebug::FULL),

@@ -1,13 +1,13 @@
-//! What a debugger sees of a process's subsystems, live or in a core: where everything lies. `slab/gdb/uslab.py` reads it.
+//! Layout of a process's subsystems for a debugger, live or in a core. `slab/gdb/uslab.py` reads it.
 //!
 //! ```text
 //! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
 //! ```
 //!
-//! It needs no debug information, and no symbol: a section's name outlives `strip`, and a program that has this library twice has
-//! two descriptions there. The program itself never reads what is written here.
+//! It needs no debug information and no symbol: a section's name survives `strip`, and a program with two copies of this
+//! library has two descriptions in the section. The program itself never reads it.
 //!
-//! The format has a number, which changes with it: a script that does not know it says so.
+//! The format has a version, which changes with it: a script that does not know the version reports that.
 
 use super::stacks::{self, Depot};
 use super::tracks::Record;
@@ -19,10 +19,10 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
-/// Subsystems that are listed; a process that has more at a time does not show the others.
+/// Most subsystems that are listed; further ones of a process are not shown.
 const SUBSYSTEMS: usize = 64;
 
-/// What is found in the section.
+/// Contents of the section.
 #[repr(C)]
 struct Description {
     magic: [u8; 8],
@@ -30,9 +30,9 @@ struct Description {
     frame: [usize; 6],
     frame_list: [usize; 3],
     layer: [usize; 4],
-    /// Records of who allocated and who freed.
+    /// Layout of the allocation and free records.
     record: [usize; 7],
-    /// Call stacks.
+    /// The table of call stacks.
     stacks: &'static Depot,
     depot: [usize; 3],
     subsystems: [AtomicPtr<SubsystemSeen>; SUBSYSTEMS],
@@ -52,41 +52,41 @@ static DESCRIPTION: Description = Description {
     subsystems: [const { AtomicPtr::new(null_mut()) }; SUBSYSTEMS],
 };
 
-/// A subsystem. All addresses are numbers: nobody here follows them.
+/// Description of a subsystem. Addresses are numbers, because the program never dereferences them.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SubsystemSeen {
-    /// Where the first page lies, and how many there are.
+    /// Address of the first page; then the number of pages, and the frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
-    /// Long bitmaps, 64 bytes a page.
+    /// Address of the long bitmaps, 64 bytes per page.
     pub(crate) side: usize,
-    /// The owner of blocks that are no slabs.
+    /// Owner word of blocks that are not slabs.
     pub(crate) large: usize,
-    /// The list of caches, how that is laid out, and where in a cache its [`CacheSeen`] lies.
+    /// Address of the list of caches; then the list's layout, and the offset of a [`CacheSeen`] in a cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
-    /// Lists of partial slabs of a node.
+    /// Number of partial lists of a node.
     pub(crate) bands: usize,
 }
 
-/// A subsystem's place in the description, from [`list`](Self::list) to its end.
+/// A subsystem's entry in the description, from [`list`](Self::list) until the drop.
 #[derive(Debug)]
 pub(crate) struct Listed(AtomicPtr<SubsystemSeen>);
 
 impl Listed {
-    /// Not yet.
+    /// An entry that is not listed yet.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Once.
+    /// Lists the subsystem; call it once.
     pub(crate) fn list(&self, seen: SubsystemSeen) {
         let seen = Box::into_raw(Box::new(seen));
-        // Relaxed: no thread of the program reads it, but for the end, which has the subsystem for itself.
+        // Relaxed: the program only reads it in the drop, which has the subsystem exclusively.
         self.0.store(seen, Relaxed);
-        // Relaxed: as above; who is first has the place.
+        // Relaxed: the first thread takes the entry; nothing else is read.
         let take = |place: &&AtomicPtr<_>| place.compare_exchange(null_mut(), seen, Relaxed, Relaxed).is_ok();
         _ = DESCRIPTION.subsystems.iter().find(take);
     }
@@ -94,63 +94,62 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // Relaxed: whoever drops the subsystem came behind all who used it.
+        // Relaxed: the drop of the subsystem comes after all its uses.
         let seen = self.0.load(Relaxed);
-        // Relaxed: as in `list`.
+        // Relaxed: only this value's drop removes it.
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
-            // SAFETY: made in `list`, and nobody but a debugger knew it.
+            // SAFETY: made in `list`, and only a debugger reads it otherwise.
             drop(unsafe { Box::from_raw(seen) });
         }
     }
 }
 
-/// A cache.
+/// Description of a cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct CacheSeen {
     name: usize,
     name_len: usize,
     object_size: usize,
-    /// How far the first object is from the beginning of its slab, and how far the next one.
+    /// Offset of the first object in its slab; then the stride.
     lead: usize,
     stride: usize,
-    /// 1 if a free object stays constructed, and owns what it owns.
+    /// 1 if free objects stay constructed, and own what they own.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,
-    /// Where the objects that are kept from use are written down, and how many may be.
+    /// Address of the quarantine's places, and their number.
     quarantine: [usize; 2],
-    /// The table of records, a word a page; 0 if there are none.
+    /// Address of the table of records, a word per page; 0 if there is none.
     tracks: usize,
 }
 
-/// Nodes of a cache.
+/// Description of the nodes of a cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Nodes {
-    /// Where the first one's lists of full, partial and empty slabs lie,
+    /// Addresses of the first node's lists of full, partial and empty slabs.
     pub(crate) lists: [usize; 3],
-    /// how far those of the next one are, and how many nodes there are.
+    /// Stride of the nodes; then their number.
     pub(crate) node: usize,
     pub(crate) len: usize,
 }
 
-/// What stands in front of a cache's slabs; zeros where that is nothing.
+/// Description of the stacks and depots of a cache; zeros without them.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Stacks {
-    /// Of the first node: where it is written how far the head of its stack is from the start of a region, in 4 bytes, and where the
-    /// address of the first slot of its depot;
-    /// how far those of the next one are, and how many there are.
+    /// Of the first node: address of the 4-byte offset of its stack's head in a region, and of the pointer to the first slot of
+    /// its depot. Then the stride of the nodes, and their number.
     pub(crate) nodes: [usize; 4],
-    /// The region of CPU 0, how far the next one is, and how many there are.
+    /// Region of CPU 0, stride of the regions, and their number.
     pub(crate) regions: [usize; 3],
 }
 
 impl CacheSeen {
-    /// Of a cache whose name, nodes and stacks stay where they are.
+    /// Describes a cache. Its name, nodes and stacks must not move.
     pub(crate) fn new(
         name: &str,
         geometry: &Geometry,
@@ -192,13 +191,13 @@ mod tests {
             cache: 8,
             bands: 9,
         };
-        // Those of other tests are there, too.
+        // Other tests may have listed theirs.
         let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| Listed::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
-        // Relaxed: of this thread.
+        // Relaxed: written by this thread.
         let ours: Vec<_> = all.iter().map(|one| one.0.load(Relaxed)).collect();
         let listed = || {
-            // Relaxed: what is looked for is of this thread.
+            // Relaxed: the searched values were written by this thread.
             let places = DESCRIPTION.subsystems.iter().map(|place| place.load(Relaxed));
             places.filter(|seen| ours.contains(seen)).count()
         };

@@ -1,34 +1,35 @@
-//! Sampled guard: one allocation in many gets a page of its own between pages that nobody can touch, as Linux's KFENCE does it and
+//! Sampled guard: one allocation in many gets its own page between two inaccessible pages, as in Linux's KFENCE and in
 //! GWP-ASan.
 //!
 //! ```text
 //! pool   [ guard ][ slot 0 ][ guard ][ slot 1 ][ guard ] ...
-//!                  ^ object at either end, by a draw; the rest of the page is filled, and looked at when it is freed
+//!                  ^ object at either end, chosen at random; the rest of the page is filled, and checked at the free
 //! ```
 //!
-//! A write or a read beside the object, or after its free, is a fault, and [`faults`] says what it was; what stays in the page is seen at
-//! the free. A double free and one of an interior address are named at the free. All are told with the call stacks of the allocation
-//! and of the free, where the feature `stacks` has any.
+//! An access outside the object, or after its free, faults, and [`faults`] reports what it was. A write that stays within the
+//! page is detected at the free, as are double frees and frees of interior addresses. Reports have the call stacks of the
+//! allocation and of the free if the feature `stacks` is on.
 //!
 //! # What is sampled
 //!
-//! Allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. An inlined path does nothing for it: a draw is made where it misses, and a miss
-//! counts for as many allocations as a magazine holds. A program that allocates and frees in turn never misses. So each interval of
-//! the [reaper](crate::reaper) that saw fewer than half of the samples that its allocations ask for takes the stacks of one class away
-//! from the CPUs, drawn by its share of them, and the next allocation of that class is sampled.
+//! Allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The inlined paths are unchanged: a
+//! miss decides whether to sample, and counts for as many allocations as a magazine holds. A program that alternately allocates
+//! and frees never misses. So the end of each interval of the [reaper](crate::reaper) that saw fewer than half of the expected
+//! samples drains the CPUs' stacks of one class, drawn in proportion to its allocations; the next allocation of that class is
+//! sampled.
 //!
-//! The pool lies outside of the subsystem's pages, so what finds a free's class by its address misses there. A free that names its cache
-//! looks at no address: so frees of caches that sample leave the inlined path. Caches do so where [`Config::guard_every`](crate::Config::guard_every)
-//! says it, and not for `Uslab`'s sake. Left out are those with a constructor, destructor or reset, whose objects stay constructed; type-stable
-//! ones, whose free objects readers may see; those with a limit or an account, where each object counts; and bulk callers and stocks
-//! that are filled in advance.
+//! The pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names its cache
+//! does not check the address; so frees of caches that sample leave the inlined path. Caches sample if their subsystem has
+//! [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem. Not sampled
+//! are caches with a constructor, destructor or reset, whose objects stay constructed; type-stable caches, whose free objects
+//! readers may see; caches with a limit or an account, where each object counts; and bulk allocations and prefilled stocks.
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] in one thread's hands. Only that thread changes its page and what is known about it.
-//! * There is no lock: a fault may be told while any other thread does anything, and the child of a fork finds each slot in one state.
-//!   Those that another thread had in hand are taken over.
-//! * All slots are tried in turn, so a freed one rests while the others are used. When all are in use nothing is sampled.
+//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes its page and its records.
+//! * There is no lock: a fault may be reported while other threads do anything, and the child of a fork finds each slot in one
+//!   state. The child takes over slots that were busy in other threads.
+//! * Slots are tried in order, so a freed slot rests while the others are used. If all are in use, nothing is sampled.
 
 pub(crate) mod faults;
 
@@ -42,21 +43,21 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell, planted};
 
-/// Nobody's yet.
+/// Never used.
 const FREE: u32 = 0;
-/// In a thread's hands.
+/// A thread works on the slot.
 const BUSY: u32 = 1;
-/// An object lies in it.
+/// The page holds an object.
 const USED: u32 = 2;
-/// An object lay in it.
+/// The page held an object, which was freed.
 const FREED: u32 = 3;
 
-/// Slots that are looked at for one sample.
+/// Slots that are tried for one sample.
 const TRIED: usize = 8;
-/// What the rest of a page is filled with.
+/// Byte that the rest of a page is filled with.
 const FILL: u8 = 0xA7;
 
-/// Who did something, and where.
+/// Thread and call stack of an allocation or free.
 #[derive(Debug, Default)]
 struct Trace {
     thread: Counter,
@@ -72,10 +73,10 @@ impl Trace {
     }
 }
 
-/// The number of this thread, as the system has it.
+/// Kernel's id of this thread.
 fn thread() -> u64 {
     #[cfg(target_os = "linux")]
-    // SAFETY: it only asks.
+    // SAFETY: a system call without arguments.
     return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
     #[cfg(not(target_os = "linux"))]
     return 0;
@@ -84,16 +85,16 @@ fn thread() -> u64 {
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    /// Where in the pool its object begins, and its bytes.
+    /// Offset of the object in the pool, in bytes, and its size.
     at: Counter,
     size: Counter,
     allocated: Trace,
     freed: Trace,
-    /// A checker sees whether two have it in hand.
+    /// Lets a checker see two threads work on one slot.
     hands: UnsafeCell<()>,
 }
 
-// SAFETY: all but the cell may be used by any thread; the cell holds nothing, and is there for checkers to watch.
+// SAFETY: all fields but the cell are atomic; the cell has no data, and is only accessed by checkers.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -107,7 +108,7 @@ impl Slot {
             hands: UnsafeCell::new(()),
         }
     }
-    /// From a state into this thread's hands; `false` if it is not in it.
+    /// Takes the slot from state `from` into this thread's hands; `false` if it is in another state.
     fn take(&self, from: u32) -> bool {
         planted!("a slot is looked at and then taken" => {
             let found = self.state.load(Relaxed) == from;
@@ -116,7 +117,7 @@ impl Slot {
             }
             return found;
         });
-        // Acquire: pairs with the Release of `give`. Relaxed: who fails looks at nothing.
+        // Acquire: pairs with the Release of `give`. Relaxed: a failed exchange reads nothing else.
         let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
         if taken {
             self.hands.with_mut(|_| ());
@@ -130,7 +131,7 @@ impl Slot {
     }
 }
 
-/// What is known of each slot: in memory of its own, because the malloc's would lie among objects that somebody may write behind.
+/// The slots' records, in separate memory: in the malloc's memory an overflow of the program could overwrite them.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 struct Slots {
@@ -142,7 +143,7 @@ impl Slots {
     fn new(len: usize) -> Option<Self> {
         let (bytes, none) = (len * size_of::<Slot>(), &Faults::default());
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), none)?;
-        // SAFETY: so many fit in there, and nobody else knows it yet.
+        // SAFETY: the memory has room for `len` slots, and is not shared yet.
         (0..len).for_each(|i| unsafe { memory.base().cast::<Slot>().add(i).write(Slot::new()) });
         Some(Self { memory, len })
     }
@@ -151,14 +152,14 @@ impl Slots {
 impl core::ops::Deref for Slots {
     type Target = [Slot];
     fn deref(&self) -> &[Slot] {
-        // SAFETY: written in `new`, and the memory is mapped as long as this lives.
+        // SAFETY: written in `new`, and the memory stays mapped as long as `self` lives.
         unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
 #[cfg(any(loom, shuttle))]
 type Slots = Box<[Slot]>;
 
-/// The slots, and their pages.
+/// Pool of slots and their pages.
 #[derive(Debug)]
 pub(crate) struct Pool {
     region: Region,
@@ -167,7 +168,7 @@ pub(crate) struct Pool {
     key: Key,
 }
 
-/// What is wrong with an address of a pool.
+/// Description of an invalid use of a pool's address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mistake {
     what: &'static str,
@@ -175,17 +176,17 @@ pub(crate) struct Mistake {
     object: Option<Known>,
 }
 
-/// What is known about the object of a slot: copied, because whoever shows it may allocate, and use the slot.
+/// Copied record of a slot's object: a report may allocate, and so reuse the slot.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     begin: usize,
     size: usize,
-    /// Thread and stack of its allocation, and of its free.
+    /// Thread and stack of the allocation, and of the free.
     traces: [Option<(u64, u64)>; 2],
 }
 
 impl Pool {
-    /// So many slots; `None` if the addresses are refused.
+    /// Makes a pool of `slots` slots; `None` if the address space is refused.
     pub(crate) fn new(slots: usize, backend: Backend, key: Key) -> Option<Self> {
         let pages = 2 * slots + 1;
         let none = &Faults::default();
@@ -199,11 +200,11 @@ impl Pool {
     fn base(&self) -> usize {
         self.region.base().addr().get()
     }
-    /// Whether an address is one of the pool.
+    /// Returns `true` if the address belongs to the pool.
     pub(crate) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base()) < self.region.bytes()
     }
-    /// The slot in whose page an address lies; `None` in a guard.
+    /// Slot whose page has the address; `None` in a guard.
     fn slot_at(&self, address: usize) -> Option<usize> {
         let page = (address - self.base()) / PAGE_SIZE;
         (page % 2 == 1).then_some(page / 2)
@@ -213,13 +214,13 @@ impl Pool {
         start..start + PAGE_SIZE
     }
 
-    /// An object of a page of its own, zero; `None` if there is none, or it is too large.
+    /// Allocates a zeroed object with its own page; `None` if no slot is free or the object is too large.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
         let taken = (0..TRIED.min(self.slots.len())).find_map(|_| {
-            // Relaxed: a turn.
+            // Relaxed: only spreads the tries over the slots.
             let turn = self.turn.fetch_add(1, Relaxed);
             let slot = turn % self.slots.len();
             let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
@@ -233,7 +234,7 @@ impl Pool {
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
         let offset = if Draws::of(self.key, turn as u64).below(2) == 0 { last } else { 0 };
-        // SAFETY: the page is this thread's, and accessible.
+        // SAFETY: this thread has taken the slot; its page is accessible.
         unsafe {
             let start = self.region.base().add(page.start);
             start.write_bytes(FILL, offset);
@@ -244,17 +245,17 @@ impl Pool {
         slot.size.set(size as u64);
         slot.allocated.take();
         slot.give(USED);
-        // SAFETY: in the region.
+        // SAFETY: the offset is within the region.
         Some(unsafe { self.region.base().add(page.start + offset) })
     }
 
-    /// Bytes of the object at an address of the pool.
+    /// Size of the object at an address of the pool, in bytes.
     ///
     /// # Errors
-    /// There is none in use.
+    /// The address has no object in use.
     pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
-        // Relaxed: who asks for an object of its own has got it from `alloc`, with all that this wrote. Of another's it is a guess.
+        // Relaxed: the owner of an object has synchronised with its `alloc`. For other addresses the answer is a guess.
         match slot.state.load(Relaxed) {
             USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
             USED => Err(CorruptionKind::Interior),
@@ -262,10 +263,10 @@ impl Pool {
         }
     }
 
-    /// Takes an object back; from then on its page is a fault.
+    /// Frees an object; from then on an access to its page faults.
     ///
     /// # Errors
-    /// What is wrong, with [`CorruptionKind::Overflow`] behind it: the object is taken back all the same.
+    /// The kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed all the same.
     pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake)> {
         let at = self.slot_at(address);
         let mistake = |what| Mistake { what, address, object: at.map(|slot| self.known(slot)) };
@@ -287,7 +288,7 @@ impl Pool {
         if !slot.take(USED) {
             return Err(wrong(CorruptionKind::DoubleFree));
         }
-        // SAFETY: the page is this thread's, and accessible.
+        // SAFETY: this thread has taken the slot; its page is accessible.
         let bytes =
             unsafe { core::slice::from_raw_parts(self.region.base().as_ptr().add(page.start), PAGE_SIZE) };
         let offset = address - self.base() - page.start;
@@ -298,9 +299,9 @@ impl Pool {
             (false, _) => Some("write before the beginning"),
         };
         slot.freed.take();
-        // SAFETY: nobody uses it any more, by the caller's contract. Where it stays accessible, it is at least zero.
+        // SAFETY: the object is no longer used, by the caller's contract. If the page stays accessible, it is at least zero.
         unsafe { self.region.decommit(page) };
-        // Before the slot is another one's.
+        // Copied before another thread can take the slot.
         let object = what.map(|_| self.known_of(slot, true));
         slot.give(FREED);
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, Mistake { what, address, object })))
@@ -308,7 +309,7 @@ impl Pool {
 
     fn known(&self, slot: usize) -> Known {
         let slot = &self.slots[slot];
-        // Relaxed: for a report, which may be of an object that another thread has in hand.
+        // Relaxed: for a report, which may describe an object that another thread works on.
         self.known_of(slot, slot.state.load(Relaxed) == FREED)
     }
     fn known_of(&self, slot: &Slot, freed: bool) -> Known {
@@ -319,17 +320,17 @@ impl Pool {
             traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
         }
     }
-    /// What an access to an address of the pool was that is a fault.
+    /// Describes a faulting access to an address of the pool.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
     pub(crate) fn fault(&self, address: usize) -> Mistake {
-        // Relaxed: as in `known`.
+        // Relaxed: for a report, which may describe an object that another thread works on.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
             let what =
                 if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
             return Mistake { what, address, object: Some(self.known(slot)) };
         }
-        // Of the objects on both sides of a guard, the nearer one.
+        // A guard has an object on both sides: the nearer one.
         let page = (address - self.base()) / PAGE_SIZE / 2;
         let below = page.checked_sub(1);
         let distance = |slot: &usize| {
@@ -347,10 +348,10 @@ impl Pool {
         Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
     }
 
-    /// Takes over what other threads had in hand.
+    /// Frees the slots that other threads were working on.
     ///
     /// # Safety
-    /// There are none any more: it is the child of a fork.
+    /// The process is the child of a fork, and has no other thread.
     pub(crate) unsafe fn forget_other_threads(&self) {
         for slot in self.slots.iter() {
             // Relaxed: there is one thread.
@@ -359,14 +360,14 @@ impl Pool {
             }
         }
     }
-    /// Slots with an object in use.
+    /// Number of slots with an object in use.
     pub(crate) fn used(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state.load(Relaxed) == USED).count()
     }
 }
 
 impl fmt::Display for Mistake {
-    /// What, where, and who: the first line, then a stack each, a function a line.
+    /// First line: error, object and threads. Then the stacks, a function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
         let Some(Known { begin, size, traces }) = object else { return writeln!(f, "{what}: {address:#x}") };
@@ -402,20 +403,20 @@ mod sampled {
     const MADE: u32 = 1;
     const NEVER: u32 = 2;
 
-    /// When to sample, and the pool, which is made for the first sample.
+    /// Sampling decision, and the pool, which is made for the first sample.
     #[derive(Debug)]
     pub(crate) struct Guard {
-        /// Allocations a sample; 0 is none.
+        /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Allocations up to the next one; below 0 there is one to take.
+        /// Allocations until the next sample; at most 0, as a signed number, if one is due.
         left: Counter,
         samples: Counter,
         /// Allocations and samples at the end of the last interval.
         seen: [Counter; 2],
         key: Key,
         backend: Backend,
-        /// Whether somebody makes, or has made, the pool, or nobody shall.
+        /// State of the pool: not made, made (or being made), or never to be made.
         made: AtomicU32,
         pool: Published<Pool>,
     }
@@ -436,18 +437,18 @@ mod sampled {
             guard.set(every, slots);
             guard
         }
-        /// One in `every`, in so many slots.
+        /// Sets the sampling rate, and the number of slots.
         pub(crate) fn set(&self, every: u32, slots: u32) {
             self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
         }
-        /// Allocations up to the next sample: `every` on average, and nobody knows how many.
+        /// Random number of allocations until the next sample, `every` on average.
         fn distance(&self, every: u64) -> u64 {
             1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
 
-        /// Whether one of so many allocations is to be sampled.
+        /// Counts `allocations`, and returns `true` if one of them is to be sampled.
         #[inline]
         pub(crate) fn is_due(&self, allocations: u64) -> bool {
             let every = self.every.get();
@@ -455,25 +456,26 @@ mod sampled {
                 return false;
             }
             self.left.sub(allocations);
-            // Two that find it at once take two samples, or one takes the other's count along.
+            // Two threads that see it together take two samples, or one resets the other's count, too.
             let due = self.left.get().cast_signed() <= 0;
             if due {
                 self.left.set(self.distance(every));
             }
             due
         }
-        /// A sample.
+        /// Allocates a sampled object.
         #[cold]
         pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
             let pool = match self.pool.get() {
                 Some(pool) => pool,
-                // What this allocates is not sampled, nor anything else meanwhile. A pool that was refused is not asked for again.
-                // Relaxed: only says who makes it.
+                // Making the pool allocates; those allocations, and other threads' meanwhile, are not sampled. A pool that the
+                // system refused is not tried again. Relaxed: only decides which thread makes it.
                 None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
-                    // It may lie where addresses were given up since. Relaxed: who gave them up said so before the system could map them here.
+                    // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `made` was set before the
+                    // system could map the range here.
                     if self.made.load(Relaxed) == NEVER {
                         return None;
                     }
@@ -485,14 +487,14 @@ mod sampled {
             self.samples.add(1);
             Some(memory)
         }
-        /// None is made from now on; one that there is serves.
+        /// Prevents a pool from being made; an existing one stays in use.
         pub(crate) fn make_no_pool(&self) {
             self.made.store(NEVER, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
         }
-        /// The pool that an address lies in.
+        /// The pool, if the address belongs to it.
         pub(crate) fn pool_of(&self, address: NonNull<u8>) -> Option<&Pool> {
             self.pool.get().filter(|pool| pool.holds(address.addr().get()))
         }
@@ -502,17 +504,17 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval at so many allocations. Whether there were fewer than half of the samples that they ask for: then the next
-        /// miss is sampled.
+        /// Ends an interval at a total of `allocations`. Returns `true` if there were fewer than half of the expected samples:
+        /// then the next miss is sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
-            // A cache that has gone took its own along.
+            // The counts of a destroyed cache are no longer in the sum.
             allocated.set(allocated.get().min(allocations));
             let asked = match self.every.get() {
                 0 => 0,
                 every => allocations.saturating_sub(allocated.get()) / every,
             };
-            // What is not enough is kept for the next interval.
+            // A rest is carried over to the next interval.
             if asked == 0 {
                 return false;
             }
@@ -524,18 +526,18 @@ mod sampled {
             }
             few
         }
-        /// One of so many.
+        /// Random number in `0..n`.
         pub(crate) fn draw(&self, n: usize) -> usize {
             Draws::of(self.key, self.seen[0].get()).below(n)
         }
     }
 
-    /// `None` where there is no memory.
+    /// Boxes a value; `None` if memory is short.
     fn boxed<T>(value: T) -> Option<Box<T>> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).ok()?;
         one.push(value);
-        // SAFETY: the memory of one value, as a box of it has.
+        // SAFETY: memory of one `T`, with the layout that a box has.
         Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
     }
 
@@ -543,7 +545,7 @@ mod sampled {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
                 faults::forget(pool);
-                // SAFETY: published from a box; who drops the subsystem is the last to use it, but for a handler of faults that has it.
+                // SAFETY: published from a box. The subsystem's last user drops it; only a fault handler might still use it.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
             }
         }
@@ -556,19 +558,19 @@ mod tests {
     use crate::debug::harden::{Harden, Secret};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
-    /// The kernel reads, who is no fault.
+    /// Lets the kernel read the byte, which does not fault.
     fn is_accessible(at: usize) -> bool {
         let mut byte = 0_u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: 1 };
-        // SAFETY: it writes to the byte at most.
+        // SAFETY: it writes at most to the local byte.
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
     }
     fn pool(slots: usize) -> Pool {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
     }
-    /// One of two slots, whose pages meet these faults.
+    /// A pool of two slots whose page operations fail as `faults` says.
     fn faulty(faults: &Faults) -> Pool {
         let bytes = 5 * PAGE_SIZE;
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
@@ -576,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_lie_at_either_end_of_pages_of_their_own_and_are_known_to_the_byte() {
+    fn samples_are_at_either_end_of_separate_pages_with_exact_sizes() {
         let pool = pool(8);
         let mut ends = [0; 2];
         for round in 0..64 {
@@ -588,7 +590,7 @@ mod tests {
             // SAFETY: the object is the test's.
             let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), 48) };
             assert!(bytes.iter().all(|byte| *byte == 0));
-            // SAFETY: the same.
+            // SAFETY: the object is the test's.
             unsafe { object.write_bytes(round, 48) };
             assert!(is_accessible(at) && pool.free(at).is_ok());
             assert_eq!(pool.size_of(at).err(), Some(CorruptionKind::DoubleFree));
@@ -606,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_ends_where_its_addresses_end_and_takes_no_object_that_a_page_has_no_room_for() {
+    fn a_guard_pool_ends_with_its_addresses_and_refuses_objects_above_a_page() {
         let pool = pool(2);
         let end = pool.base() + pool.region.bytes();
         assert_eq!(
@@ -628,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_asks_for_no_sample_and_draws_reach_everything() {
+    fn a_disabled_guard_takes_no_sample_and_draws_cover_the_range() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
@@ -643,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_pool_is_to_be_made_there_is_no_sample() {
+    fn without_a_pool_nothing_is_sampled() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.make_no_pool();
@@ -652,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_system_refuses_gives_no_object_and_its_slot_is_free_again() {
+    fn a_refused_page_fails_the_sample_and_frees_its_slot() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -663,9 +665,9 @@ mod tests {
         assert_eq!(pool.used(), 2);
     }
 
-    /// Once it was said never to have been allocated.
+    /// Once the free was reported as one of an address that had never been allocated.
     #[test]
-    fn what_was_freed_stays_freed_where_the_system_refuses_its_page() {
+    fn a_freed_sample_stays_freed_when_its_page_is_refused() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -679,9 +681,9 @@ mod tests {
         }
     }
 
-    /// As where all memory is locked.
+    /// The same happens with `mlockall`.
     #[test]
-    fn objects_are_zero_where_the_system_takes_no_page_back() {
+    fn samples_are_zeroed_when_decommits_are_refused() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
@@ -696,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_the_page_is_seen_at_the_free_on_both_sides() {
+    fn overruns_within_the_page_are_detected_at_the_free() {
         let pool = pool(4);
         let mut seen = [false; 2];
         for _ in 0..32 {
@@ -714,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_full_gives_nothing_and_freed_slots_rest_longest() {
+    fn a_full_guard_pool_fails_and_freed_slots_rest() {
         let pool = pool(4);
         let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
         assert!(pool.alloc(8, 8).is_none());
@@ -729,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_by_the_nearer_object() {
+    fn a_fault_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -761,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_with_few_samples_asks_for_one_and_another_for_none() {
+    fn an_interval_requests_a_sample_only_if_it_had_few() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
@@ -780,13 +782,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_never_used_is_told_from_one_that_was_freed() {
+    fn an_unused_page_differs_from_a_freed_one() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
         assert!(told.starts_with("access to what was never allocated: "), "{told}");
-        // Nor is it named where a guard beside it is touched.
+        // An access to the guard next to it does not name that slot, either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
         assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
@@ -800,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_as_far_apart_as_was_asked_for_and_at_distances_that_differ() {
+    fn sample_distances_vary_around_the_configured_mean() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
@@ -820,7 +822,7 @@ mod tests {
         assert!((90_000..110_000).contains(&sum), "{sum}");
         assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
         assert!(distances.iter().all(|n| (1..=199).contains(n)));
-        // From now on they are nearer, the next one, too.
+        // Takes effect immediately, for the next sample, too.
         guard.set(2, 1);
         let next = |_| {
             let distance = (1..=9).find(|_| guard.is_due(1));
@@ -834,19 +836,19 @@ mod tests {
         assert!((0..100).map(next).all(|distance| distance == Some(1)), "each of them");
     }
 
-    /// In a child, which has one thread: nobody else takes the addresses.
+    /// In a child with one thread: no other thread can map at the addresses.
     #[test]
-    fn a_guard_that_goes_gives_its_addresses_back() {
+    fn a_dropped_guard_unmaps_its_addresses() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
         assert!(is_accessible(at));
-        // SAFETY: the child drops the guard, looks, and ends.
+        // SAFETY: the child drops the guard, checks, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(guard);
             let stays = is_accessible(at);
-            // SAFETY: it ends.
+            // SAFETY: the child exits.
             unsafe { libc::_exit(stays.into()) };
         }
         let mut status = -1;
@@ -856,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_of_a_fork_takes_over_what_others_had_in_hand() {
+    fn the_child_of_a_fork_takes_over_busy_slots() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

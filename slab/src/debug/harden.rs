@@ -1,23 +1,23 @@
-//! Hardening: what makes a mistake of a program hard to build on for who means harm, at a price that is paid on purpose.
+//! Hardening: makes a memory error of a program harder to exploit, at a deliberate cost.
 //!
-//! | part | what it does | what it is against |
+//! | option | what it does | attack that it hinders |
 //! |---|---|---|
-//! | [`random_order`](Harden::random_order) | a slab gives a random one of its free objects, and takes a random end of its list | to know what lies beside what |
-//! | [`quarantine`](Harden::quarantine) | a freed object is used again late, and nobody knows when | to be given what somebody else still uses |
-//! | [`zero_on_free`](Harden::zero_on_free) | a freed object is zero; where frees are checked, that is looked at when it is handed out | to read what was, and writes after the free |
-//! | [`zero_on_alloc`](Harden::zero_on_alloc) | what is handed out is zero | to read what was |
-//! | [`canaries`](Harden::canaries) | a secret word is behind each object, and what was not asked for is filled; both are checked when it is freed, and so is the word of the object in front of it | to write behind an object, or in front of it |
-//! | [`zero_size`](Harden::zero_size) | memory of no bytes is an address of its own that nobody can touch | to use it |
-//! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a mapping of its own in front of a page that nobody can touch, and its addresses rest when it is freed | to write behind it, to use it after its free |
-//! | [`slab_guards`](Harden::slab_guards) | a page that nobody can touch lies behind the objects of each slab | to write or read on from one slab into the next one |
+//! | [`random_order`](Harden::random_order) | a slab hands out its free objects in random order, and is put at a random end of its list | predicting an object's neighbour |
+//! | [`quarantine`](Harden::quarantine) | a freed object is reused late, at a random time | reallocating an object that is still used |
+//! | [`zero_on_free`](Harden::zero_on_free) | a freed object is zeroed; with checked frees, the zeros are verified at the next allocation | reading old data, writes after the free |
+//! | [`zero_on_alloc`](Harden::zero_on_alloc) | an allocated object is zeroed | reading old data |
+//! | [`canaries`](Harden::canaries) | a secret word follows each object, and the bytes beyond the requested size are filled; the free checks both, and the word of the preceding object | overflow and underflow |
+//! | [`zero_size`](Harden::zero_size) | an allocation of no bytes is a unique inaccessible address | accessing it |
+//! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a separate mapping followed by an inaccessible page, and its addresses rest after the free | overflow, use after free |
+//! | [`slab_guards`](Harden::slab_guards) | an inaccessible page follows the objects of each slab | overflow or over-read into the next slab |
 //!
-//! [`Harden::ALL`] has all of them but `zero_on_alloc`, which is of no use beside `zero_on_free`. Whatever is hardened has
-//! [checked frees](crate::Config::check_frees): a double free, one of an interior or foreign address, one of a wrong size are
-//! noticed at once, by exactly one of two threads that free at the same moment.
+//! [`Harden::ALL`] has all of them except `zero_on_alloc`, which adds nothing to `zero_on_free`. Hardening implies [checked
+//! frees](crate::Config::check_frees): a double free, a free of an interior or foreign address, and a free with a wrong size
+//! are detected immediately, and by exactly one of two threads that free concurrently.
 //!
-//! What is random follows from a secret of the process. A [seed](Harden::seed) in its place makes the order the same in each run. The
-//! secret is stretched by `std`'s keyed hash: who knows many addresses of one fill may compute the others of this fill, and
-//! nothing about the next one.
+//! The random choices are derived from a secret of the process; a [seed](Harden::seed) in its place makes them the same in each
+//! run. The secret is stretched by `std`'s keyed hash: an attacker that knows many addresses of one fill may compute the other
+//! addresses of that fill, but no address of the next one.
 
 use super::lines::Lines;
 use super::quarantine::Quarantine;
@@ -30,7 +30,7 @@ use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 
-/// What is hardened. See the [module](self).
+/// Hardening options. See the [module](self).
 ///
 /// ```
 /// use uslab::{Config, Gfp, Harden, KmemCache, Subsystem};
@@ -47,40 +47,41 @@ use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Harden {
-    /// Objects come in a random order. Costs some nanoseconds for each object that a slab gives, and the neighbourhood of objects
-    /// that are allocated together.
+    /// Hands out objects in random order. Cost: some nanoseconds per object that leaves a slab; objects allocated together are
+    /// no longer adjacent.
     pub random_order: bool,
-    /// Bytes of freed objects of each cache that are kept from use: half of them in the order of their frees, half in places that
-    /// are drawn. 0 is none; [1,024 objects](MOST_QUARANTINED) at most. Costs two exchanges for each free, and the memory.
+    /// Bytes of freed objects that each cache quarantines: half of them in FIFO order, half in randomly chosen places. 0
+    /// disables it; at most [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per free, and the memory.
     pub quarantine: usize,
-    /// See [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free), for all caches without a constructor,
-    /// destructor or grace periods; and blocks of pages are zero.
+    /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
+    /// destructor or grace periods, and zeroes freed blocks of pages.
     pub zero_on_free: bool,
-    /// All memory is as with [`Gfp::ZERO`](crate::Gfp::ZERO).
+    /// Zeroes all allocations, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
     pub zero_on_alloc: bool,
-    /// Eight bytes more an object, for malloc out of the bytes of its class. Objects are left without where that would make
-    /// them more than a quarter larger: small ones, and those of a size that is a large alignment.
+    /// Adds a canary of eight bytes to each object; malloc takes it from the bytes of the size class. Objects that would become
+    /// more than a quarter larger have none: small ones, and those whose size is a large alignment.
     pub canaries: bool,
-    /// For malloc, up to an alignment of 16.
+    /// Unique inaccessible addresses for allocations of no bytes by malloc, up to an alignment of 16.
     pub zero_size: bool,
-    /// For malloc. Costs two system calls an allocation above 32 KiB, and two mappings of those that a process may have
-    /// (`vm.max_map_count`). Guards are given to a quarter of these at most, and as long as the system grants them; then memory up to 4 MiB
-    /// is pages as without hardening, and larger memory has no guard.
+    /// Guard pages for malloc. Cost: two system calls per allocation above 32 KiB, and two of the process's mappings
+    /// (`vm.max_map_count`). At most a quarter of these are used for guards, and no more once the system refuses one. From then
+    /// on memory up to 4 MiB is pages as without hardening, and larger memory has no guard.
     pub guard_pages: bool,
-    /// Of slabs in the first pages, half as many as the process may have mappings (`vm.max_map_count`): 128 MiB by default. Costs two system
-    /// calls, and two mappings, for each slab that is made, and one system call when it ends; slabs have four pages at least, of which objects have three.
+    /// Guard pages behind slabs in the first pages, half as many pages as the process may have mappings (`vm.max_map_count`):
+    /// 128 MiB by default. Cost: two system calls and two mappings per slab that is made, and one system call when it is freed.
+    /// Slabs have at least four pages, of which objects use three.
     pub slab_guards: bool,
-    /// What the order follows from, for tests; else nobody knows.
+    /// Seed of the random choices, for tests; by default it is secret.
     pub seed: Option<u64>,
 }
 
-/// Bytes of freed objects of a cache that [`Harden::ALL`] keeps.
+/// Bytes of freed objects that [`Harden::ALL`] quarantines in each cache.
 const QUARANTINE: usize = 128 << 10;
-/// The most objects of a cache that are kept from use.
+/// Most objects that a cache quarantines.
 pub const MOST_QUARANTINED: usize = 1024;
 
 impl Harden {
-    /// Nothing.
+    /// No hardening.
     pub const OFF: Self = Self {
         random_order: false,
         quarantine: 0,
@@ -92,7 +93,7 @@ impl Harden {
         slab_guards: false,
         seed: None,
     };
-    /// All that is of use beside the others: `USLAB_OPTIONS=harden=1`.
+    /// All options that are useful together: `USLAB_OPTIONS=harden=1`.
     pub const ALL: Self = Self {
         random_order: true,
         quarantine: QUARANTINE,
@@ -104,13 +105,14 @@ impl Harden {
         ..Self::OFF
     };
 
-    /// Whether anything is.
+    /// Returns `true` if any option is on.
     pub fn is_on(&self) -> bool {
         Self { seed: None, ..*self } != Self::OFF
     }
 }
 
-/// Mappings that guards may add to the process, which may have so many in all (`vm.max_map_count`). With more of them it could map nothing.
+/// Budget of the mappings that guards add. A process may have a limited number (`vm.max_map_count`), without which it could map
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Mappings {
     most: usize,
@@ -118,16 +120,17 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    /// Of a process that may have `most`; unknown, as many as Linux gives by default.
+    /// Budget of a process that may have `most` mappings; if unknown, Linux's default.
     pub(crate) fn of(most: Option<u64>) -> Self {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// So many pages, the first ones, may have guards between their slabs: a quarter of the mappings, with two for a slab of four pages.
+    /// Number of pages, from the first one, that may have guards between their slabs: a quarter of the mappings, at two per
+    /// slab of four pages.
     pub(crate) fn guarded_pages(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// So many pieces above 32 KiB may be mappings with a guard: two each, another quarter.
+    /// Number of pieces above 32 KiB that may be mappings with a guard: another quarter, at two each.
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
@@ -136,10 +139,10 @@ impl Mappings {
         // Relaxed: a hint.
         !self.refused.load(Relaxed)
     }
-    /// The system refused one. Says so, once.
+    /// Records that the system refused a guard, and reports it once.
     #[cold]
     pub(crate) fn refuse(&self) {
-        // Relaxed: the first thread says it.
+        // Relaxed: only decides which thread reports it.
         if !self.refused.swap(true, Relaxed) {
             let why = "the system refuses mappings (vm.max_map_count)";
             let _ = writeln!(Lines::new(), "uslab: harden: {why}: new memory has no guard pages");
@@ -147,7 +150,7 @@ impl Mappings {
     }
 }
 
-/// What nobody outside of the process knows.
+/// Random secret of the process.
 #[derive(Debug)]
 pub(crate) struct Secret {
     key: [u64; 2],
@@ -162,7 +165,7 @@ impl Secret {
         };
         Self { key, drawn: Counter::new(0) }
     }
-    /// A key of its own for whoever is made.
+    /// Derives a key for the next cache or pool.
     pub(crate) fn next(&self) -> Key {
         self.drawn.add(1);
         let [first, second] = self.key;
@@ -170,7 +173,7 @@ impl Secret {
     }
 }
 
-/// What somebody's random numbers follow from.
+/// Key of one user's random numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key([u64; 2]);
 
@@ -182,7 +185,7 @@ impl Key {
     }
 }
 
-/// Random numbers of one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret beginning.
+/// Random numbers during one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret start.
 #[derive(Debug)]
 pub(crate) struct Draws(u64);
 
@@ -194,7 +197,7 @@ impl Draws {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
-    /// One of `0..n`.
+    /// Random number in `0..n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
@@ -206,7 +209,7 @@ pub(crate) fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// What a cache does to its objects on their way.
+/// Hardening of a cache's objects at their allocation and free.
 #[derive(Debug)]
 pub(crate) struct Hardened {
     canary: Option<Canary>,
@@ -215,89 +218,91 @@ pub(crate) struct Hardened {
 }
 
 impl Hardened {
-    /// For objects of `size` bytes with so many behind them; `zeroed` if they are zero while they are free.
+    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` if they are zero while free.
     pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
         let canary = (harden.canaries && tail >= CANARY)
             .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
         let zeroed = if zeroed { size } else { 0 };
         (canary.is_some() || zeroed > 0).then_some(Self { canary, zeroed })
     }
-    /// An object leaves for a caller, who has all of its bytes.
+    /// Prepares an object for a caller, which may use all its bytes.
     ///
     /// # Errors
-    /// It was written to while it was free.
+    /// The object was written to while it was free.
     ///
     /// # Safety
-    /// It is an object of the cache and the caller's alone.
+    /// `object` belongs to the cache, and only the caller uses it.
     pub(crate) unsafe fn on_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
-        // SAFETY: so many bytes of it are the caller's.
+        // SAFETY: the first `zeroed` bytes of the object are the caller's, by this function's contract.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
         let clean = bytes.iter().fold(0, |all, byte| all | byte) == 0;
-        // SAFETY: passed on.
+        // SAFETY: only the caller uses the object, by this function's contract.
         unsafe { self.resize(object, usize::MAX) };
         if clean { Ok(()) } else { Err(CorruptionKind::WriteAfterFree) }
     }
-    /// It comes back.
+    /// Checks an object at its free.
     ///
     /// # Errors
-    /// It was written to behind its end.
+    /// The bytes behind the requested size were overwritten.
     ///
     /// # Safety
-    /// As [`on_alloc`](Self::on_alloc), which was called for it.
+    /// As [`on_alloc`](Self::on_alloc), which was called for the object.
     pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
-        // SAFETY: passed on.
+        // SAFETY: only the caller uses the object, by this function's contract.
         match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
             Some(None) => Err(CorruptionKind::Overflow),
             _ => Ok(()),
         }
     }
-    /// The object is of a new slab that no other thread knows; or it is damaged, and was reported. From now on its canary is right, whether it is in use or free.
+    /// Writes a valid canary, for an object of a new slab, or one that was found damaged and reported. It is valid from now on,
+    /// whether the object is in use or free.
     ///
     /// # Safety
-    /// It is an object of the cache, and this thread's alone; or what is behind it was written to.
+    /// `object` belongs to the cache, and no other thread uses it; or its canary was overwritten.
     pub(crate) unsafe fn prepare(&self, object: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: only this thread uses the object, or its canary was damaged, by this function's contract.
         self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
     }
-    /// True if the words behind objects can be checked while others use these.
+    /// Returns `true` if the words behind objects can be checked while other threads use these objects.
     pub(crate) fn checks_others(&self) -> bool {
         self.canary.as_ref().is_some_and(Canary::is_aligned)
     }
-    /// True if the word behind an object is right.
+    /// Returns `true` if the canary of an object is valid.
     ///
     /// # Safety
-    /// It is an object of the cache that was [prepared](Self::prepare), and this thread's alone if the cache
-    /// [checks no others](Self::checks_others).
+    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses it, unless the cache [checks
+    /// other objects](Self::checks_others).
     pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the object was prepared and its canary may be read, by this function's contract.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
-    /// Its caller asked for `size` bytes, no more than it has. `false` if nobody takes notice.
+    /// Records that the caller requested `size` bytes, at most the object's size. `false` without canaries.
     ///
     /// # Safety
-    /// As [`on_alloc`](Self::on_alloc); it is not used meanwhile.
+    /// As [`on_alloc`](Self::on_alloc); the object is not used during the call.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: only the caller uses the object, by this function's contract.
         self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
     }
-    /// Bytes that its caller asked for, if that is known, and nobody wrote over it.
+    /// Bytes that the caller requested, if they are recorded and the record is undamaged.
     ///
     /// # Safety
     /// As [`on_free`](Self::on_free).
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: passed on.
+        // SAFETY: the object came from `on_alloc` and only the caller uses it, by this function's contract.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
     }
 }
 
 /// Bytes of a canary.
 pub(crate) const CANARY: usize = 8;
-/// How the first byte behind what was asked for differs from those that follow.
+/// Difference between the first byte behind the requested size and the bytes that follow it.
 const FIRST: u8 = 0x80;
 
-/// What lies behind an object: up to its end bytes that follow from its address and the secret; then a word of the length of these in
-/// 16 bits, and a check of it and the address in 48. The first of the bytes differs from the others, which are alike. So a write behind what
-/// was asked for is noticed: of a single byte but for one in 128 that writes what is there, of the same byte twice and more in any case.
+/// The bytes behind the requested size. Fill bytes derived from the address and the secret extend to the end of the object;
+/// then follows a word with their number in 16 bits and a check of it and the address in 48. The first fill byte differs from
+/// the others, which are equal. So a write behind the requested size is detected: always, if it writes the same byte twice or
+/// more; a single byte unless it equals the fill (one in 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -312,7 +317,7 @@ impl Canary {
         mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
             | u64::from(slack ^ place as u16)
     }
-    /// The byte that what was not asked for is filled with. Not 0, which programs write behind their texts.
+    /// Fill byte. Not 0, which programs write behind their strings.
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
@@ -320,7 +325,7 @@ impl Canary {
     /// The object and the word behind it are the caller's.
     unsafe fn set(&self, object: NonNull<u8>, size: usize) {
         let slack = (self.size - size) as u16;
-        // SAFETY: by contract.
+        // SAFETY: the object and its word are the caller's, by this function's contract.
         unsafe {
             object.add(size).write_bytes(self.fill(object), usize::from(slack));
             if slack > 0 {
@@ -329,35 +334,36 @@ impl Canary {
             self.put(object, slack);
         }
     }
-    /// True if other threads may read words while they are written.
+    /// Returns `true` if other threads may read words while they are written.
     fn is_aligned(&self) -> bool {
         self.size.is_multiple_of(CANARY)
     }
     /// Writes the word.
     ///
     /// # Safety
-    /// The object is this thread's; or its word is aligned, and others read it or write another one that is right.
+    /// The object is this thread's. Or its word is aligned, and other threads only read it or write another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
-        // SAFETY: by contract; objects are aligned to words at least. A word of a checker is none of these.
+        // SAFETY: the word may be written, by this function's contract; objects are aligned to words at least. A checker's
+        // atomics have another layout.
         unsafe {
             let at = object.add(self.size).cast::<u64>();
             if self.is_aligned() && !MODEL {
-                // Relaxed: readers take any word that is right.
+                // Relaxed: readers accept any valid word.
                 return at.cast::<AtomicU64>().as_ref().store(word, Relaxed);
             }
             at.write_unaligned(word);
         }
     }
-    /// The slack that the word has; `None` if it is not right.
+    /// Slack recorded in the word; `None` if the word is invalid.
     ///
     /// # Safety
-    /// The word is there; if it is not aligned, it is this thread's.
+    /// The word is readable; if it is not aligned, no other thread accesses it.
     unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
-        // SAFETY: by contract.
+        // SAFETY: the word is readable, by this function's contract.
         let found = unsafe {
             let at = object.add(self.size).cast::<u64>();
-            // Relaxed: as in `put`.
+            // Relaxed: any valid word is accepted.
             if self.is_aligned() && !MODEL {
                 at.cast::<AtomicU64>().as_ref().load(Relaxed)
             } else {
@@ -367,15 +373,15 @@ impl Canary {
         let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
         (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)
     }
-    /// Bytes that were asked for; `None` if anything behind them was written to.
+    /// Bytes that were requested; `None` if anything behind them was overwritten.
     ///
     /// # Safety
     /// As [`set`](Self::set).
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: by contract.
+        // SAFETY: the object and its word are the caller's, by this function's contract.
         let slack = unsafe { self.slack(object)? };
         let size = self.size - usize::from(slack);
-        // SAFETY: by contract.
+        // SAFETY: the slack is inside the object, which is the caller's.
         let fill = unsafe { core::slice::from_raw_parts(object.add(size).as_ptr(), usize::from(slack)) };
         let byte = self.fill(object);
         let whole = |(first, others): (&u8, &[u8])| {
@@ -385,7 +391,7 @@ impl Canary {
     }
 }
 
-/// The quarantine that a cache is to have.
+/// The quarantine of a cache, if it is enabled.
 pub(crate) fn quarantine(harden: &Harden, key: Key, stride: usize) -> Option<Quarantine> {
     let objects = (harden.quarantine / stride).min(MOST_QUARANTINED);
     (objects > 0).then(|| Quarantine::new(objects, key.hash(2)))
@@ -407,7 +413,7 @@ mod tests {
         assert!(!Harden::OFF.is_on() && !Harden { seed: Some(7), ..Harden::OFF }.is_on());
     }
 
-    /// From 0, as Vigna's `splitmix64.c` (2015) gives them.
+    /// From 0, as Vigna's `splitmix64.c` (2015) produces them.
     #[test]
     fn draws_are_the_published_numbers() {
         let mut draws = Draws(0);
@@ -427,14 +433,14 @@ mod tests {
     }
 
     #[test]
-    fn what_canaries_write_differs_from_object_to_object_in_every_bit_of_their_addresses() {
+    fn canaries_depend_on_every_bit_of_the_address() {
         let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
         let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();
         let fills: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.fill(at(bit))).collect();
         assert!(fills.len() > 20, "{fills:?}");
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0)).collect();
         assert_eq!(words.len(), 43);
-        // Each bit of the object's place counts, whatever the second key is.
+        // Each bit of the object's address counts, whatever the second key is.
         let canary = Canary { keys: [5, 1], size: 64 };
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
         assert_eq!(words.len(), 43);
@@ -445,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_knows_what_was_asked_for_and_each_byte_behind_it() {
+    fn a_canary_records_the_size_and_detects_each_byte_behind_it() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
         for size in 0..=104 {
-            // SAFETY: so many bytes are the test's.
+            // SAFETY: the bytes are the test's.
             unsafe {
                 assert!(hardened.resize(object, size));
                 assert_eq!(hardened.size(object), Some(size));
@@ -470,15 +476,15 @@ mod tests {
         }
     }
 
-    /// What wrote one byte again and again was found but for one in 128: where it was the canary's.
+    /// Once a write of the same byte twice was missed one time in 128: if the byte was the canary's.
     #[test]
-    fn the_same_byte_written_twice_behind_an_object_is_noticed_whatever_it_is() {
+    fn the_same_byte_written_twice_behind_an_object_is_detected() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
         for (byte, size) in (0..=u8::MAX).flat_map(|byte| [(byte, 96), (byte, 102)]) {
-            // SAFETY: so many bytes are the test's.
+            // SAFETY: the bytes are the test's.
             unsafe {
                 assert!(hardened.resize(object, size));
                 object.add(size).write_bytes(byte, 2);

@@ -1,8 +1,8 @@
-//! What is said on standard error when the heap must not be used.
+//! Output to standard error without the heap.
 
 use core::fmt;
 
-/// Standard error, a line at a time and without the heap. What does not go out is lost: there is nobody to tell that it is closed.
+/// Standard error, a line at a time and without the heap. A line that cannot be written is lost.
 pub(crate) struct Lines {
     line: [u8; 512],
     len: usize,
@@ -14,11 +14,11 @@ impl Lines {
     }
     fn flush(&mut self) {
         let line = &self.line[..self.len];
-        // Past the lock of `std`'s, which another thread may have held at a fork.
+        // Without the lock of `std`, which another thread may have held at a fork.
         #[cfg(unix)]
-        // SAFETY: so many bytes are there.
+        // SAFETY: the pointer and length are the line's.
         let _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
-        // No `eprintln!`: it panics when standard error is closed.
+        // Not `eprintln!`, which panics if standard error is closed.
         #[cfg(not(unix))]
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
         self.len = 0;

@@ -1,22 +1,22 @@
-//! What finds mistakes: wrong frees, refusals on purpose, and the kit for models.
+//! Error detection: invalid frees, fault injection, hardening, and the kit for models.
 //!
 //! | file | |
 //! |---|---|
-//! | [`corruption`] | frees that cannot be right, and who hears of them |
-//! | [`stacks`] | call stacks, kept once each |
-//! | [`flags`] | what is done about the objects of which cache: `slab_debug` |
+//! | [`corruption`] | invalid frees and damage, and their handler |
+//! | [`stacks`] | interned call stacks |
+//! | [`flags`] | debug flags by cache: `slab_debug` |
 //! | `watch` | red zones and poison |
-//! | [`tracks`] | who allocated an object, and who freed it |
+//! | [`tracks`] | the last allocation and free of each object |
 //! | [`traces`] | the same for all objects of a cache, by call stack |
-//! | [`report`] | a damaged object, in SLUB's shape |
-//! | `lines` | what is said without the heap |
-//! | [`profile`] | who allocates and who holds how much, by a sample |
-//! | `tags` | which objects are out, asked at a free |
-//! | [`faults`] | refusals on purpose |
-//! | `guard` | sampled allocations that have a page of their own |
-//! | [`harden`] | what makes mistakes hard to build on: secrets, random order, canaries |
-//! | `quarantine` | freed objects that are used again late |
-//! | `gdb` | what a debugger finds of all that, in a process or in a core |
+//! | [`report`] | description of a damaged object, in SLUB's format |
+//! | `lines` | output without the heap |
+//! | [`profile`] | sampled allocations and live memory, by call stack |
+//! | `tags` | bytes that record which objects are out, for checked frees |
+//! | [`faults`] | fault injection |
+//! | `guard` | sampled allocations between guard pages |
+//! | [`harden`] | hardening: secrets, random order, canaries |
+//! | `quarantine` | freed objects that are reused late |
+//! | `gdb` | layout for a debugger, for a process or a core |
 //! | `check` | under loom: check your own code on top of this one |
 
 #[cfg(any(loom, shuttle))]

@@ -1,4 +1,4 @@
-//! The heap profile: who allocates how much, and who holds it, from a sample of all allocations.
+//! Heap profile: which call stacks allocate how much, and which hold it, from a sample of all allocations.
 //!
 //! ```
 //! use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -18,54 +18,55 @@
 //!
 //! # How it samples
 //!
-//! Each CPU counts down the bytes of the objects that it hands out. Where the count ends, the object is a *sample*, its call stack is
-//! taken, and a new count is drawn: exponentially distributed, with the rate as its mean. So an object of `s` bytes is a sample with
-//! probability `p = 1 - exp(-s / rate)`, whatever was allocated before it and by whom. A sample stands for `1 / p` objects and `s / p` bytes.
+//! Each CPU counts down the bytes of the objects that it allocates. The object at which the count ends is a *sample*: its call
+//! stack is recorded, and a new count is drawn, exponentially distributed with the rate as its mean. So an object of `s` bytes
+//! is a sample with probability `p = 1 - exp(-s / rate)`, independent of all earlier allocations. A sample stands for `1 / p`
+//! objects and `s / p` bytes.
 //!
 //! # Bias
 //!
-//! * The estimates have none. The draws depend on nothing that the program does: the expected value of each number, for each stack and
-//!   each cache, is the number itself, but for memory above 4 MiB that cannot be resized and is moved: what was allocated counts it once
-//!   more. In particular it is of no importance where magazines are filled: not misses are sampled, but
-//!   bytes.
-//! * What an estimate is off by is chance: with `n` samples behind it about one part in the root of `n`. Each number has its `n` beside it
+//! * The estimates are unbiased. The draws are independent of the program: the expected value of each number, for each stack
+//!   and each cache, is the true number. The exception is memory above 4 MiB that is moved because it cannot be resized:
+//!   `allocated` counts it twice. In particular it does not matter where magazines are filled, because bytes are sampled and
+//!   not misses.
+//! * The relative error with `n` samples is about one in the square root of `n`. Each number comes with its `n`
 //!   ([`Amount::samples`]). A site with few samples says little.
-//! * Bytes are those of the object, which is what the size class has, not what was asked for.
-//! * Only what is allocated while the profile runs is seen. Objects that a [`Mempool`](crate::Mempool) or
-//!   [`Prefilled`](crate::Prefilled) stock keeps back count as allocated by whoever made it keep them, until the stock itself gives
-//!   them up.
-//! * A thread that is interrupted between the two halves of a count may undo a count of the thread that interrupts it. The next sample
-//!   comes some bytes late then; whose it is stays as random as before.
-//! * There is room for some 65,000 samples that are live and 16,000 stacks. What has no room is [counted](Profile::lost), and missing.
+//! * Bytes are the object's, which is the size class, not the request's.
+//! * Only allocations while the profile runs are seen. Objects that a [`Mempool`](crate::Mempool) or
+//!   [`Prefilled`](crate::Prefilled) stock keeps count as allocated by the call that made the stock keep them, until the stock
+//!   frees them.
+//! * A thread that is interrupted within a count may undo a count of the interrupting thread. The next sample comes some bytes
+//!   late then; which object it is stays as random as before.
+//! * There is room for some 65,000 live samples and 16,000 stacks. Samples beyond that are [counted](Profile::lost), and
+//!   missing.
 //!
 //! # What it costs
 //!
-//! While no profile runs: a load and a branch for each operation behind a miss. Inlined paths are what they are without a profile; the
-//! same instructions.
+//! Without a running profile: a load and a branch for each operation after a miss. The inlined paths have no instruction for it.
 //!
-//! While one runs the inlined paths of allocations are closed ([`close_inlined`](uslab_magazine::Table::close_inlined)): they miss, and the
-//! path behind them counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc), at 64 KiB and more between samples, that is
-//! all: 55 instructions, 2 ns, an allocation under the preload library (x86-64), and none a free. A program that takes 10 % longer with 30
-//! ns for each pair, as it once was, so takes 0.7 % longer. Samples have memory of their own there, outside of the pages that frees
-//! find classes for: so the inlined path of a free misses for them, and serves all others. Such a sample is a page and more, and counts as no
-//! object of its class in any other report.
+//! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)): they
+//! miss, and the slow path counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc) with a rate of
+//! 64 KiB and more, that is all: 55 instructions, 2 ns, per allocation under the preload library (x86-64), and none per free.
+//! The samples have separate memory there, outside the pages for which frees find classes: so the inlined path of a free misses
+//! for a sample, and serves all other objects. Such a sample takes a page or more, and counts as no object of its class in any
+//! other report.
 //!
-//! Frees of object caches name the cache and look at no address, so for them, and with fewer bytes between samples, and where addresses
-//! are limited (`RLIMIT_AS`) or frees are checked, frees are closed, too: some 30 ns for an allocation and its free. A free looks at a byte for
-//! the page of its object then, which says whether the page has a sample.
+//! Frees of object caches name the cache and do not check the address. So for them, for lower rates, with limited addresses
+//! (`RLIMIT_AS`) and with checked frees, the inlined frees are closed, too: some 30 ns for an allocation and its free. A free
+//! then reads a byte that says if the object's page has a sample.
 //!
-//! A [written](Profile::pprof) profile has addresses: names are looked up outside of the program, because debug information takes tens of
-//! megabytes.
+//! A [written](Profile::pprof) profile has addresses. Symbols are looked up outside the program, because debug information
+//! takes tens of megabytes.
 //!
-//! A sample is some microseconds more, most of it for the call stack, which is nothing at [`DEFAULT_RATE`]. A start and an end are one
-//! fence each.
+//! A sample takes some microseconds, most of it for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting and
+//! stopping take one fence each.
 //!
 //! # Frees
 //!
-//! An object that was taken from one of a malloc's [caches](crate::Malloc::caches), and not from the malloc, must go back to that cache to be
-//! seen. A sample is noted before its user has it, and forgotten before anybody else can have it. Both see that the profile runs: it
-//! began before the sample was taken, and when it began no inlined operation was on its way any more. So when all is freed, exactly
-//! nothing is live.
+//! An object that was taken from one of a malloc's [caches](crate::Malloc::caches) directly must be freed to that cache to be
+//! seen. A sample is recorded before its user gets the object, and forgotten before another user can get it. Both operations
+//! see the running profile, which started before the sample was taken, and at its start no inlined operation was still running.
+//! So after everything is freed, exactly nothing is live.
 
 mod mappings;
 mod noted;
@@ -99,21 +100,21 @@ fn expm1(of: f64) -> f64 {
     of.exp_m1()
 }
 
-/// Bytes between two samples, on average, where nobody says otherwise: 512 KiB, as gperftools and jemalloc have it.
+/// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Stacks that there is room for.
+/// Most stacks of a profile.
 const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-/// The most CPUs with a count of their own.
+/// Most CPUs with a separate count.
 const COUNTS: usize = 64;
-/// Where samples are so far apart, those of a malloc have memory of their own, a page at least: so that is a sixteenth more at most.
+/// Lowest rate at which the samples of a malloc have separate memory, at least a page each: at most a sixteenth more memory.
 pub(crate) const OWN_MEMORY: usize = 64 << 10;
 /// Bytes of a cache's name that are kept.
 const NAME: usize = 39;
-/// Objects are counted in parts of one.
+/// Fractions of an object in which objects are counted.
 const PARTS: f64 = 65_536.0;
 
-/// Why a profile did not start.
+/// Reason why a profile did not start.
 ///
 /// ```
 /// use uslab::profile::NotStarted;
@@ -127,11 +128,11 @@ const PARTS: f64 = 65_536.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotStarted {
-    /// One runs.
+    /// Another profile is running.
     Runs,
     /// The kernel refused the fence that closes inlined paths (`membarrier`).
     Fence,
-    /// There is no memory for what it notes.
+    /// There is no memory for the records.
     Memory,
 }
 
@@ -146,7 +147,7 @@ impl fmt::Display for NotStarted {
 }
 impl core::error::Error for NotStarted {}
 
-/// An estimate, and how many samples stand behind it.
+/// An estimate, with the number of samples that it is based on.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -164,15 +165,15 @@ impl core::error::Error for NotStarted {}
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Amount {
-    /// Objects that were looked at.
+    /// Number of sampled objects.
     pub samples: u64,
-    /// Objects that there were, by the estimate.
+    /// Estimated number of objects.
     pub objects: u64,
-    /// Bytes that they have, by the estimate.
+    /// Estimated bytes of the objects.
     pub bytes: u64,
 }
 
-/// What was allocated from one cache by one call stack.
+/// Allocations from one cache by one call stack.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -191,15 +192,15 @@ pub struct Amount {
 pub struct Sample {
     /// The cache's name, its first 39 bytes; `large` for blocks of pages and `huge` for mappings.
     pub cache: String,
-    /// Who allocated; none without the cargo feature `stacks`.
+    /// Call stack of the allocation; empty without the cargo feature `stacks`.
     pub stack: CallStack,
-    /// Since the profile began.
+    /// Allocated since the profile started.
     pub allocated: Amount,
-    /// Of these, what was not freed yet.
+    /// Allocated since then and still in use.
     pub live: Amount,
 }
 
-/// A profile of one moment.
+/// A snapshot of the heap profile.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -215,15 +216,15 @@ pub struct Sample {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Bytes between two samples, on average; 0 if no profile was ever started.
+    /// Mean number of bytes between two samples; 0 if no profile was ever started.
     pub rate: usize,
-    /// By cache and call stack, the most live bytes first.
+    /// Samples by cache and call stack, the most live bytes first.
     pub samples: Vec<Sample>,
-    /// Samples for which there was no room.
+    /// Samples that were dropped for lack of room.
     pub lost: u64,
 }
 
-/// The sums over all stacks.
+/// Sums over all stacks.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -241,9 +242,9 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Total {
-    /// Since the profile began.
+    /// Allocated since the profile started.
     pub allocated: Amount,
-    /// Of these, what was not freed yet.
+    /// Allocated since then and still in use.
     pub live: Amount,
 }
 
@@ -258,7 +259,7 @@ impl core::iter::Sum for Amount {
 }
 
 impl Profile {
-    /// The sums over all stacks.
+    /// Sums over all stacks.
     pub fn total(&self) -> Total {
         Total {
             allocated: self.samples.iter().map(|sample| sample.allocated).sum(),
@@ -266,12 +267,12 @@ impl Profile {
         }
     }
 
-    /// Writes a line for each stack, as tools that draw flame graphs read them: `cache;outermost;...;innermost bytes`. A stack whose
-    /// `bytes` are 0 is left out. Frames are places of code, `/usr/bin/app+0x52a0`: bytes behind the file's first segment. The command
-    /// `uslab flame` looks their names up.
+    /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Stacks with 0
+    /// `bytes` are omitted. Frames are code addresses, `/usr/bin/app+0x52a0`: bytes behind the file's first segment. The
+    /// command `uslab flame` symbolises them.
     ///
     /// # Errors
-    /// Those of `into`.
+    /// Errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -301,22 +302,23 @@ impl Profile {
     }
 }
 
-/// How many samples a page has, for each page of 256 MiB: pages that lie so far apart share a number. 255 stays. All subsystems' together.
+/// Number of samples in each page, modulo 256 MiB: pages that far apart share a counter. It saturates at 255. Shared by all
+/// subsystems.
 static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 fn mark_of(address: usize) -> &'static AtomicU8 {
     &MARKED[address / uslab_buddy::PAGE_SIZE % MARKED.len()]
 }
-/// Whether there may be a sample.
+/// Returns `true` if the page may have a sample.
 #[inline(always)]
 fn is_marked(address: usize) -> bool {
-    // Relaxed: the mark was made before the object was handed out, and so before whoever frees it has got it.
+    // Relaxed: the mark was made before the object was handed out, and the freeing thread has synchronised with that.
     MODEL || mark_of(address).load(Relaxed) > 0
 }
-/// There is one sample more, or one less.
+/// Changes the page's number of samples by one.
 fn mark(address: usize, more: bool) {
     let mark = mark_of(address);
-    // Relaxed: as above; a number by itself.
+    // Relaxed: a counter; it orders nothing.
     let mut now = mark.load(Relaxed);
     while now != u8::MAX
         && let Err(other) =
@@ -326,7 +328,7 @@ fn mark(address: usize, more: bool) {
     }
 }
 
-/// What a CPU has left until its next sample. Only hints: a lost update is a late sample.
+/// Bytes left until a CPU's next sample. A hint: a lost update delays a sample.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Countdown {
@@ -335,7 +337,7 @@ pub(crate) struct Countdown {
 }
 
 impl Countdown {
-    /// Takes `bytes` off, unless that is its end or `alloc` has nothing.
+    /// Subtracts `bytes` and allocates; `None` if the count ends here or `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
         let left = self.left.get();
@@ -346,7 +348,7 @@ impl Countdown {
         self.left.set(left - bytes);
         Some(memory)
     }
-    /// Bytes up to the next sample and with its own.
+    /// Draws the number of bytes until the end of the next sample.
     fn draw(&self, rate: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
         self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
@@ -354,18 +356,19 @@ impl Countdown {
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // Above 0, and up to 1.
+        // In (0, 1].
         let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         ((-log(unit) * rate as f64).ceil() as u64).max(1)
     }
 }
 
-/// What takes the profile of a subsystem. See the [module](self).
+/// Profiler of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Profiler {
-    /// Which profile runs, counted from 1; 0 if none does.
+    /// Number of the running profile, from 1; 0 if none is running.
     run: AtomicU32,
-    /// Whether one runs whose samples of a malloc have memory of their own, as 1; and where that begins, 0 if there never was any.
+    /// 1 if the running profile has separate memory for samples of a malloc; and the start of that memory, 0 if it was never
+    /// made.
     own: Counter,
     base: Counter,
     countdowns: Box<[Countdown]>,
@@ -387,8 +390,8 @@ impl Profiler {
         &self.noted
     }
 
-    /// Begins a profile. If samples of a malloc are to have memory of their own, `own` makes it, unless there is some from before; `close`
-    /// closes the inlined paths, those of frees, too, where they have none, and says whether they are.
+    /// Starts a profile. If samples of a malloc are to have separate memory, `own` makes it, unless it exists already. `close`
+    /// closes the inlined paths, including those of frees if there is no separate memory, and returns `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,
@@ -397,7 +400,7 @@ impl Profiler {
         close: impl FnOnce(bool) -> bool,
     ) -> Result<(), NotStarted> {
         let rate = rate.max(1) as u64;
-        // The one before goes, behind the lock.
+        // The previous records are dropped after the lock is released.
         let mut fresh = Noted::with_room(rate).ok_or(NotStarted::Memory)?;
         let wants = own.is_some();
         fresh.own = own.filter(|_| self.base.get() == 0).and_then(|make| make());
@@ -410,7 +413,7 @@ impl Profiler {
         if self.run.load(Relaxed) > 0 {
             return Err(NotStarted::Runs);
         }
-        // Before the fence: whoever finds that it runs finds these.
+        // Before the fence: a thread that sees the profile running sees these.
         for (cpu, countdown) in self.countdowns.iter().enumerate() {
             countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
             countdown.left.set(countdown.draw(rate));
@@ -430,14 +433,14 @@ impl Profiler {
         core::mem::swap(&mut *noted, &mut fresh);
         let is_marked = |live: &&Live| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
-        // Relaxed: who has a sample has seen this, and who frees it has the sample from there.
+        // Relaxed: a thread that has a sample has seen this store, and the freeing thread gets the sample from that one.
         self.run.store(noted.run, Relaxed);
         Ok(())
     }
-    /// Ends it, if one runs; `open` opens the inlined paths.
+    /// Stops the running profile, if any; `open` opens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
-        // Relaxed: as in `start`. Before the paths are open: what they free is not noticed.
+        // Relaxed: only written under the lock. It is cleared before the paths open: their frees are not seen.
         if self.run.load(Relaxed) == 0 {
             return false;
         }
@@ -446,9 +449,9 @@ impl Profiler {
         open();
         true
     }
-    /// What is noted; of the last profile, if none runs.
+    /// Snapshot of the running profile, or of the last one.
     pub(crate) fn profile(&self) -> Profile {
-        // Nothing is allocated under the lock; what comes meanwhile comes later.
+        // Nothing is allocated under the lock; sites added meanwhile are left out.
         let count = self.noted.lock().sites.len();
         let mut sites = Vec::with_capacity(count);
         let (rate, lost) = {
@@ -467,13 +470,13 @@ impl Profiler {
         Profile { rate, samples, lost }
     }
 
-    /// Whether a profile runs: then every operation has to come by.
+    /// Returns `true` if a profile is running: then every operation has to call it.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
         // Relaxed: see `start`.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
-    /// Whether one runs that needs to see allocations of a malloc only.
+    /// Returns `true` if the running profile only needs to see allocations of a malloc.
     #[inline(always)]
     pub(crate) fn counts_only(&self) -> bool {
         self.own.get() > 0
@@ -482,7 +485,7 @@ impl Profiler {
     pub(crate) fn countdown(&self, cpu: u32) -> &Countdown {
         &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
-    /// An object of a malloc is about to be allocated, by a thread on `cpu`: memory of its own if it is a sample.
+    /// Counts an allocation of a malloc on `cpu`; returns separate memory if it is a sample.
     #[inline(always)]
     pub(crate) fn count<'a>(
         &self,
@@ -490,7 +493,7 @@ impl Profiler {
         bytes: usize,
         cache: impl FnOnce() -> &'a str,
     ) -> Option<NonNull<u8>> {
-        // Relaxed: as above.
+        // Relaxed: see `start`.
         let run = self.run.load(Relaxed);
         let countdown = self.countdown(cpu());
         if countdown.spend(bytes as u64, || Some(())).is_some() {
@@ -503,7 +506,7 @@ impl Profiler {
     fn own_sample(&self, run: u32, countdown: &Countdown, bytes: usize, cache: &str) -> Option<NonNull<u8>> {
         let stack = CallStack::save();
         let mut noted = self.noted.lock();
-        // Relaxed: under the lock it does not change.
+        // Relaxed: it does not change while the lock is held.
         if self.run.load(Relaxed) != run || run == 0 {
             return None;
         }
@@ -515,7 +518,7 @@ impl Profiler {
         }
         memory
     }
-    /// Whether it lies in memory of samples' own.
+    /// Returns `true` if the memory is a sample's separate memory.
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.is_own(memory.addr().get())
     }
@@ -523,22 +526,22 @@ impl Profiler {
         let base = self.base.get() as usize;
         base > 0 && address.wrapping_sub(base) < LIVE * PLACE
     }
-    /// Bytes of such a sample; what is wrong with an address that is none.
+    /// Size of such a sample in bytes, or the error of an address that is none.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let noted = self.noted.lock();
         noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
-    /// Takes one back.
+    /// Frees such a sample.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
-        // Relaxed: as above. Behind the end of a profile it stays as it was.
+        // Relaxed: see `start`. After the end of a profile its record stays.
         if self.run.load(Relaxed) > 0 {
             noted.forget(address);
         }
         Ok(())
     }
-    /// Memory is about to be handed out, by a thread on `cpu`.
+    /// Counts memory that is about to be handed out on `cpu`.
     #[inline(always)]
     pub(crate) fn allocated(
         &self,
@@ -548,7 +551,7 @@ impl Profiler {
         cache: &str,
     ) {
         if self.runs() {
-            // Relaxed: as above.
+            // Relaxed: see `start`.
             let run = self.run.load(Relaxed);
             let countdown = self.countdown(cpu());
             if countdown.spend(bytes as u64, || Some(())).is_none() {
@@ -561,7 +564,7 @@ impl Profiler {
     fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
         let stack = CallStack::save();
         let mut noted = self.noted.lock();
-        // Relaxed: under the lock it does not change.
+        // Relaxed: it does not change while the lock is held.
         let is_of_it = self.run.load(Relaxed) == run;
         planted!("a sample is noted in the profile behind its own" => let is_of_it = true);
         if !is_of_it {
@@ -569,7 +572,7 @@ impl Profiler {
         }
         countdown.left.set(countdown.draw(noted.rate));
         let address = memory.addr().get();
-        // An object that went with its cache was not freed.
+        // The object was never freed: its cache was destroyed with it.
         if noted.forget(address) {
             mark(address, false);
         }
@@ -579,7 +582,7 @@ impl Profiler {
         }
     }
 
-    /// Memory is given back, and nobody else can have it yet.
+    /// Forgets a sample at its free, before the memory can be reused.
     #[inline(always)]
     pub(crate) fn freed(&self, memory: NonNull<u8>) {
         if self.runs() && is_marked(memory.addr().get()) {

@@ -1,17 +1,17 @@
-//! Freed objects that are used again late.
+//! Quarantine: freed objects that are reused late.
 //!
 //! ```text
-//! a free ──> a place that is drawn ──> what lay there: the next place of a ring ──> what lay there: free
+//! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring lets as many frees pass as it has places; the drawn places let nobody know how many more. Each step is one exchange:
-//! there is no lock, and a fork finds every object in one place or in one thread's hands.
+//! The ring delays an object by as many frees as it has places; the random places delay it by an unpredictable number. Each
+//! step is one exchange: there is no lock, and a fork finds every object in one place or in transit in one thread.
 //!
 //! # Closing
 //!
-//! When its cache is left, or somebody waits for an object, nothing may stay here. Who closes it says so and then exchanges
-//! each place; who puts an object into a place exchanges it and then looks. The later of two exchanges of one place reads the
-//! earlier one: so either the object is found by who closes, or the close is seen by who put it there, and takes it out again.
+//! Nothing may stay here when its cache loses its owner, or has a waiter. A close sets the flag and then exchanges each place;
+//! a free exchanges a place and then reads the flag. The later of two exchanges of one place reads the earlier one: so either
+//! the close finds the object, or the free sees the flag and takes the object out again.
 
 use super::harden::mix;
 use core::ptr::{NonNull, null_mut};
@@ -20,21 +20,21 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter, planted}
 
 #[derive(Debug)]
 pub(crate) struct Quarantine {
-    /// The drawn ones first, then the ring.
+    /// The random places first, then the ring.
     places: Box<[AtomicPtr<u8>]>,
     drawn: usize,
-    /// Objects that came.
+    /// Number of objects pushed.
     came: AtomicUsize,
     closed: AtomicBool,
     /// `came` at the last reap.
     reaped: Counter,
-    /// Objects that went back to their slabs from here.
+    /// Number of objects that a reap or close took.
     taken: Counter,
     key: u64,
 }
 
 impl Quarantine {
-    /// For so many objects, at least one.
+    /// Makes a quarantine of `objects` objects, at least one.
     pub(crate) fn new(objects: usize, key: u64) -> Self {
         Self {
             places: (0..objects).map(|_| AtomicPtr::new(null_mut())).collect(),
@@ -46,12 +46,13 @@ impl Quarantine {
             key,
         }
     }
-    /// For debuggers: the places, and how many there are.
+    /// For debuggers: address of the places, and their number.
     pub(crate) fn seen(&self) -> [usize; 2] {
         [self.places.as_ptr().addr(), self.places.len()]
     }
     fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
-        // AcqRel: pairs with itself. Who takes an object finds it as its last user left it, and `closed` as who closed it.
+        // AcqRel: pairs with itself. The taker of an object sees its last user's writes, and `closed` if a close exchanged the
+        // place before.
         NonNull::new(self.places[place].swap(object, AcqRel))
     }
     fn is_closed(&self) -> bool {
@@ -59,9 +60,9 @@ impl Quarantine {
         self.closed.load(Relaxed)
     }
 
-    /// Takes a freed object; `out` gets those that may be used again, this one where it is closed.
+    /// Takes a freed object; passes objects that may be reused to `out`, including this one if it is closed.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
-        // Relaxed: a turn.
+        // Relaxed: only spreads the pushes over the ring.
         let turn = self.came.fetch_add(1, Relaxed);
         let drawn = mix(turn as u64 ^ self.key) as usize % self.drawn;
         let ring = self.drawn + turn % (self.places.len() - self.drawn).max(1);
@@ -80,28 +81,28 @@ impl Quarantine {
         }
         leaves.into_iter().for_each(out);
     }
-    /// All objects, for good if it is closed.
+    /// Takes all objects, for good if it is closed.
     pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
         objects.inspect(|_| self.taken.add(1))
     }
-    /// The same, if none came since the last reap.
+    /// Takes all objects if none was pushed since the last reap.
     pub(crate) fn reap(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let came = self.came.load(Relaxed) as u64;
         let idle = self.reaped.get() == came;
         self.reaped.set(came);
         idle.then(|| self.take()).into_iter().flatten()
     }
-    /// Keeps nothing from now on. What it has is [taken](Self::take) behind that.
+    /// Stops keeping objects. A [`take`](Self::take) must follow.
     pub(crate) fn close(&self, closed: bool) {
         // Relaxed: see `is_closed`.
         self.closed.store(closed, Relaxed);
     }
-    /// Objects that came and are not freed by anybody else: those in it, and those that were [taken](Self::take).
+    /// Number of frees that ended here: objects kept, and objects [taken](Self::take).
     pub(crate) fn frees(&self) -> u64 {
         self.len() + self.taken.get()
     }
-    /// Objects in it now.
+    /// Number of objects kept.
     pub(crate) fn len(&self) -> u64 {
         self.places.iter().filter(|place| !place.load(Relaxed).is_null()).count() as u64
     }
@@ -113,7 +114,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn each_object_comes_out_once_late_and_not_in_order() {
+    fn each_object_leaves_the_quarantine_once_late_and_out_of_order() {
         let quarantine = Quarantine::new(64, 7);
         let mut memory = [0_u8; 4096];
         let base = NonNull::from(&mut memory).cast::<u8>();
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reap_takes_what_lay_there_for_an_interval_and_a_closed_one_keeps_nothing() {
+    fn a_reap_empties_an_idle_quarantine_and_a_closed_one_keeps_nothing() {
         let quarantine = Quarantine::new(4, 7);
         let mut memory = [0_u8; 3];
         let object =
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_one_gives_up_what_its_places_had_and_one_of_a_single_place_keeps_the_last() {
+    fn a_closed_quarantine_is_emptied_and_a_single_place_keeps_the_last() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: within the array.

@@ -1,4 +1,4 @@
-//! What is known of an object that somebody damaged or freed wrongly, in SLUB's shape.
+//! Report on a damaged or wrongly freed object, in SLUB's format.
 
 use super::corruption::Corruption;
 use super::stacks::CallStack;
@@ -7,12 +7,12 @@ use super::watch::Damage;
 use core::fmt::{self, Write as _};
 use core::ptr::NonNull;
 
-/// Bytes of an object that are kept for the report, and of a red zone. They are copied: what looks for names allocates, and may get the
-/// object that the report is about.
+/// Bytes of an object and of a red zone that are copied for the report. Symbol lookup allocates, and may get the object that
+/// the report is about.
 const KEPT: usize = 256;
 const KEPT_ZONE: usize = 64;
 
-/// What lies at an object, as it was when something was noticed.
+/// Copied bytes of an object and its red zones, at the time of the detection.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     left: ([u8; KEPT_ZONE], usize),
@@ -25,12 +25,12 @@ impl Bytes {
         Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
 
     /// # Safety
-    /// So many bytes lie before the object, in it, and behind it.
+    /// The object has `size` bytes, with `left` bytes before it and `right` bytes behind it.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
         let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
-        // SAFETY: by contract; the arrays are so large.
+        // SAFETY: the ranges are readable, by this function's contract, and fit into the arrays.
         unsafe {
             object.sub(left).as_ptr().copy_to_nonoverlapping(bytes.left.0.as_mut_ptr(), left);
             object.as_ptr().copy_to_nonoverlapping(bytes.object.0.as_mut_ptr(), kept);
@@ -49,7 +49,7 @@ impl Bytes {
     }
 }
 
-/// An object that something is wrong with.
+/// Description of an object with an error.
 ///
 /// ```
 /// use uslab::Corruption;
@@ -61,39 +61,38 @@ impl Bytes {
 /// # let _ = handler;
 /// ```
 ///
-/// It is shown as SLUB does: where and what, who allocated and who freed it, the bytes around, who
-/// noticed.
+/// It is shown in SLUB's format: error and place, allocation and free, the bytes around, and the stack of the detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectReport<'a> {
-    /// What was overwritten; it is repaired afterwards.
+    /// The overwritten bytes, which are repaired afterwards.
     pub damage: Option<Damage>,
-    /// Where the slab begins,
+    /// Address of the slab.
     pub slab: usize,
-    /// how many bytes it has,
+    /// Size of the slab in bytes, padding included.
     pub slab_bytes: usize,
-    /// and how many objects.
+    /// Objects of the slab.
     pub objects: usize,
-    /// Where the object begins; 0 if it is none's.
+    /// Address of the object; 0 if there is none.
     pub object: usize,
-    /// Bytes of it.
+    /// Bytes of the object.
     pub size: usize,
-    /// The end of its left red zone,
+    /// End of its left red zone.
     pub left: &'a [u8],
-    /// the beginning of the object,
+    /// Start of the object's bytes.
     pub bytes: &'a [u8],
-    /// and of its right red zone.
+    /// Start of its right red zone.
     pub right: &'a [u8],
-    /// Who allocated it last.
+    /// Last allocation of the object.
     pub allocated: Option<Track>,
-    /// Who freed it last.
+    /// Last free of the object.
     pub freed: Option<Track>,
-    /// Who was there when it was noticed.
+    /// Call stack of the detection.
     pub noticed: CallStack,
 }
 
 impl ObjectReport<'_> {
-    /// The report of a corruption.
+    /// Writes the report of a corruption.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, corruption: &Corruption<'_>) -> fmt::Result {
         let Corruption { cache, kind, address, owner, .. } = *corruption;
         write!(f, "{:=<78}\nBUG {cache}: ", "")?;
@@ -137,7 +136,7 @@ impl ObjectReport<'_> {
     }
 }
 
-/// 16 bytes a line, in hexadecimal and as text.
+/// Writes 16 bytes per line, in hexadecimal and as text.
 fn dump(f: &mut fmt::Formatter<'_>, what: &str, at: usize, bytes: &[u8]) -> fmt::Result {
     for (row, bytes) in bytes.chunks(16).enumerate() {
         write!(f, "{what:<8} {:x}:", at + 16 * row)?;
@@ -164,11 +163,11 @@ mod tests {
         }
     }
 
-    /// Found: the dump of an object that was freed twice showed what the search for names had put there.
+    /// Once the dump of a doubly freed object had what the symbol lookup had written there.
     #[test]
-    fn the_bytes_of_a_report_are_those_of_the_moment() {
+    fn a_report_copies_the_bytes_at_the_detection() {
         let mut memory = [7_u8; 400];
-        // SAFETY: inside of the array.
+        // SAFETY: inside the array.
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
         memory.fill(9);
         assert_eq!(

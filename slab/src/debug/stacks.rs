@@ -1,12 +1,12 @@
-//! Call stacks, kept once each: what reports say of who allocated and who freed.
+//! Call stacks, interned: reports use them to name allocations and frees.
 //!
-//! A stack that is saved is a number of 32 bits ([`CallStack`]). Equal stacks are one record, found by a hash; records are never taken
-//! back. They lie in memory of the table's own, which is mapped a mebibyte at a time, up to 64: the table is used inside a malloc, so
-//! it allocates nothing from one, and takes no lock. When it is full, or where the stack is taken while one is being taken, the answer
-//! is [`CallStack::NONE`].
+//! A saved stack is a number of 32 bits ([`CallStack`]). Equal stacks share one record, which is found by a hash and never
+//! freed. Records are stored in the table's own memory, which is mapped a mebibyte at a time, up to 64. The table is used
+//! within a malloc, so it neither allocates nor takes a lock. If it is full, or the thread is already taking a stack, the
+//! result is [`CallStack::NONE`].
 //!
-//! Frames are found by the crate `backtrace`, with the cargo feature `stacks`; without it every stack is none. Names are looked up
-//! when a stack is shown, and not before: that reads the program's debug information, and allocates.
+//! The crate `backtrace` unwinds the frames, with the cargo feature `stacks`; without it every stack is empty. Symbols are
+//! looked up only when a stack is shown, because that reads the program's debug information, and allocates.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -19,20 +19,20 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
-/// The most frames of a stack; those farthest out are left off.
+/// Most frames of a stack; the outermost ones are cut.
 const MOST: usize = 40;
-/// The most that are told, without the allocator's own: which are left off does not depend on how many those are.
+/// Most frames shown, without the allocator's own: the cut does not depend on the number of those.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
 /// Lists of records, found by hash.
 const LISTS: usize = 1 << 14;
-/// Words of a piece of memory, and how many pieces there may be.
+/// Words of a piece of memory.
 const PIECE: u32 = 1 << 17;
 const PIECES: usize = 64;
-/// Words of a record in front of its frames: hash; next record and how many frames.
+/// Words of a record before its frames: the hash; the next record and the number of frames.
 const HEAD: u32 = 2;
 
-/// A call stack that was saved: a number, the same one for the same stack.
+/// Number of a saved call stack. Equal stacks have the same number.
 ///
 /// ```
 /// use uslab::debug::stacks::CallStack;
@@ -43,12 +43,12 @@ const HEAD: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallStack(u32);
 
-/// The records of a process.
+/// Records of a process.
 #[derive(Debug)]
 pub(crate) struct Depot {
     lists: [AtomicU32; LISTS],
     pieces: [AtomicPtr<u64>; PIECES],
-    /// Words that are given away; those before the first record are none's, so that no record has number 0.
+    /// Words in use. The first word is never used, so that no record has number 0.
     used: AtomicU32,
 }
 
@@ -59,11 +59,11 @@ pub(super) static DEPOT: Depot = Depot {
 };
 
 std::thread_local! {
-    /// Whether the thread takes a stack, or looks for names: what it allocates meanwhile has no stack, and what it shows no names.
+    /// True while the thread takes a stack or looks up symbols: its allocations then have no stack, and its reports no symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, unless the thread does so already.
+/// Runs `f`, unless the thread already runs one; `None` then.
 fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct Done;
     impl Drop for Done {
@@ -71,7 +71,7 @@ fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
             BUSY.set(false);
         }
     }
-    // A thread that is at its end has no such word any more.
+    // An exiting thread has no such variable any more.
     if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
@@ -80,17 +80,17 @@ fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
 }
 
 impl Depot {
-    /// For debuggers: where the addresses of the pieces are, and the words of a piece and in front of a record's frames.
+    /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
     pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
 
-    /// Where record `at` lies, which was had from [`take`](Self::take).
+    /// Address of record `at`, which came from [`take`](Self::take).
     fn record(&self, at: u32) -> *mut u64 {
-        // Acquire: pairs with the Release of `piece`, so that the memory is found mapped.
+        // Acquire: pairs with the Release of `map`, so that the memory is mapped.
         self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
     }
-    /// So many words that are nobody's, in one piece.
+    /// Takes `words` unused words in one piece.
     fn take(&self, words: u32) -> Option<u32> {
-        // Relaxed: the one word says whose the others are.
+        // Relaxed: this word alone decides which thread has the others.
         let mut used = self.used.load(Relaxed);
         let at = loop {
             let left = PIECE - used % PIECE;
@@ -105,7 +105,7 @@ impl Depot {
         };
         self.map(&self.pieces[(at / PIECE) as usize]).then_some(at)
     }
-    /// Maps a piece, if nobody has.
+    /// Maps a piece, unless it is mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
         // Relaxed: `record` acquires.
         if !piece.load(Relaxed).is_null() {
@@ -115,27 +115,27 @@ impl Depot {
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
-        // Release: pairs with the Acquire of `record`. A failure says that somebody else was first; nothing is read behind it.
+        // Release: pairs with the Acquire of `record`. After a failure another thread mapped it; nothing is read here.
         if piece.compare_exchange(null_mut(), region.base().as_ptr().cast(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
         true
     }
 
-    /// The frames of record `at`.
+    /// Frames of record `at`.
     fn frames(&self, at: u32) -> &'static [usize] {
         let record = self.record(at);
-        // SAFETY: a record that was found in a list or as a `CallStack` is written, and stays as it is.
+        // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.
         unsafe {
             let frames = (record.add(1).read() >> 32) as usize;
             core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
         }
     }
-    /// The record of these frames among those from `at` up to `end`.
+    /// Finds the record of `frames` between `at` and `end` on a list.
     fn find(&self, mut at: u32, end: u32, hash: u64, frames: &[usize]) -> Option<u32> {
         while at != end {
             let record = self.record(at);
-            // SAFETY: as in `frames`.
+            // SAFETY: a record that is on a list is complete, and never changes.
             let (known, next) = unsafe { (record.read(), record.add(1).read() as u32) };
             if known == hash && self.frames(at) == frames {
                 return Some(at);
@@ -144,13 +144,13 @@ impl Depot {
         }
         None
     }
-    /// The record of these frames, which may be new.
+    /// Finds the record of `frames`, or makes one.
     fn save(&self, frames: &[usize]) -> Option<u32> {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
         let hash = hasher.finish();
         let list = &self.lists[hash as usize % LISTS];
-        // Acquire: pairs with the Release below, so that records are found written.
+        // Acquire: pairs with the Release below, so that records are complete.
         let mut first = list.load(Acquire);
         if let Some(known) = self.find(first, 0, hash, frames) {
             return Some(known);
@@ -158,7 +158,7 @@ impl Depot {
         let at = self.take(HEAD + frames.len() as u32)?;
         let record = self.record(at);
         loop {
-            // SAFETY: the words are this thread's until the record is on its list.
+            // SAFETY: only this thread has the words, until the record is on its list.
             unsafe {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
@@ -170,7 +170,7 @@ impl Depot {
             // Release: pairs with the Acquire above, and with that of the failure.
             match list.compare_exchange(first, at, Release, Acquire) {
                 Ok(_) => return Some(at),
-                // Somebody's record may be this one. Then these words stay unused.
+                // Another thread may have added the same stack. Then these words stay unused.
                 Err(now) => match self.find(now, first, hash, frames) {
                     Some(known) => return Some(known),
                     None => first = now,
@@ -181,10 +181,10 @@ impl Depot {
 }
 
 impl CallStack {
-    /// No stack.
+    /// The empty stack.
     pub const NONE: Self = Self(0);
 
-    /// The stack of who calls this, without the frame of this function.
+    /// Saves the stack of the caller, without the frame of this function.
     ///
     /// Cost: a step of the unwinder for each frame, some 100 ns, and a look-up.
     #[cold]
@@ -195,10 +195,10 @@ impl CallStack {
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
-            // Frames of what is called from here lie below.
+            // Frames of functions called from here are below.
             let here = core::ptr::from_ref(_here).addr();
             alone(|| {
-                // SAFETY: it is the crate's lock that is not taken, which protects what looks for names.
+                // SAFETY: the crate's lock is not taken; it protects the symbol lookup, and only frames are unwound here.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
@@ -214,27 +214,26 @@ impl CallStack {
         if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
     }
 
-    /// The stack with these frames.
+    /// The stack of these frames.
     #[cfg(test)]
     pub(crate) fn of_frames(frames: &[usize]) -> Self {
         Self(DEPOT.save(frames).unwrap())
     }
-    /// The number, for whoever keeps it among other bits.
+    /// The number, for callers that store it among other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
-    /// The stack of a number that [`number`](Self::number) gave.
+    /// The stack of a [`number`](Self::number).
     pub(crate) fn of_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Where each call returns to, the innermost first.
+    /// Return addresses, the innermost first.
     pub fn frames(self) -> &'static [usize] {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
     }
 
-    /// The stack from outside of the allocator, whose own frames differ with the way that an object went; this one where names are not to
-    /// be had.
+    /// The stack without the allocator's own innermost frames, which vary with the path of an object; `self` without symbols.
     ///
     /// Allocates.
     pub(crate) fn outer(self) -> Self {
@@ -245,17 +244,19 @@ impl CallStack {
         self
     }
 
-    /// For `libuslab`: the stack without its innermost frames up to the first that is not `own`; this one if all are, or the table is full.
+    /// For `libuslab`: the stack without the leading frames for which `own` is true; `self` if it is true for all, or the table
+    /// is full.
     #[doc(hidden)]
     pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
     }
 
-    /// Calls `see` with each function on the stack, the innermost first, without the allocator's own. A call that was inlined is a function
-    /// of its own.
+    /// Calls `see` with each function on the stack, the innermost first, without the allocator's own. An inlined call is a
+    /// separate function.
     ///
-    /// Reads the program's debug information, which takes tens of megabytes: `uslab flame` and `pprof` do so outside of the program.
+    /// Reads the program's debug information, which takes tens of megabytes: `uslab flame` and `pprof` do so outside the
+    /// program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
         if !named {
@@ -273,7 +274,7 @@ impl CallStack {
                 let file = symbol.filename().map(|file| file.to_string_lossy().into_owned());
                 functions.push((name, file.zip(symbol.lineno())));
             });
-            // What was inlined into the first one may be ours still.
+            // The first one may have functions of the allocator inlined.
             let whose = |(name, _): &(Option<String>, _)| name.as_deref().map_or(Whose::Others, Whose::named);
             let own = if nth == 0 { own(functions.iter().map(whose)) } else { 0 };
             for (name, file) in &functions[if own < functions.len() { own } else { 0 }..] {
@@ -287,7 +288,7 @@ impl CallStack {
     }
 }
 
-/// The frames without the allocator's own, at most [`OUTER`]; of nothing else, all.
+/// Frames without the allocator's own, at most [`OUTER`]; all if there are no others.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match own(frames.iter().map(|&at| Whose::at(at))) {
@@ -296,26 +297,26 @@ fn outer(frames: &'static [usize]) -> &'static [usize] {
     }
 }
 
-/// How many frames are the allocator's, with what it called of Rust's library.
+/// Number of leading frames that are the allocator's, with the Rust library's between them.
 #[cfg(feature = "stacks")]
 fn own(frames: impl Iterator<Item = Whose>) -> usize {
     let inner = frames.take_while(|whose| *whose != Whose::Others);
     inner.enumerate().filter(|(_, whose)| *whose == Whose::Own).last().map_or(0, |(at, _)| at + 1)
 }
 
-/// Whose a function is.
+/// Owner of a function.
 #[cfg(feature = "stacks")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Own,
-    /// Rust's library: builds that inline nothing have its frames between ours.
+    /// Rust's library: builds without inlining have its frames between the allocator's.
     Library,
     Others,
 }
 
 #[cfg(feature = "stacks")]
 impl Whose {
-    /// That of the function at `at`, into which others may be inlined: they come before it.
+    /// Owner of the function at `at`. Functions inlined into it come first.
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
@@ -337,8 +338,8 @@ impl Whose {
     }
 }
 
-/// A function on a [stack](CallStack). It is shown by its name, or where that is not to be had as the place in its file: what a debugger
-/// looks up. In a static program it is an address then.
+/// A function on a [stack](CallStack). It is shown by its name. Without one it is shown by its place in the file, which a
+/// debugger can look up; in a static program as an address.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -356,11 +357,11 @@ impl Whose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function<'a> {
-    /// Where the call returns to.
+    /// Return address of the call.
     pub at: usize,
-    /// The function's name.
+    /// Name of the function.
     pub name: Option<&'a str>,
-    /// The file and the line of the call.
+    /// File and line of the call.
     pub file: Option<(&'a str, u32)>,
 }
 
@@ -377,11 +378,11 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// The file whose code `at` is, and where in it. Allocates nothing.
+/// File that has the code at `at`, and the offset in it. Allocates nothing.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: it writes the description of an address, or nothing; zeros are one, too.
+    // SAFETY: it writes the description of an address, or nothing; all zeros is a valid one, too.
     let (found, info) = unsafe {
         let found = libc::dladdr(core::ptr::with_exposed_provenance(at), info.as_mut_ptr());
         (found, info.assume_init())
@@ -399,7 +400,7 @@ fn module(_at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
 }
 
 impl fmt::Display for CallStack {
-    /// A function a line, two blanks in front.
+    /// One function per line, indented by two spaces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::NONE {
             return f.write_str("  (no stack)\n");
@@ -416,7 +417,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_call_that_has_a_name_is_told_by_it_only() {
+    fn a_function_is_shown_by_its_name() {
         let mut names = vec![];
         CallStack::save().each_function(|function| names.push((function.at, function.name.is_some())));
         let named = |at| names.iter().any(|&(other, named)| other == at && named);
@@ -426,10 +427,10 @@ mod tests {
         );
     }
 
-    /// Once a leak of a build without inlining was two: `Option::map_or_else` ended what was cut.
+    /// Once a leak of a build without inlining was reported twice: `Option::map_or_else` ended the cut.
     #[cfg(feature = "stacks")]
     #[test]
-    fn frames_of_the_library_between_our_own_are_cut_with_them_and_those_behind_are_not() {
+    fn library_frames_between_own_frames_are_cut_and_later_ones_stay() {
         use Whose::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
@@ -471,12 +472,12 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_of_our_own_frames_is_told_as_a_whole_and_what_has_no_name_by_its_place() {
+    fn a_stack_of_own_frames_is_shown_whole_and_unnamed_code_by_its_place() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
                 .each_function(|function| told.push((function.at, function.name.is_some())));
-            // With what was inlined there, a place may be several functions.
+            // With inlined functions, an address may be several functions.
             told.dedup();
             told
         };
@@ -487,20 +488,20 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn of_a_deep_stack_only_so_many_frames_are_kept() {
+    fn a_deep_stack_is_cut() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
-            // Not the last thing it does, so each level is a frame.
+            // Not a tail call, so each level has a frame.
             core::hint::black_box(stack)
         }
         assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
     }
 
-    /// Once one place in the code was two, if the stacks were deep and the allocator had more frames of its own for one.
+    /// Once one call site was reported as two, if the stacks were deep and the allocator had more frames in one of them.
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stacks_end_at_one_depth_however_many_frames_are_the_allocators() {
+    fn deep_stacks_are_cut_at_one_depth() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -514,13 +515,13 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_begins_with_who_took_it_and_not_with_the_unwinder() {
+    fn a_stack_begins_with_the_caller_and_not_with_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
         });
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
-        // What is kept of it, before names decide what is shown.
+        // The saved stack, before symbols decide what is shown.
         assert_eq!(Whose::at(CallStack::save().frames()[0]), Whose::Others);
         let nowhere = Function { at: 16, name: None, file: None };
         assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
@@ -545,7 +546,7 @@ mod tests {
         assert_eq!(numbers.len(), frames.len());
     }
 
-    /// A table of nothing, of which so many words are used.
+    /// An empty table with `used` words in use.
     fn empty(used: u32) -> Depot {
         Depot {
             lists: [const { AtomicU32::new(0) }; LISTS],
@@ -555,10 +556,10 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_that_of_the_same_hash_and_the_same_frames_in_a_list_of_few() {
+    fn a_record_is_found_by_hash_and_frames() {
         let depot = empty(HEAD);
         let at = depot.save(&[1, 2]).unwrap();
-        // SAFETY: it is written, and begins with its hash.
+        // SAFETY: the record is complete, and begins with its hash.
         let hash = unsafe { depot.record(at).read() };
         let find = |hash, frames: [usize; 2]| depot.find(at, 0, hash, &frames);
         assert_eq!([find(hash, [1, 2]), find(hash ^ 1, [1, 2]), find(hash, [1, 3])], [Some(at), None, None]);
@@ -567,9 +568,9 @@ mod tests {
         assert!(saved == 1000 && used > 900, "{saved} records in {used} lists");
     }
 
-    /// A record does not cross pieces, and the end is told.
+    /// A record does not cross pieces, and a full table is reported.
     #[test]
-    fn a_full_table_says_so() {
+    fn a_full_table_is_reported() {
         let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
@@ -583,22 +584,22 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_names_who_called() {
+    fn a_stack_names_the_caller() {
         #[inline(never)]
         fn the_one_who_called() -> CallStack {
             core::hint::black_box(CallStack::save())
         }
-        // One place in the code, which no unrolling makes several.
+        // One call site, which no unrolling duplicates.
         let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| the_one_who_called()).collect();
         assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
         assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
         let text = stacks[0].to_string();
         assert!(text.lines().next().is_some_and(|line| line.contains("the_one_who_called")), "{text}");
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
-        // Inside of what may have come from a malloc there are none, and names neither.
+        // Within code that a malloc may have called, neither a stack nor symbols are taken.
         let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
-        // A static program has no loader to ask where its code lies.
+        // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };
         assert!(places.contains(place) && !places.contains("the_one_who_called"), "{places}");
     }

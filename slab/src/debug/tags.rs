@@ -1,13 +1,13 @@
-//! Which objects are out, to be asked at a free: what makes frees *checked*.
+//! Tags of objects that are out: the basis of *checked* frees.
 //!
-//! One byte for every eight of the range. Where an object of a checked cache begins that is in a caller's hands, it is the
-//! cache's tag; everywhere else it is 0. Eight bytes are the least object, so no two begin at the same byte. A free looks
-//! there first: a right one finds the tag and clears it, and what else it finds is named by the object's frame. Address
-//! space until a checked cache makes a slab, an eighth of its slabs then.
+//! One byte for every eight of the range. It is the cache's tag at the start of an object of a checked cache that is in use,
+//! and 0 everywhere else. An object has at least eight bytes, so no two begin at the same byte. A free reads the byte first: a
+//! valid one finds the tag and clears it, and for others the object's frame names the error. The bytes are uncommitted until a
+//! checked cache makes a slab, and an eighth of its slabs then.
 //!
-//! The bitmaps of the slabs cannot say it: they know an object that a CPU keeps as out, too.
+//! The bitmaps of the slabs cannot replace them: an object in a magazine counts as out there, too.
 //!
-//! A free takes the tag by one exchange: of two threads that free one object at the same moment, one finds it.
+//! A free takes the tag by one exchange: of two threads that free one object concurrently, one finds it.
 
 #[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
 mod bytes;
@@ -23,25 +23,25 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
-/// Bytes of the range for each byte here: the least object.
+/// Bytes of the range per tag: the size of the smallest object.
 const GRAIN: usize = crate::geometry::WORD;
 
-/// The bytes.
+/// Table of the tags.
 #[derive(Debug)]
 pub(crate) struct Tags {
     memory: Reserved,
     bytes: Bytes,
-    /// Where the range begins.
+    /// Address of the range.
     range: usize,
-    /// Decommitted blocks when unused tags were given back last.
+    /// Number of decommitted blocks when unused tags were last discarded.
     seen: Counter,
-    /// For caches that remember more of an object.
+    /// Records of caches that track more of an object.
     pub(crate) tracks: Tracks,
 }
 
 impl Tags {
-    /// For a range of `pages` that begins at `range`; `None` when its address space is refused. With `apart` there is little of that before
-    /// they [grow](Self::grow).
+    /// Makes tags for a range of `pages` at `range`; `None` if the address space is refused. With `apart`, there is little of
+    /// that before they [grow](Self::grow).
     pub(crate) fn new(
         range: NonNull<u8>,
         pages: usize,
@@ -58,20 +58,21 @@ impl Tags {
             tracks: Tracks::new(pages, backend, faults)?,
         })
     }
-    /// Has addresses for the tags of the first `pages` pages.
+    /// Makes address space for the tags of the first `pages` pages.
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
     }
 
-    /// Makes the tags of a slab usable; `false` if there is no memory.
+    /// Commits the tags of a slab; `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
         let end = slab.get() as usize + order.pages() as usize;
         self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
     }
 
-    /// Gives the memory of tags back whose pages have none either. Returns the bytes.
+    /// Decommits the tags of decommitted pages. Returns the bytes.
     ///
-    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each that is so now.
+    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each block that is still
+    /// decommitted.
     pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
         let decommits = of.decommits();
         if decommits == self.seen.get() {
@@ -88,43 +89,43 @@ impl Tags {
         });
         bytes
     }
-    /// Gives the tags of all pages from `pages` on back.
+    /// Unmaps the tags of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab is there, nor will be before the tags [grow](Self::grow).
+    /// No slab is there, nor is made there before the tags [grow](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
-        // SAFETY: the tags have their region for themselves; else by contract.
+        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
         unsafe {
             of.cut_table(&self.memory, pages * (PAGE_SIZE / GRAIN));
             self.tracks.cut(of);
         }
     }
 
-    /// The byte of `object`; `None` if it is not where any object could begin.
+    /// Tag of `object`; `None` if no object can begin there.
     #[inline(always)]
     fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
         if !offset.is_multiple_of(GRAIN) || offset / GRAIN >= self.memory.committed() {
             return None;
         }
-        // SAFETY: so many bytes are committed.
+        // SAFETY: the offset is within the committed bytes.
         unsafe { self.bytes.at(&self.memory, offset) }
     }
 
-    /// `object` of a cache with this tag leaves for a caller.
+    /// Sets the tag of `object`, which is allocated from the cache with that tag.
     ///
     /// # Safety
-    /// It lies in a slab that is [covered](Self::cover).
+    /// The object's slab is [covered](Self::cover).
     #[inline(always)]
     pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
-        // SAFETY: an object of a slab that is covered.
+        // SAFETY: the object's slab is covered, by this function's contract.
         let Some(byte) = (unsafe { self.bytes.at(&self.memory, offset) }) else { return };
-        // Relaxed: who frees the object has got it from here, and who gets it next after its free.
+        // Relaxed: the freeing thread got the object from this one, and the next user gets it after that free.
         byte.store(tag, Relaxed);
     }
 
-    /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
+    /// Clears the tag of a freed object; `false` if it is not out, or not of that cache.
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
@@ -134,12 +135,12 @@ impl Tags {
             byte.store(0, Relaxed);
             return out;
         });
-        // Relaxed: only says whose it is. Who gets the object next gets it from this thread.
+        // Relaxed: only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
-    /// Whether the object is out.
+    /// Returns `true` if the object is out.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
-        // Relaxed: nobody uses the cache meanwhile, or it is a guess.
+        // Relaxed: no other thread uses the cache, or the answer is a guess.
         self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

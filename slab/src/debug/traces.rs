@@ -1,4 +1,5 @@
-//! Who allocated the objects in use of a cache, or freed them before that, by call stack: `alloc_traces` and `free_traces` of Linux's debugfs.
+//! Objects in use by the call stack of their allocation, or of their preceding free: `alloc_traces` and `free_traces` of
+//! Linux's debugfs.
 
 use super::stacks::CallStack;
 use super::tracks::Track;
@@ -18,27 +19,27 @@ use std::collections::{BTreeMap, BTreeSet};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Trace {
-    /// How many there are.
+    /// Number of objects.
     pub count: u64,
-    /// Bytes of theirs that nobody asked for.
+    /// Bytes of the objects beyond the requested sizes.
     pub waste: u64,
-    /// Milliseconds since the last of them,
+    /// Milliseconds since the most recent event.
     pub age_min: u64,
-    /// on average,
+    /// Mean number of milliseconds since the events.
     pub age_mean: u64,
-    /// and since the first.
+    /// Milliseconds since the first event.
     pub age_max: u64,
-    /// The threads' numbers: the least,
+    /// Lowest thread id.
     pub thread_min: u32,
-    /// and the greatest.
+    /// Highest thread id.
     pub thread_max: u32,
-    /// The CPUs.
+    /// CPUs of the events.
     pub cpus: BTreeSet<u32>,
-    /// The stack outside of the allocator; the same for all.
+    /// Common call stack, without the allocator's frames.
     pub stack: CallStack,
 }
 
-/// The traces of a cache.
+/// Traces of a cache, most objects first.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, SlabDebug};
@@ -51,14 +52,14 @@ pub struct Trace {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Those with most objects first. Shown as Linux does: a line each, and the stack, a function a line.
+/// `Display` is Linux's format: a line each, and the stack, one function per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Traces(pub Vec<Trace>);
 
 impl Traces {
-    /// Of these objects: who it was, and how many bytes are waste.
+    /// Groups tracks and wasted bytes by call stack.
     pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
         let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
         let mut outer = BTreeMap::new();
@@ -118,7 +119,7 @@ impl fmt::Display for Traces {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for CallStack {
-    /// The functions, the innermost first.
+    /// Serialises the functions, the innermost first.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut functions = Vec::new();
         self.each_function(|function| functions.push(function.to_string()));

@@ -1,11 +1,11 @@
-//! Who allocated an object, and who freed it: out of band, a record for each object of a slab.
+//! Tracks of allocations and frees: out of band, a record for each object of a slab.
 //!
 //! ```text
-//! page of the slab ── table: a word a page ──> its records, a mapping of their own as long as the slab lives
+//! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! An overflow does not reach them. A record is written by whoever allocates or frees the object at the time, and read by reports, which may
-//! come at any moment: each word of it is whole, the record need not be.
+//! An overflow does not reach the records. The thread that allocates or frees an object writes its record; reports may read it
+//! at any time. Each word is whole; the record need not be consistent.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -19,7 +19,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// Who allocated or freed an object.
+/// The allocation or free of an object: stack, thread, CPU and age.
 ///
 /// ```
 /// use uslab::debug::tracks::Track;
@@ -31,25 +31,25 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {
-    /// The call stack, if stacks are taken.
+    /// Call stack, if stacks are taken.
     pub stack: CallStack,
-    /// The system's number of the thread; 0 where it has none.
+    /// Kernel's id of the thread; 0 if the system has none.
     pub thread: u32,
-    /// The CPU that it ran on.
+    /// CPU on which the thread ran.
     pub cpu: u32,
-    /// How long ago, in milliseconds exact.
+    /// Time since then, exact to a millisecond.
     pub age: Duration,
 }
 
 impl fmt::Display for Track {
-    /// `age=.. cpu=.. thread=..`, and the stack, a function a line.
+    /// `age=.. cpu=.. thread=..`, then the stack, one function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "age={} cpu={} thread={}", self.age.as_millis(), self.cpu, self.thread)?;
         self.stack.fmt(f)
     }
 }
 
-/// Which of the two.
+/// Event that a track records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Alloc = 0,
@@ -58,24 +58,24 @@ pub(crate) enum Deed {
 
 #[derive(Debug)]
 struct Words {
-    /// Milliseconds of [`now`]; 0 is never.
+    /// Time in milliseconds of [`now`]; 0 means never.
     when: AtomicU64,
     stack: AtomicU32,
     thread: AtomicU32,
     cpu: AtomicU32,
 }
 
-/// What is known of an object. All zero is nothing.
+/// Record of an object. All zeros means empty.
 #[derive(Debug)]
 pub(crate) struct Record {
     deeds: [Words; 2],
-    /// Bytes that its user asked for.
+    /// Bytes that the user requested.
     size: AtomicU32,
 }
 
 impl Record {
-    /// For debuggers: where records begin in a block, how large one is, and how far in it a free is behind an allocation; where the
-    /// allocation's time, stack, thread and CPU are.
+    /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
+    /// free's; then the offsets of time, stack, thread and CPU.
     pub(crate) const LAYOUT: [usize; 7] = {
         let deeds = offset_of!(Self, deeds);
         [
@@ -89,14 +89,14 @@ impl Record {
         ]
     };
 
-    // Relaxed, all of them: who has the object writes, and a report takes what it finds.
+    // Relaxed, all of them: only the thread that has the object writes, and a report accepts any value.
     pub(crate) fn size(&self) -> usize {
         self.size.load(Relaxed) as usize
     }
     pub(crate) fn set_size(&self, size: usize) {
         self.size.store(size as u32, Relaxed);
     }
-    /// This thread does it, now.
+    /// Records the event, with this thread and the current time.
     pub(crate) fn did(&self, deed: Deed, cpu: u32) {
         let words = &self.deeds[deed as usize];
         words.stack.store(CallStack::save().number(), Relaxed);
@@ -104,7 +104,7 @@ impl Record {
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
-    /// Who did it last, if anybody.
+    /// The last event of this kind, if any.
     pub(crate) fn track(&self, deed: Deed) -> Option<Track> {
         let words = &self.deeds[deed as usize];
         let when = words.when.load(Relaxed);
@@ -117,16 +117,16 @@ impl Record {
     }
 }
 
-/// The system's number of this thread; 0 where there is none.
+/// Kernel's id of this thread; 0 if the system has none.
 pub(crate) fn this_thread() -> u32 {
     #[cfg(target_os = "linux")]
-    // SAFETY: it reads a number.
+    // SAFETY: a system call without arguments.
     return unsafe { libc::gettid() } as u32;
     #[cfg(not(target_os = "linux"))]
     0
 }
 
-/// Milliseconds that have passed since a moment long ago; 1 where there is no clock.
+/// Milliseconds since some fixed time; 1 without a clock.
 fn now() -> u64 {
     #[cfg(not(target_family = "wasm"))]
     return std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_millis() as u64);
@@ -134,70 +134,71 @@ fn now() -> u64 {
     1
 }
 
-/// The records of a slab, in the first bytes of their own memory; they follow.
+/// Head of a slab's records, which follow in the same memory.
 struct Block {
-    /// Itself.
+    /// The memory itself.
     memory: Region,
 }
 
-/// Where records begin in a block.
+/// Offset of the records in a block.
 const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
-/// The table.
+/// Table of the records' addresses.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     table: Reserved,
 }
 
 impl Tracks {
-    /// For a range of so many pages; `None` if its address space is refused.
+    /// Makes a table for `pages` pages; `None` if its address space is refused.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
     }
-    /// Gives what belongs to pages back that [cannot be](PageAllocator::most_pages).
+    /// Unmaps the part for pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// No slab lies there, nor will.
+    /// No slab is at these pages, nor will be.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
-        // SAFETY: the table has its region for itself; else by contract.
+        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
         unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
     }
-    /// For debuggers: where the table lies.
+    /// For debuggers: address of the table.
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
     }
     /// # Safety
     /// The table is committed up to the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
-        // SAFETY: by contract; an atomic pointer is a word, and zero is null.
+        // SAFETY: the word is committed, by this function's contract; an atomic pointer is a word, and zero is null.
         unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
     }
 
-    /// Makes the records of a new slab, all empty; `false` if there is no memory.
+    /// Makes the records of a new slab, all empty; `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, objects: usize, faults: &Faults) -> bool {
         let bytes = FIRST + objects * size_of::<Record>();
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
             return false;
         }
-        // Memory, whatever the pages are.
+        // Allocated as memory, whatever the pages' backend is.
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
         let Some(memory) = memory else { return false };
         let block = memory.base().cast::<Block>();
-        // SAFETY: mapped just now, aligned to a page and larger than this; the table is committed so far. Release: pairs with the
-        // Acquire of `record`, so that the records are found mapped.
+        // SAFETY: just mapped, aligned to a page and larger than a block; the table is committed that far. Release: pairs with
+        // the Acquire of `record`, so that the records are found mapped.
         unsafe {
             block.write(Block { memory });
             self.word(slab).store(block.as_ptr(), Release);
         }
         true
     }
-    /// The slab ends.
+    /// Frees the records of a slab.
     ///
     /// # Safety
-    /// It is [covered](Self::cover), and nobody asks for its records any more.
+    /// The slab is [covered](Self::cover), and its records are not used any more.
     pub(crate) unsafe fn uncover(&self, slab: Pfn) {
-        // SAFETY: by contract; the region goes by value, and with it the block that it was read from.
+        // SAFETY: the slab is covered, by this function's contract; the region is moved out of the block before that is
+        // unmapped.
         unsafe {
             let block = self.word(slab).swap(core::ptr::null_mut(), Acquire);
             drop(block.read().memory);
@@ -206,9 +207,10 @@ impl Tracks {
     /// The record of an object.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), with more objects than `index`, and lives as long as the record is used.
+    /// The slab is [covered](Self::cover), with more than `index` objects, and stays as long as the record is used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
-        // SAFETY: by contract; records of zeros are empty. Acquire: pairs with the Release of `cover`.
+        // SAFETY: the slab is covered, by this function's contract; records of zeros are empty. Acquire: pairs with the Release
+        // of `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
             block.add(FIRST).cast::<Record>().add(index).as_ref()
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_goes_on() {
+    fn the_clock_advances() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -229,7 +231,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn each_thread_has_a_number_of_its_own() {
+    fn each_thread_has_a_distinct_id() {
         assert_ne!(std::thread::spawn(this_thread).join().unwrap(), this_thread());
     }
 
@@ -238,28 +240,28 @@ mod tests {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let slab = Pfn::new(0);
         assert!(tracks.cover(&Operation::new(), slab, 1, &Faults::default()));
-        // SAFETY: covered just now; and nobody uses its record.
+        // SAFETY: just covered; its records are not used otherwise.
         unsafe {
             assert_eq!(core::ptr::from_ref(tracks.word(slab)).addr(), tracks.place());
             tracks.uncover(slab);
         }
     }
 
-    /// But for what a commit may go ahead by.
+    /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn what_is_cut_off_the_table_is_behind_the_pages_that_are_left() {
+    fn a_cut_of_the_record_table_keeps_the_remaining_pages() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
-        // SAFETY: no slab begins anywhere.
+        // SAFETY: there are no slabs.
         unsafe { tracks.cut(&pages) };
         let left = tracks.table.reserved();
         assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
     }
 
     #[test]
-    fn records_go_with_their_slab() {
+    fn records_are_freed_with_their_slab() {
         use crate::debug::flags::SlabDebug;
         use crate::{Config, Gfp, KmemCache, Subsystem};
         use std::collections::BTreeSet;
@@ -273,7 +275,7 @@ mod tests {
         };
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
-        // SAFETY: pages of the range that are slabs, or were.
+        // SAFETY: pages of the range that are or were slabs.
         let with =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
         assert_eq!(with().count(), slabs.len());
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_empty_at_first_and_say_who_did_it_last() {
+    fn records_start_empty_and_keep_the_last_event() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));
         for _ in 0..2 {
@@ -298,7 +300,7 @@ mod tests {
             let track = records[3].track(Deed::Alloc).unwrap();
             assert_eq!((track.cpu, track.thread, records[3].track(Deed::Free)), (7, this_thread(), None));
             assert!(track.to_string().contains("cpu=7"), "{track}");
-            // SAFETY: nobody uses the records any more.
+            // SAFETY: the records are not used any more.
             unsafe { tracks.uncover(slab) };
         }
         assert!(!tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()), "behind the range");

@@ -1,4 +1,4 @@
-//! Red zones and poison: the bytes that nobody may write to, and what they must be.
+//! Red zones and poison: bytes that must not be written, and their expected values.
 //!
 //! ```text
 //! in use:  | cc cc .. | the user's bytes             | cc .. cc .. cc |
@@ -6,23 +6,22 @@
 //!            left zone  object                          right zone
 //! ```
 //!
-//! The bytes are Linux's, so that a dump reads as its dumps do. A fresh object is filled with 5a where it is poisoned, and so is what no
-//! object of a slab uses. Of an object that was asked for with fewer bytes than it has, those behind belong to the right zone as long
-//! as it is in use.
+//! The byte values are Linux's, so dumps read alike. With poison, a fresh object and the padding of a slab are filled with 5a.
+//! If a user requested fewer bytes than the object has, the rest belongs to the right zone while the object is in use.
 
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Of a free object, and its last byte.
+/// Byte of a free object.
 const FREE: u8 = 0x6b;
 const END: u8 = 0xa5;
-/// Of an object that nobody has written to yet, and of padding.
+/// Byte of an object that was never used, and of padding.
 const FRESH: u8 = 0x5a;
-/// Red zones of free objects, and of those in use.
+/// Byte of the red zones of free objects.
 const QUIET: u8 = 0xbb;
 const ALERT: u8 = 0xcc;
 
-/// What was overwritten.
+/// Part of a slab that was overwritten.
 ///
 /// ```
 /// use uslab::debug::watch::Part;
@@ -34,16 +33,16 @@ const ALERT: u8 = 0xcc;
 pub enum Part {
     /// The red zone before the object.
     LeftRedZone,
-    /// The red zone behind it.
+    /// The red zone behind the object.
     RightRedZone,
-    /// The object, which was free.
+    /// The object itself, which was free.
     Poison,
-    /// What no object of a slab uses.
+    /// Bytes of a slab that belong to no object.
     Padding,
 }
 
 impl core::fmt::Display for Part {
-    /// As SLUB names it.
+    /// SLUB's name of the part.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::LeftRedZone => "Left Redzone",
@@ -54,7 +53,7 @@ impl core::fmt::Display for Part {
     }
 }
 
-/// Bytes that somebody wrote to who must not.
+/// Bytes that were overwritten by an invalid write.
 ///
 /// ```
 /// use uslab::debug::watch::{Damage, Part};
@@ -66,27 +65,27 @@ impl core::fmt::Display for Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Where.
+    /// Part that was overwritten.
     pub part: Part,
-    /// The first byte that is wrong,
+    /// Address of the first wrong byte.
     pub at: usize,
-    /// how many there are from there to the last wrong one,
+    /// Number of bytes from the first to the last wrong one.
     pub bytes: usize,
-    /// what the first one was to be,
+    /// Expected value of the first wrong byte.
     pub expected: u8,
-    /// and what it is.
+    /// Value found there.
     pub found: u8,
 }
 
-/// The state of an object.
+/// State of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
-    /// With so many bytes that are the user's.
+    /// In use, with the number of bytes that its user requested.
     InUse(usize),
 }
 
-/// What is watched about an object of a cache. Zones of no bytes are not.
+/// Watched bytes around and in the objects of a cache. Zones of no bytes are not checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     pub(crate) size: usize,
@@ -96,11 +95,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Whether there is anything to watch.
+    /// Returns `true` if there are zones or poison.
     pub(crate) fn is_on(&self) -> bool {
         self.poison || self.right > 0
     }
-    /// Each part of an object at `at` in that state, and its byte.
+    /// Each watched part of an object at `at` in `state`, with its expected byte.
     fn parts(&self, at: usize, state: State) -> [(Part, Range<usize>, u8); 3] {
         let (byte, used, poison) = match state {
             State::Free => (QUIET, self.size, if self.poison { at..at + self.size } else { at..at }),
@@ -113,10 +112,10 @@ impl Watch {
         ]
     }
 
-    /// Looks at an object that should be in `state`: each damage is shown to `see`, and repaired then. How many there were.
+    /// Checks an object that should be in `state`. Each damage is passed to `see` and then repaired. Returns their number.
     ///
     /// # Safety
-    /// It is an object of a slab of the cache, in which nobody but its user writes; one that is free has none.
+    /// The object belongs to a slab of the cache. Only its user writes to it; a free object has no user.
     pub(crate) unsafe fn inspect(
         &self,
         object: NonNull<u8>,
@@ -125,36 +124,37 @@ impl Watch {
     ) -> u64 {
         let mut found = 0;
         for (part, range, byte) in self.parts(object.addr().get(), state) {
-            // SAFETY: by contract.
+            // SAFETY: the parts are the object's, which only its user writes to, by this function's contract.
             found += u64::from(unsafe { inspect(object, part, range, byte, &mut see) });
         }
         found
     }
 
-    /// Fills the parts of an object that comes into `state`. The user's bytes stay; those of a fresh object are filled if there is poison.
+    /// Fills the parts of an object that changes to `state`. The user's bytes stay; those of a fresh object are filled if there
+    /// is poison.
     ///
     /// # Safety
-    /// As [`inspect`](Self::inspect); nobody uses the object.
+    /// As [`inspect`](Self::inspect); the object has no user.
     pub(crate) unsafe fn fill(&self, object: NonNull<u8>, state: State) {
         for (part, range, byte) in self.parts(object.addr().get(), state) {
-            // SAFETY: by contract.
+            // SAFETY: the parts are the object's, which has no user, by this function's contract.
             unsafe { fill(object, part, range, byte) };
         }
         if let State::InUse(size) = state
             && self.poison
         {
-            // SAFETY: as above.
+            // SAFETY: the object has `size` bytes and no user.
             unsafe { object.write_bytes(FRESH, size) };
         }
     }
 
-    /// Gives an object in use `size` bytes instead of `old`; `zero`: those that it gets are zero. Else they are as they were, which is the
-    /// zone's byte.
+    /// Changes the requested bytes of an object in use from `old` to `size`. New ones are zeroed if `zero`; otherwise they have
+    /// the zone's byte.
     ///
     /// # Safety
-    /// As [`inspect`](Self::inspect); the object is the caller's, and has as many bytes.
+    /// As [`inspect`](Self::inspect); the object is the caller's, and has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, old: usize, size: usize, zero: bool) {
-        // SAFETY: by contract.
+        // SAFETY: the bytes are the caller's object's, by this function's contract.
         unsafe {
             if zero && size > old {
                 object.add(old).write_bytes(0, size - old);
@@ -165,23 +165,23 @@ impl Watch {
     }
 }
 
-/// The parts of a slab of `bytes` bytes that belong to no object, when those and their zones have the ones in `objects`.
+/// The parts of a slab of `bytes` bytes outside of `objects`, the range of objects and their zones.
 fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
     let base = base.addr().get();
     [base..base + objects.start, base + objects.end..base + bytes]
 }
 
-/// Fills what belongs to no object.
+/// Fills the padding of a slab.
 ///
 /// # Safety
-/// The slab has so many bytes, and nobody writes there.
+/// The slab has `bytes` bytes, and its padding is not written concurrently.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in paddings(base, objects, bytes) {
-        // SAFETY: by contract.
+        // SAFETY: the padding is inside the slab and not written concurrently, by this function's contract.
         unsafe { fill(base, Part::Padding, range, FRESH) };
     }
 }
-/// Looks at it, as [`Watch::inspect`] does.
+/// Checks the padding of a slab, as [`Watch::inspect`] does for objects.
 ///
 /// # Safety
 /// As [`fill_padding`].
@@ -192,20 +192,20 @@ pub(crate) unsafe fn inspect_padding(
     mut see: impl FnMut(Damage),
 ) -> u64 {
     let look = |range| {
-        // SAFETY: by contract.
+        // SAFETY: the padding is inside the slab and not written concurrently, by this function's contract.
         u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
     };
     paddings(base, objects, bytes).map(look).iter().sum()
 }
 
 /// # Safety
-/// The bytes at these addresses are those of a slab that `within` lies in, and nobody's but ours.
+/// The range is in the slab that has `within`, and only the caller accesses it.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     if range.is_empty() {
         return;
     }
     let first = within.as_ptr().with_addr(range.start);
-    // SAFETY: by contract.
+    // SAFETY: only the caller accesses the range, by this function's contract.
     unsafe {
         first.write_bytes(byte, range.len());
         if part == Part::Poison {
@@ -214,7 +214,7 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     }
 }
 
-/// Whether there was damage, which `see` saw and is repaired.
+/// Returns `true` if there was damage, after `see` saw it and it was repaired.
 ///
 /// # Safety
 /// As [`fill`].
@@ -228,7 +228,7 @@ unsafe fn inspect(
     if range.is_empty() {
         return false;
     }
-    // SAFETY: by contract.
+    // SAFETY: only the caller accesses the range, by this function's contract.
     let bytes = unsafe { core::slice::from_raw_parts(within.as_ptr().with_addr(range.start), range.len()) };
     let last = bytes.len() - 1;
     let expected = |i| if part == Part::Poison && i == last { END } else { byte };
@@ -243,7 +243,7 @@ unsafe fn inspect(
         found: bytes[first],
     };
     see(damage);
-    // SAFETY: by contract.
+    // SAFETY: only the caller accesses the range, by this function's contract.
     unsafe { fill(within, part, range, byte) };
     true
 }
@@ -254,9 +254,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Any byte around an object, and in it: it is damage exactly where nobody may write, is named, and is repaired.
+        /// A changed byte around or in an object is damage exactly where writes are invalid, and is named and repaired.
         #[test]
-        fn a_changed_byte_is_damage_where_nobody_may_write(
+        fn a_changed_byte_is_damage_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
             at in 0_usize..192, change in 1_u8..,
         ) {
@@ -264,7 +264,7 @@ mod tests {
             let (left, right) = if right == 0 { (0, 0) } else { (left, right) };
             let watch = Watch { size, left, right, poison };
             let mut memory = [0x11_u8; 192];
-            // SAFETY: inside of the array.
+            // SAFETY: inside the array.
             let object = unsafe { NonNull::from(&mut memory).cast::<u8>().add(40) };
             let state = if free { State::Free } else { State::InUse(used) };
             // SAFETY: the array is this test's, and large enough; no reference to it is used in between.
@@ -304,9 +304,9 @@ mod tests {
     fn damage_reaches_from_the_first_to_the_last_wrong_byte() {
         let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
-        // SAFETY: the array is this test's, and the slab lies in its middle.
+        // SAFETY: the array is this test's, with the slab in its middle.
         let base = unsafe { NonNull::from(&mut memory).cast::<u8>().add(64) };
-        // SAFETY: as above.
+        // SAFETY: the array is this test's, with the slab in its middle.
         unsafe {
             fill_padding(base, 8..32, 64);
             let all = core::slice::from_raw_parts(base.as_ptr().sub(64), 192);
@@ -325,7 +325,7 @@ mod tests {
     fn an_object_that_shrinks_or_grows_in_place_keeps_its_zone_exact() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
         let mut memory = [0x33_u8; 256];
-        // SAFETY: the array is this test's, and the object lies inside.
+        // SAFETY: the array is this test's, with the object inside.
         unsafe {
             let object = NonNull::from(&mut memory).cast::<u8>().add(16);
             watch.fill(object, State::InUse(48));

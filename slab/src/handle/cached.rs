@@ -1,23 +1,24 @@
 //! Handles for objects of a cache, for many threads.
 //!
-//! The difficulty: between the moment a thread finds a handle valid and its last use of the object, another thread may free
-//! the object, and a third one get it. What `get` can return, then:
+//! The difficulty: after a thread has found a handle valid, and before its last use of the object, another thread may free the
+//! object, and a third one allocate it. So `get` can return one of these:
 //!
-//! | way | a reader pays | what it may have | |
+//! | method | cost of a reader | result | |
 //! |---|---|---|---|
 //! | copy, and compare the generation before and after (a seqlock) | two loads | a copy of words that are all atomics | no reference, no writes |
 //! | a grace period (RCU) | a pin per thread | `&T` until it unpins | memory waits for the slowest reader; not in models |
-//! | **a count of holders beside the generation** | two locked instructions | `&T` for as long as it likes | **this one** |
+//! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **this one** |
 //!
-//! The third is sound for every `T`, frees at the very moment the last user goes, has no rules for users to break, and runs in
-//! models. A stale handle is still rejected by a load of its entry and writes nothing; `free` makes all copies of a handle stale at
-//! once, and the object goes back to its cache when the last holder lets go. (sharded-slab keeps its references in the same
-//! way; Weissflog, "Handles are the better pointers", 2018, says why to hand out handles at all.)
+//! The third is sound for every `T`, frees immediately when the last user drops it, has no rules that users could break, and
+//! runs in models. A stale handle is still rejected by a load of its entry, without a write. `free` makes all copies of a
+//! handle stale immediately, and the object is freed to its cache when the last holder drops it. (sharded-slab keeps its
+//! references in the same way; Weissflog, "Handles are the better pointers", 2018, explains why to use handles at all.)
 //!
-//! Threads that hold the *same* object write to one cache line in turn, and entries of neighbours share one, four to a line.
+//! Threads that hold the *same* object alternately write to one cache line, and entries of neighbours share lines, four to a
+//! line.
 //!
-//! Underneath is an [`ObjectCache`]: objects never move, stay constructed, and wander through the magazines of CPUs with their
-//! index on them, so allocation and free take no lock. See [`numbers`](super::numbers) for the word that threads agree on.
+//! Underneath is an [`ObjectCache`]: objects never move, stay constructed, and pass through the magazines of CPUs with their
+//! index, so an allocation or free takes no lock. See [`numbers`](super::numbers) for the word that threads share.
 
 use super::numbers::{Entry, Last, Numbers};
 use crate::cache::core::Core;
@@ -32,10 +33,10 @@ use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::{MODEL, abandoned, planted};
 
-/// An object and the number that it keeps while it is constructed.
+/// An object with the number that it keeps while it is constructed.
 struct Numbered<T> {
     value: T,
-    /// From the first allocation on.
+    /// Set at the first allocation.
     number: Option<u32>,
     numbers: Arc<Numbers>,
 }
@@ -48,7 +49,7 @@ impl<T> Drop for Numbered<T> {
     }
 }
 
-/// A cache whose objects are named by handles, from any thread.
+/// A cache whose objects are named by handles, for all threads.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -60,17 +61,17 @@ impl<T> Drop for Numbered<T> {
 /// let session = sessions.alloc_with(|requests| *requests.get_mut() = 0)?;
 /// std::thread::scope(|scope| {
 ///     scope.spawn(|| sessions.get(session).map(|requests| requests.fetch_add(1, Relaxed)));
-///     scope.spawn(|| sessions.free(session)); // who holds it keeps it until they let go
+///     scope.spawn(|| sessions.free(session)); // current holders keep it until they drop it
 /// });
 /// assert!(sessions.get(session).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Everybody sees `&T` only, but for [`alloc_with`](Self::alloc_with): what changes are atomics, locks, cells. Beside its
-/// value an object has 16 bytes, and its index an entry of 16 bytes. Dropping the cache frees what is in use.
+/// All users get `&T` only, except in [`alloc_with`](Self::alloc_with): mutable parts are atomics, locks or cells. An object
+/// takes 16 bytes more than its value, and its index an entry of 16 bytes. Dropping the cache frees the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the numbers. In the child, a thread that was numbering
-/// then is numbering for ever: a cache that other threads used belongs to the parent.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the numbers. If another thread held it at the fork, it
+/// stays locked in the child for ever: a cache that other threads use belongs to the parent.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,
@@ -78,24 +79,24 @@ pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> {
-    /// An object as its last user left it, and a handle of it.
+    /// Allocates an object, as its last user left it, and returns a handle.
     ///
-    /// Cost: as [`ObjectCache::alloc`] and a store. An object's first allocation takes a lock to number it.
+    /// Cost: as [`ObjectCache::alloc`], plus a store. An object's first allocation takes a lock to number it.
     ///
     /// # Errors
-    /// No object is left; or the one at hand has no index yet and there is none left. (Free objects that have one may then
-    /// lie with another CPU: a cache that is to hand out its very last index needs more bits.)
+    /// No object is available; or the available one has no index yet and all are in use. (Free objects with an index may be on
+    /// another CPU: a cache that must hand out its very last index needs more bits.)
     ///
     /// # Panics
-    /// When the constructor panics; nothing is lost then.
+    /// If the constructor panics; no object is lost.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&self) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         self.alloc_with(|_| ())
     }
-    /// The same, when `prepare` has seen the object. If `prepare` panics, the object is free again.
+    /// Allocates an object and runs `prepare` on it. If `prepare` panics, the object is freed.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `prepare` does not run then.
+    /// As [`alloc`](Self::alloc); `prepare` is not run then.
     pub fn alloc_with(
         &self,
         prepare: impl FnOnce(&mut T),
@@ -106,21 +107,21 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
             let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
             let entry = self.entry(handle).ok_or(HandleError::Memory)?;
             entry.begin(object.into_raw().as_ptr().cast(), generation);
-            // SAFETY: allocated above. That others may have it by now is the bug.
+            // SAFETY: allocated above. In the planted bug another thread may already hold it.
             prepare(unsafe { &mut (*entry.object().cast::<Numbered<T>>()).value });
             return Ok(handle);
         });
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {
-            // Neither happens: numbers and generations are those of a handle.
+            // Unreachable: numbers and generations fit into a handle.
             return Err(HandleError::Memory);
         };
         entry.begin(object.into_raw().as_ptr().cast(), generation);
         Ok(handle)
     }
 
-    /// The number of an object, and its next life.
+    /// The number of an object, and its next generation.
     fn number(&self, object: &mut Numbered<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
@@ -138,32 +139,32 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.numbers.entry(handle.index())
     }
 
-    /// Whether the handle's object is in use. Another thread may free it in the next moment: for use, [`get`](Self::get) it.
-    /// Cost: two loads, one of them of a word that hardly ever changes; nothing is written.
+    /// Returns `true` if the handle's object is in use. Another thread may free it immediately after: to use it,
+    /// [`get`](Self::get) it. Cost: two loads, one of them of a word that rarely changes; nothing is written.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.entry(handle).is_some_and(|entry| entry.is_in(handle.generation()))
     }
 
-    /// Holds the handle's object, so that it stays this one until the [`Held`] is dropped; `None` for a stale handle.
+    /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; `None` for a stale handle.
     ///
-    /// Cost: as [`is_valid`](Self::is_valid), and a locked instruction each for holding it and letting it go.
+    /// Cost: as [`is_valid`](Self::is_valid), plus a locked instruction to hold it and another one to drop it.
     ///
     /// # Panics
-    /// The object has 2,147,483,647 holders, which were forgotten.
+    /// If the object has 2,147,483,647 holders, which were leaked.
     #[doc(alias("find", "at", "upgrade"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<Held<'_, T, W, GENERATION_BITS>> {
         let entry = self.entry(handle)?;
-        // Made only then: dropping one lets go.
+        // Not before: dropping it would release a hold.
         entry.hold(handle.generation()).then(|| Held { cache: self, entry })
     }
 
-    /// Frees the handle's object: all copies of the handle are stale from now on, and the object goes back to the cache when
-    /// the last one who holds it lets go. Of several threads that free it one gets `true`; `false` for a stale handle.
+    /// Frees the handle's object: all copies of the handle become stale, and the object is freed to the cache when the last
+    /// holder drops it. Of several threads that free it, one gets `true`; `false` for a stale handle.
     ///
-    /// Cost: a locked instruction and, with nobody holding the object, a free.
+    /// Cost: a locked instruction and, without a holder, a free.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         let Some(entry) = self.entry(handle) else { return false };
@@ -177,25 +178,25 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     #[inline]
     fn give_back(&self, entry: &Entry, _: Last) {
         if let Some(object) = NonNull::new(entry.object().cast()) {
-            // SAFETY: from `into_raw` of a box of this cache; there is one `Last` for each life, and nobody holds it.
+            // SAFETY: from `into_raw` of a box of this cache; there is one `Last` for each life, and no holder.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
 
-    /// Indexes that are retired.
+    /// Number of retired indexes.
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
-    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation), beside allocations of other threads: of
-    /// before or after them.
+    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation); concurrent allocations count as before or
+    /// after the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
-    /// The cache's name.
+    /// Name of the cache.
     pub fn name(&self) -> &str {
         self.objects.name()
     }
-    /// As [`KmemCache::shrink`](crate::KmemCache::shrink). Indexes of destructed objects are used again.
+    /// As [`KmemCache::shrink`](crate::KmemCache::shrink). Indexes of destructed objects are reused.
     pub fn shrink(&self) -> usize {
         self.objects.shrink()
     }
@@ -203,7 +204,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn reap(&self) -> u64 {
         self.objects.reap()
     }
-    /// The numbers now.
+    /// Snapshot of the cache's numbers.
     pub fn info(&self) -> crate::CacheInfo {
         self.objects.info()
     }
@@ -215,7 +216,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for HandleCache<T, W, GENERATI
             return;
         }
         for object in self.numbers.out().filter_map(|object| NonNull::new(object.cast())) {
-            // SAFETY: in use, or held by somebody who forgot it: all others borrow this cache. From `into_raw` of a box of it.
+            // SAFETY: in use, or held by a leaked `Held`, because all others borrow this cache. From `into_raw` of a box of
+            // this cache.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
@@ -227,7 +229,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
     }
 }
 
-/// An object of a [`HandleCache`] that is held: it stays this object, whoever frees it meanwhile.
+/// An object of a [`HandleCache`] that is held: it is not reallocated, even if another thread frees it.
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -240,7 +242,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
 /// assert!(sessions.free(session)); // as another thread might
 /// assert_eq!(*held, "alice");
 /// drop(held);
-/// assert_eq!(sessions.info().used, 0); // now it has gone
+/// assert_eq!(sessions.info().used, 0); // freed now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropping it lets go of the object"]
@@ -253,7 +255,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Deref for Held<'_, T, W, GENERATION
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: held, so it is a constructed object of the cache, of which all who have it have `&` only.
+        // SAFETY: a held object is a constructed object of the cache, to which all users have `&` only.
         let object: &Numbered<T> = unsafe { &*self.entry.object().cast() };
         &object.value
     }
@@ -277,9 +279,9 @@ impl<T: fmt::Debug, W: Word, const GENERATION_BITS: u32> fmt::Debug for Held<'_,
     }
 }
 
-/// Objects are shared by all threads, hence `T: Sync`; [`alloc_with`](HandleCache::alloc_with) takes the place of a reset.
+/// All threads share the objects, hence `T: Sync`; [`alloc_with`](HandleCache::alloc_with) replaces a reset.
 impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCacheBuilder<T, C> {
-    /// A cache of objects named by handles, in the global subsystem: see [`HandleCache`].
+    /// Builds a cache of objects named by handles in the global subsystem: see [`HandleCache`].
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -289,7 +291,7 @@ impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCache
     ) -> Result<HandleCache<T, W, GENERATION_BITS>, CacheError> {
         self.build_handles_in(Subsystem::global()?, generations)
     }
-    /// The same in `subsystem`.
+    /// Builds such a cache in `subsystem`.
     ///
     /// # Errors
     /// As [`build_in`](Self::build_in).
@@ -325,19 +327,19 @@ const _: () = {
     shared::<Held<'_, u8>>();
 };
 
-/// As the table of costs in [`handle`](super) says.
+/// Sizes in the table of costs of [`handle`](super).
 const _: () = {
     assert!(MODEL || size_of::<Numbered<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
 
-/// Objects that threads must not share cannot be named so:
+/// Types that threads must not share are rejected:
 ///
 /// ```compile_fail,E0277
 /// let builder = uslab::ObjectCache::builder("cell").ctor(|| std::cell::Cell::new(1));
 /// let cells: uslab::handle::HandleCache<_> = builder.build_handles(uslab::handle::Generations::default()).unwrap();
 /// ```
 ///
-/// nor does an object outlive its cache in somebody's hands:
+/// nor can an object outlive its cache:
 ///
 /// ```compile_fail,E0597
 /// use uslab::handle::{Generations, HandleCache};

@@ -12,7 +12,7 @@ fn subsystem(magazines: Magazines) -> Subsystem {
     Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
 }
 
-/// Objects with a number in them, and how many were made.
+/// A cache of objects with a number in them, and the count of constructions.
 fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
@@ -26,7 +26,7 @@ fn cache<W: Word, const G: u32>(
     (builder.build_handles_in(subsystem, generations).unwrap(), made)
 }
 
-/// The same place again, by luck of the magazine: a pointer finds the new object, a handle knows better.
+/// Magazines return the same place again: a pointer finds the new object, and the handle is stale.
 #[test]
 fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
     let subsystem = subsystem(Magazines::BySize);
@@ -42,7 +42,7 @@ fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
 }
 
 #[test]
-fn an_object_goes_when_the_last_one_who_holds_it_lets_go() {
+fn the_last_holder_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let handle = cache.alloc_with(|number| *number = 7).unwrap();
@@ -59,7 +59,7 @@ fn an_object_goes_when_the_last_one_who_holds_it_lets_go() {
 }
 
 #[test]
-fn an_object_keeps_its_index_while_it_is_constructed_and_a_new_one_takes_it_over() {
+fn an_object_keeps_its_index_until_it_is_destructed() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, made) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     for life in 1..=100 {
@@ -73,20 +73,20 @@ fn an_object_keeps_its_index_while_it_is_constructed_and_a_new_one_takes_it_over
     let handle = cache.alloc().unwrap();
     assert!(made.get() > constructed, "new objects");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
-    // Once a free number's next one was not counted.
+    // Once a free number's next generation was not counted.
     let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
     let freed = other.alloc().unwrap();
     assert!(other.free(freed));
     let fresh = other.fresh_generation().unwrap();
     assert!(other.alloc().unwrap().generation() < fresh);
-    // The next run's cache knows none of these.
+    // Handles of this run are stale in a cache of the next run.
     let first = cache.fresh_generation().unwrap();
     let next = self::cache::<u64, 32>(&subsystem, Generations { first, ..Generations::default() }).0;
     assert_eq!((next.fresh_generation(), next.alloc().unwrap().generation()), (Some(102), 102));
 }
 
 #[test]
-fn when_the_indexes_are_used_up_that_is_an_error_and_a_free_gives_one_back() {
+fn exhausted_indexes_are_an_error_and_a_free_releases_one() {
     let subsystem = subsystem(Magazines::BySize);
     // Four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
@@ -101,7 +101,7 @@ fn when_the_indexes_are_used_up_that_is_an_error_and_a_free_gives_one_back() {
 }
 
 #[test]
-fn when_memory_is_used_up_that_is_an_error() {
+fn exhausted_memory_is_an_error() {
     let subsystem = subsystem(Magazines::BySize);
     let builder = ObjectCache::builder("limited").ctor(|| 0_u8).limit(crate::Limit::Slabs(1));
     let cache: HandleCache<u8> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -131,7 +131,7 @@ fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() 
 }
 
 #[test]
-fn an_index_retires_once_although_none_is_left_for_its_object() {
+fn an_index_retires_once_even_if_its_object_gets_no_other() {
     let subsystem = subsystem(Magazines::BySize);
     // Four indexes of one life.
     let first = Handle::<u32, 30>::LAST_GENERATION;
@@ -146,7 +146,7 @@ fn an_index_retires_once_although_none_is_left_for_its_object() {
 }
 
 #[test]
-fn an_index_that_wraps_takes_an_old_handle_for_its_own() {
+fn an_index_that_wraps_accepts_an_old_handle() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -160,7 +160,7 @@ fn an_index_that_wraps_takes_an_old_handle_for_its_own() {
 }
 
 #[test]
-fn a_panic_while_an_object_is_prepared_leaves_it_free() {
+fn a_panic_in_prepare_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("not today"));
@@ -172,7 +172,7 @@ fn a_panic_while_an_object_is_prepared_leaves_it_free() {
 }
 
 #[test]
-fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
+fn dropping_the_cache_frees_used_and_leaked_objects_once() {
     let count = Arc::new(());
     let made = count.clone();
     let subsystem = subsystem(Magazines::BySize);
@@ -180,7 +180,7 @@ fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
-    // In use and held, or free and held, by somebody who forgot it.
+    // In use and held, or free and held, by leaked values.
     for handle in &handles[150..] {
         core::mem::forget(cache.get(*handle));
     }
@@ -191,9 +191,9 @@ fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share a board of handles, each with the number that its object bears: whatever a handle finds bears that number.
+/// Threads share a board of handles, each with the number in its object: an object found by a handle has that number.
 #[test]
-fn threads_that_hold_free_and_allocate_meet_no_other_object() {
+fn a_held_object_is_never_another_one() {
     const THREADS: u64 = 4;
     const STEPS: u64 = 20_000;
     let builder = ObjectCache::builder("shared").ctor(|| 0_u64);
@@ -220,7 +220,7 @@ fn threads_that_hold_free_and_allocate_meet_no_other_object() {
                             }
                         }
                         (Some((handle, number)), 2) => {
-                            // Held while it is freed, by this thread or another one.
+                            // Held while this thread or another one frees it.
                             let held = cache.get(handle);
                             freed.add(u64::from(cache.free(handle)));
                             assert!(held.is_none_or(|held| *held == number));
@@ -245,7 +245,7 @@ fn threads_that_hold_free_and_allocate_meet_no_other_object() {
 }
 
 #[test]
-fn what_nobody_needs_goes_from_the_magazines_and_is_counted() {
+fn idle_objects_are_flushed_and_counted() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();

@@ -1,33 +1,33 @@
-//! Handles: small values that name an object, and know when it is gone.
+//! Handles: small values that name an object, and can be checked for staleness.
 //!
-//! Tables and maps, each for one owner, are those of the crate [`uslab_handle`], which says what a handle is and what happens
-//! when its generations are used up. Here are handles of cached objects, for many threads: [`HandleCache`].
+//! Tables and maps with one owner are in the crate [`uslab_handle`], which describes handles and the end of their generations.
+//! This module adds handles of cached objects, for many threads: [`HandleCache`].
 //!
-//! | | values lie | a free moves | loops over | for |
+//! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
-//! | [`HandleTable`] | at their index | nothing | slots, with gaps | one owner; looked up more than looped over; large values |
-//! | [`SlotMap`] | without gaps | the last value | a slice | one owner; looped over each frame |
-//! | [`PackedArray`] | without gaps | the last value | a slice | loops only: an index is good until the next free |
-//! | [`HandleCache`] | as objects of a cache, for ever at their address | nothing | | many threads, `&self` |
+//! | [`HandleTable`] | their index | nothing | slots, with gaps | one owner; more lookups than iterations; large values |
+//! | [`SlotMap`] | without gaps | the last value | a slice | one owner; iterated each frame |
+//! | [`PackedArray`] | without gaps | the last value | a slice | iterations only: an index is valid until the next free |
+//! | [`HandleCache`] | objects of a cache, at a fixed address | nothing | | many threads, `&self` |
 //!
-//! | to | |
+//! | task | see |
 //! |---|---|
-//! | save and load what refers by handles | [`remap`] |
+//! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! (The related tools of pool articles, external references and pools for one thread of a job system, are here: handles,
-//! and the per-CPU magazines under every cache.)
+//! (The tools for external references and for thread-local pools of a job system, known from articles on pools, are here:
+//! handles, and the per-CPU magazines of every cache.)
 //!
-//! # What it costs, in bytes
+//! # Cost in bytes
 //!
-//! | | the name | beside each object |
+//! | type | the name | overhead per object |
 //! |---|---|---|
 //! | [`HandleTable`] of 24 + 8 bits | 4 | 4, and the tag of `Option<T>` |
 //! | [`HandleTable`] of 32 + 32 bits | 8 | 8, and the tag of `Option<T>` |
 //! | [`SlotMap`] of 24 + 8, of 32 + 32 bits | 4, 8 | 12, 20 |
 //! | [`HandleCache`] | 4 or 8 | 32: 16 in the object, 16 in its entry |
-//! | `Arc<T>`, `Weak<T>` | 8 | 16, and what an allocation of its own costs; a change of a shared count for each copy of the name |
-//! | `shared_ptr`, `weak_ptr` of C++ | 16 | 24 or so, for each object a second allocation unless it was made by `make_shared` |
+//! | `Arc<T>`, `Weak<T>` | 8 | 16, and the cost of a separate allocation; a change of a shared count for each copy of the name |
+//! | `shared_ptr`, `weak_ptr` of C++ | 16 | about 24; a second allocation per object unless it was made by `make_shared` |
 //!
 //! `benches/handles.rs` has the times.
 

@@ -1,4 +1,4 @@
-//! Numbers of objects, and what threads agree on about each: which life it is in, whether it is in use, who holds it.
+//! Numbers of objects, and the state that threads share for each: its life, its use, its holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -6,31 +6,31 @@
 //!   entry.word    [ generation: 32 | in use: 1 | holders: 31 ]          entry.object ──> the object
 //! ```
 //!
-//! An object has its number from its first allocation until it is destructed or its generations are used up; so objects
-//! come and go through the magazines of the cache with their number on them, and the lock here is for new numbers only.
-//! Entries stay: a stale handle, however old, finds a word that may be read.
+//! An object keeps its number from its first allocation until it is destructed or its generations are used up. So objects pass
+//! through the cache's magazines with their numbers, and the lock here is for new numbers only. Entries are never freed: a
+//! stale handle, however old, finds a word that may be read.
 //!
 //! Invariants:
-//! * An object is handed out anew only when its word says "not in use, no holders".
-//! * While it says otherwise `entry.object` and the generation do not change.
-//! * Whoever takes a word to "not in use, no holders" gives the object back, and nobody else does.
+//! * An object is reallocated only if its word is "not in use, no holders".
+//! * Otherwise `entry.object` and the generation do not change.
+//! * The one thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
 use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
 
-/// Entries of the first segment; each further one has twice as many.
+/// Entries of the first segment; each following segment has twice as many.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Enough for 32 bits of number. In models two are in use soon, and each more is more to explore.
+/// Enough for 32 bits of number. In models two are soon in use, and each further one enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
-/// The object is in use.
+/// Flag: the object is in use.
 const IN_USE: u64 = 1 << 31;
-/// What counts the holders.
+/// Mask of the holder count.
 const HOLDERS: u64 = IN_USE - 1;
 
-/// What is known about the object of a number.
+/// State of a number's object.
 #[derive(Debug)]
 pub(super) struct Entry {
     word: AtomicU64,
@@ -38,7 +38,7 @@ pub(super) struct Entry {
     object: AtomicPtr<u8>,
 }
 
-/// An object that is nobody's any more: it goes back to its cache.
+/// Proof that an object has no user or holder left, and must be freed to its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Last;
@@ -47,38 +47,38 @@ impl Entry {
     fn new() -> Self {
         Self { word: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) }
     }
-    /// Where the object lies. Its number's until it is given back.
+    /// Address of the object. It belongs to its number until it is freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
-        // Relaxed: written before the word said "in use", and whoever reads this read that.
+        // Relaxed: written before the word became "in use", which the reader has read.
         self.object.load(Relaxed)
     }
-    /// The life that it is or was in; 0 before the first one.
+    /// Current or last life of the object; 0 before the first one.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
 
-    /// The object is in use from now on, in life `generation`. Only by whoever has it in hand.
+    /// Begins life `generation`. Only the thread that has the object may call it.
     pub(super) fn begin(&self, object: *mut u8, generation: u32) {
         self.object.store(object, Relaxed);
-        // Release: pairs with the Acquire in `hold` and `end`, so that who holds or frees the object finds it prepared.
+        // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
         self.word.store(u64::from(generation) << 32 | IN_USE, Release);
         tell!("begins life {generation} of the object at {object:?}");
     }
 
-    /// Which life, whether it goes on, and how many hold the object: a hint.
+    /// Word of the entry: a hint.
     #[inline(always)]
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
     }
-    /// Whether life `generation` goes on. Cost: one load.
+    /// Returns `true` if life `generation` has not ended. Cost: one load.
     #[inline(always)]
     pub(super) fn is_in(&self, generation: u32) -> bool {
         let word = self.now();
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if life `generation` goes on: until [`let_go`](Self::let_go) it does not go to anybody else.
+    /// Holds the object if life `generation` has not ended: it is not reallocated until [`let_go`](Self::let_go).
     ///
     /// # Panics
     /// The object has 2,147,483,647 holders.
@@ -90,7 +90,7 @@ impl Entry {
                 return false;
             }
             assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
-            // Acquire: pairs with the Release in `begin`; other holders keep that release going.
+            // Acquire: pairs with the Release in `begin`; other holders continue its release sequence.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
                 Ok(_) => {
                     tell!("holds the object in life {generation}");
@@ -106,18 +106,18 @@ impl Entry {
         }
     }
 
-    /// A holder goes; the last one, after the end of the object's life, has it in hand.
+    /// Releases a hold. The last holder after the end of the object's life gets it, to free it.
     #[inline]
     pub(super) fn let_go(&self) -> Option<Last> {
-        // Release: what the holder did comes before the object's next life. Acquire: and what all others did, who let go or
-        // ended its life, comes before what the last one does with it. Both pair with each other, here and in `end`.
+        // Release: the holder's accesses come before the object's next life. Acquire: the accesses of all other holders, and of
+        // the thread that ended the life, come before the last one frees it. The two pair with each other, here and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("lets go: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(Last)
     }
 
-    /// Ends life `generation`: `None` if it has ended before. Else nobody can hold the object any more, and if nobody does,
-    /// the caller has it in hand.
+    /// Ends life `generation`: `None` if it had ended before. Otherwise no new hold succeeds; if there is no holder, the caller
+    /// gets the object.
     pub(super) fn end(&self, generation: u32) -> Option<Option<Last>> {
         let mut word = self.word.load(Relaxed);
         loop {
@@ -125,8 +125,8 @@ impl Entry {
                 return None;
             }
             let ended = word & !IN_USE;
-            // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all that. Release:
-            // pairs with the Acquire in the `let_go` of the last holder, through whose hands the object may go.
+            // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all of that. Release:
+            // pairs with the Acquire in the `let_go` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
                     planted!("a free does not wait for holders" => return Some(Some(Last)));
@@ -143,29 +143,29 @@ impl Entry {
         }
     }
 
-    /// Whether the object is in use or held, when no thread is here any more.
+    /// Returns `true` if the object is in use or held. No other thread may use the entry.
     fn is_out(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
 
-/// What is free, and what was ever used.
+/// Free numbers, and those that were ever used.
 #[derive(Debug, Default)]
 struct Free {
-    /// The first free number plus one; 0 for none.
+    /// The first free number plus one; 0 if there is none.
     head: u64,
     /// Numbers that were ever used.
     used: u64,
     retired: u64,
 }
 
-/// See the module.
+/// Numbers of a handle cache. See the module.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// Null, or the entries for good.
+    /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// Numbers that handles can tell apart, and their last generation.
+    /// Number of numbers that a handle can distinguish; their last generation.
     limit: u64,
     last: u32,
     generations: Generations,
@@ -178,46 +178,46 @@ impl Numbers {
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
-    /// What is free, locked.
+    /// Locks the free list.
     #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
     pub(super) fn lock(&self) -> impl Sized + '_ {
         self.free.lock()
     }
 
-    /// The segment of a number, and the number's place in it.
+    /// Segment of a number, and its place in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + FIRST;
         let segment = shifted.ilog2() - FIRST.ilog2();
         (segment as usize, (shifted - (FIRST << segment)) as usize)
     }
-    /// What is known about a number; `None` if it was never used, nor any near it.
+    /// Entry of a number; `None` if its segment was never made.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);
-        // Acquire: pairs with the Release in `extend`, so that entries are found made.
+        // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST << segment` entries, and stays; `place` is less.
+        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is less.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
-    /// Makes the segment of `number`, if there is none.
+    /// Makes the segment of `number`, unless it exists.
     fn extend(&self, number: u32) -> Result<(), HandleError<AllocError>> {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
-        // Without the lock: this may be the program's heap.
+        // Allocated without the lock: it may be the program's heap.
         entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
         entries.extend((0..FIRST << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
-        // Release: pairs with the Acquire in `entry`. Who loses finds it by that.
+        // Release: pairs with the Acquire in `entry`, by which the losing thread finds the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
-            // SAFETY: made above, and known to nobody.
+            // SAFETY: made above, and not shared.
             drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize)) });
         }
         Ok(())
     }
 
-    /// A number that no object has, and the life that it is to begin.
+    /// Takes an unused number, and the generation of its first life.
     pub(super) fn take(&self) -> Result<(u32, u32), HandleError<AllocError>> {
         let full = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
         loop {
@@ -248,17 +248,17 @@ impl Numbers {
         }
     }
 
-    /// The life that comes next for the object of a number, which is in the caller's hand; `None` if there is none.
+    /// Next generation of the object of a number, which the caller has; `None` if they are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
         planted!("an object keeps its generation" => return Some(1));
-        // Relaxed: the object came to the caller from whoever changed it last.
+        // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),
             generation => self.generations.after(generation, self.last),
         }
     }
 
-    /// Takes back the number of an object that goes, or whose lives are used up: then nobody gets it any more.
+    /// Frees the number of a destructed object, or retires it if its generations are used up.
     pub(super) fn give(&self, number: u32) {
         let next = self.next(number);
         let mut free = self.free.lock();
@@ -271,7 +271,7 @@ impl Numbers {
         }
     }
 
-    /// The objects that are in use or held, when no thread is here any more.
+    /// Objects that are in use or held. No other thread may use the numbers.
     pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
@@ -283,14 +283,14 @@ impl Numbers {
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
-        // A free number comes to its next one.
+        // The next life of a free number has the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
             next if next > 0 && !entry.is_in(next) => self.generations.after(next, self.last).unwrap_or(next),
             now => now,
         });
         self.generations.fresh(used, self.last)
     }
-    /// Numbers that nobody will get any more.
+    /// Numbers that are retired.
     pub(super) fn retired(&self) -> u64 {
         self.free.lock().retired
     }
@@ -304,7 +304,7 @@ impl Drop for Numbers {
         for (segment, entries) in self.segments.iter().enumerate() {
             let entries = entries.load(Relaxed);
             if !entries.is_null() {
-                // SAFETY: made by `extend` with so many entries; nobody has this any more.
+                // SAFETY: made by `extend` with that many entries; there is no other user left.
                 drop(unsafe {
                     Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize))
                 });
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_up_to_the_limit_and_come_back() {
+    fn numbers_are_taken_up_to_the_limit_and_reused() {
         let numbers = numbers(200);
         for expected in 0..200 {
             assert_eq!(numbers.take(), Ok((expected, 1)));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_lives_are_used_up_retires() {
+    fn a_number_retires_after_its_last_generation() {
         let numbers = numbers(64);
         assert_eq!(numbers.take(), Ok((0, 1)));
         numbers.entry(0).unwrap().begin(null_mut(), 254);
@@ -357,19 +357,19 @@ mod tests {
         numbers.entry(0).unwrap().begin(null_mut(), 255);
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
-        // None is left from the start.
+        // It has no generation from the start.
         let none = Numbers::new(64, 255, Generations { first: 256, ..Generations::default() });
         assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
 
     #[test]
-    fn the_last_to_leave_has_the_object() {
+    fn the_last_holder_gets_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
-        // Its life has ended: nobody new comes, and the one who is left is the last.
+        // Its life has ended: new holds fail, and the remaining holder is the last.
         assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
         assert_eq!((entry.let_go(), entry.is_out()), (Some(Last), false));
         entry.begin(null_mut(), 4);

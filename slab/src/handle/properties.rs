@@ -1,4 +1,4 @@
-//! Random operations on everything that hands out handles, against shadows.
+//! Random operations on all handle containers, compared with shadows.
 
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;

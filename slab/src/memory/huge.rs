@@ -1,52 +1,51 @@
-//! Memory above the largest block of pages: each piece a mapping of its own.
+//! Memory above the largest block of pages: each piece is a separate mapping.
 //!
-//! A block of pages has 4 MiB at most, and is aligned to no more. What a program asks for beyond that is mapped when it is asked
-//! for, and where it grows the system moves its pages and not its bytes (`mremap`). The kernel's `kmalloc` ends at 4 MiB and
-//! leaves the rest to `vmalloc`; jemalloc and dlmalloc map such requests one by one, too.
+//! A block of pages has at most 4 MiB, and at most that alignment. Larger requests are mapped individually, and grow by
+//! `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB and leaves the rest to `vmalloc`;
+//! jemalloc and dlmalloc map such requests individually, too.
 //!
-//! Pieces are found by address in a sorted table, so that a free of a foreign address, or of one inside a piece, is told
-//! from a free of a piece.
+//! Pieces are found by address in a sorted table, so a free of a foreign address, or of one inside a piece, is detected.
 //!
 //! # Freed mappings
 //!
-//! To unmap a piece is cheap; to touch the next one is not, because the system clears each page anew: a program that replaces
+//! Unmapping a piece is cheap; touching the next one is not, because the system clears each page anew. A program that replaces
 //! buffers of 5 to 25 MiB spends nine tenths of its time there. So freed pieces are kept for a while, with their contents. The
-//! smallest that holds a request serves it. What is left of it by more than an eighth of the request is cut off, and stays;
-//! less than that goes along, so that no crumbs remain. Adjacent ones are joined.
+//! smallest piece that fits serves a request. If it is larger by more than an eighth of the request, the surplus is cut off and
+//! kept; a smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces are merged.
 //!
-//! As many bytes are kept as are in use, at least a quarter of [`Config::huge_cache`](crate::Config::huge_cache) and at most all
-//! of it ([`HUGE_CACHE`]); those that have not been of use for longest go first. Where addresses are limited (`RLIMIT_AS`), no
-//! more than a quarter of those that are left. All go
+//! As many bytes are kept as are in use, at least a quarter of [`Config::huge_cache`](crate::Config::huge_cache) and at most
+//! all of it ([`HUGE_CACHE`]); the least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at
+//! most a quarter of the remaining ones is kept. All kept pieces are unmapped
 //!
-//! * after two reaping intervals without use, also when the subsystem is [reaped](crate::Subsystem::reap) by hand;
+//! * after two reaping intervals without use, also when the user calls [`reap`](crate::Subsystem::reap);
 //! * when memory is short, or the system refuses a mapping or a page;
 //! * by [`shrink`](crate::Subsystem::shrink) and [`Uslab::release`](crate::Uslab::release).
 //!
-//! glibc keeps freed pieces of up to 32 MiB in its heap from the second one on (its `mmap` threshold follows what is freed), and
-//! gives back what lies at its top above twice that size; gperftools keeps all; mimalloc keeps them for 10 ms and more; jemalloc
+//! glibc keeps freed pieces of up to 32 MiB in its heap from the second one on (its `mmap` threshold follows the freed sizes),
+//! and trims the top of the heap above twice that size; gperftools keeps all; mimalloc keeps them for 10 ms and more; jemalloc
 //! keeps none above 8 MiB (`oversize_threshold`).
 //!
-//! Memory that is to be zero is cleared where most of it was touched, and given back to the system where most of it was not
-//! ([`Region::clear`]): a page fault costs several times as much as clearing a page that is there, and a table that is hardly used
-//! should not be backed as a whole by being cleared.
+//! To zero a piece, pages are cleared if most of them were touched, and decommitted if most were not ([`Region::clear`]). A
+//! page fault costs several times as much as clearing a resident page, and clearing a hardly used table would make all of it
+//! resident.
 //!
-//! Memory that is had as a whole ([`Backend::Heap`]) is never kept.
+//! Memory of [`Backend::Heap`] is never kept.
 //!
 //! # Limits
 //!
-//! Where the pages [are limited](uslab_buddy::PageConfig::limit) each mapping is [charged](uslab_buddy::PageAllocator::charge) to
-//! them before it is made and until it has gone, kept ones too: both together have no more than the limit. One that has no room is
-//! refused: for who [may reclaim](uslab_buddy::Gfp::may_reclaim) once all that is not in use went back and shrinkers have dropped what
-//! they can, for others once freed mappings did.
+//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, kept ones included, is
+//! [charged](uslab_buddy::PageAllocator::charge) to them from before it is made until it is unmapped: pages and mappings
+//! together stay within the limit. A mapping that does not fit is refused after freed mappings were unmapped. If the request
+//! [may reclaim](uslab_buddy::Gfp::may_reclaim), all unused memory is freed first and shrinkers run, too.
 //!
 //! # Invariants
 //!
-//! * A piece is in the table from before its address is handed out until after it is taken back, and is mapped as long. A freed
-//!   one is among those kept, or nobody's any more. Both change under one lock.
-//! * The table lies in memory of its own, and the list of freed pieces is made with the subsystem: no operation here calls the
-//!   global heap.
-//! * A piece is mapped and unmapped without the lock; only one that is resized is so under it, because meanwhile nobody may
-//!   find it.
+//! * A piece is in the table from before its address is handed out until after its free, and is mapped throughout. A freed
+//!   piece is in the list of kept ones, or about to be unmapped. Both lists change under one lock.
+//! * The table has separate memory, and the list of freed pieces is made with the subsystem: no operation here calls the global
+//!   heap.
+//! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the piece
+//!   during it.
 
 mod freed;
 
@@ -64,23 +63,23 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
-/// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
+/// Most pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Bytes of freed mappings that are kept by default.
 ///
-/// Measured with twenty live buffers of 5 to 25 MiB, 300 MiB in all, 2,000 times one of them replaced and each page touched:
+/// Measured with twenty live buffers of 5 to 25 MiB, 300 MiB in all, one of them replaced and each page touched, 2,000 times:
 /// 16.2 s without it (385 MiB at the peak), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256
 /// (518), and no less with more; glibc 1.4 s (485), gperftools 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// The part of what may be kept that is, however little is in use.
+/// One part in `LEAST` of the limit is kept however little is in use.
 const LEAST: usize = 4;
 
-/// No process has so many bytes of addresses: it need not be asked for.
+/// Upper bound of a process's address space in bytes: there is no need to query it.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
-/// Whether memory for `layout` is above the largest block.
+/// Returns `true` if memory for `layout` is above the largest block.
 pub(crate) const fn is_huge(layout: Layout) -> bool {
     layout.size() > Order::MAX.bytes() || layout.align() > Order::MAX.bytes()
 }
@@ -103,23 +102,24 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HugeInfo {
-    /// Pieces handed out.
+    /// Number of pieces allocated.
     pub allocs: u64,
-    /// Pieces taken back.
+    /// Number of pieces freed.
     pub frees: u64,
     /// Pages of the pieces in use.
     pub pages: u64,
     /// Pages of freed mappings that are kept.
     pub cached_pages: u64,
-    /// Of `allocs`, those that a freed mapping served.
+    /// Allocations that a freed mapping served.
     pub reused: u64,
-    /// Mappings, or parts of some, that went back to the system.
+    /// Mappings, or parts of mappings, that were unmapped.
     pub unmapped: u64,
-    /// Both: `pages` where a freed mapping was taken or kept, `commit` where the system was asked.
+    /// Where allocations and frees were served: `pages` if a freed mapping was taken or kept, `commit` if the system was
+    /// called.
     pub paths: Paths,
 }
 
-/// All pieces. See the [module](self).
+/// All pieces of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Huge {
     backend: Backend,
@@ -128,21 +128,22 @@ pub(crate) struct Huge {
     guard: usize,
     guards: usize,
     faults: Faults,
-    /// The most bytes of freed mappings.
+    /// Most bytes of freed mappings that are kept.
     keep: usize,
-    /// True if addresses were limited (`RLIMIT_AS`) when that was last known. Frees do not ask: a sandbox may end the program for that.
+    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check: a sandbox may kill the program for
+    /// that call.
     limited: AtomicBool,
     pieces: ForkMutex<Pieces>,
-    /// Operations for which the system was asked.
+    /// Operations that called the system.
     asked: Counter,
 }
 
-/// What the lock protects.
+/// State under the lock.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     used: Table,
     freed: Freed,
-    /// Pages of those in use.
+    /// Pages of the pieces in use.
     pages: u64,
     allocs: u64,
     frees: u64,
@@ -156,15 +157,15 @@ fn pages_of(piece: &Region) -> u64 {
 }
 
 impl Pieces {
-    /// Makes room for one piece more in use; `false` if there is none.
+    /// Makes room for one more piece in use; `false` if memory is short.
     fn reserve(&self) -> bool {
         self.used.reserve()
     }
     /// # Safety
-    /// There is room for one piece more.
+    /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         self.pages += pages_of(&piece);
-        // SAFETY: passed on.
+        // SAFETY: the table has room, by this function's contract.
         unsafe { self.used.insert(piece) };
     }
     fn remove(&mut self, at: usize) -> Region {
@@ -174,19 +175,19 @@ impl Pieces {
     }
 }
 
-/// Freed pieces whose addresses nobody gets for a while: an access is a fault.
+/// Freed pieces whose addresses rest: for a while they are not reused, and an access faults.
 #[derive(Debug)]
 struct Resting {
-    /// None where nothing rests: they do not belong on the stack of whoever makes them.
+    /// Empty if nothing rests. Boxed to keep it off the stack of its maker.
     regions: Box<[Option<Region>]>,
     next: usize,
 }
 
-/// The most of them.
+/// Most resting pieces.
 const RESTING: usize = 64;
 
 impl Resting {
-    /// One more; the oldest, if there is no place for so many.
+    /// Adds a region; returns the oldest one if the ring is full.
     fn put(&mut self, region: Region) -> Option<Region> {
         self.next = (self.next + 1) % RESTING;
         self.regions[self.next].replace(region)
@@ -199,7 +200,7 @@ impl Resting {
 /// The pieces in use, by address.
 ///
 /// # Invariants
-/// The first `len` places of the memory hold a region each, ascending and apart.
+/// The first `len` places of the memory hold one region each, ascending and disjoint.
 #[derive(Debug)]
 pub(crate) struct Table {
     memory: Reserved,
@@ -209,19 +210,19 @@ pub(crate) struct Table {
 impl Deref for Table {
     type Target = [Region];
     fn deref(&self) -> &[Region] {
-        // SAFETY: by the invariant; the memory is aligned to 128 bytes, and stays.
+        // SAFETY: the first `len` places hold regions, by the invariant; the memory is aligned to 128 bytes, and stays mapped.
         unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
 impl DerefMut for Table {
     fn deref_mut(&mut self) -> &mut [Region] {
-        // SAFETY: as above, and the borrow is exclusive.
+        // SAFETY: the first `len` places hold regions, by the invariant, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
 
 impl Table {
-    /// Where the piece at `address` is; else whether the address lies in one.
+    /// Index of the piece at `address`; otherwise the error says whether the address is inside a piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let above = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = above.checked_sub(1).map(|at| &self[at]) else {
@@ -234,16 +235,17 @@ impl Table {
         }
     }
 
-    /// Makes room for one piece more; `false` if there is none.
+    /// Makes room for one more piece; `false` if memory is short.
     fn reserve(&self) -> bool {
         self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
 
     /// # Safety
-    /// There is room for one piece more.
+    /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         let at = self.partition_point(|other| other.base() < piece.base());
-        // SAFETY: by contract there is room; the regions from `at` on move up by one, and a new one takes the place.
+        // SAFETY: the table has room, by this function's contract; the regions from `at` on move up by one, and the new one
+        // takes the gap.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             place.add(1).copy_from(place, self.len - at);
@@ -255,7 +257,7 @@ impl Table {
     fn remove(&mut self, at: usize) -> Region {
         assert!(at < self.len);
         self.len -= 1;
-        // SAFETY: a region is at `at`; those behind it move down by one, into its place.
+        // SAFETY: `at` has a region; those behind it move down by one, into its place.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             let piece = place.read();
@@ -274,17 +276,19 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Bytes of addresses of its table.
+    /// Address space of a table, in bytes.
     pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused. With `guards` a page behind each piece, of so many, cannot be touched, nor, for a while, what is freed.
+    /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if the address space of the table is
+    /// refused. With `guards`, a page behind each piece is inaccessible, up to that number of pieces, and freed addresses rest
+    /// for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
         keep: usize,
         guards: usize,
     ) -> Option<Self> {
-        // Of a large reservation no limit takes a part that matters.
+        // Within a large reservation a limit does not matter.
         let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
@@ -319,24 +323,24 @@ impl Huge {
         let Pieces { allocs, frees, pages, reused, unmapped, .. } = *pieces;
         let cached_pages = (pieces.freed.bytes() / PAGE_SIZE) as u64;
         drop(pieces);
-        // Behind the lock the system may have been asked once more.
+        // After the lock was released there may have been one more system call.
         let commit = self.asked.get().min(allocs + frees);
         let paths = Paths { pages: allocs + frees - commit, commit, ..Paths::default() };
         HugeInfo { allocs, frees, pages, cached_pages, reused, unmapped, paths }
     }
 
-    /// Bytes of all mappings, those kept included.
+    /// Bytes of all mappings, including the kept ones.
     pub(crate) fn mapped_bytes(&self) -> usize {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
-    /// Pieces that came back so far, and mappings that went back to the system: as long as this stays, a reap finds nothing new.
+    /// Number of frees and unmaps so far: if unchanged, a reap finds nothing new.
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
     }
 
-    /// Whether all pieces are as they should be: in order, apart from each other, and as many as were counted.
+    /// Returns `true` if the pieces are ordered and disjoint, and their number agrees with the counters.
     pub(crate) fn agrees(&self) -> bool {
         let pieces = self.pieces.lock();
         let table = &pieces.used;
@@ -353,18 +357,18 @@ impl Huge {
             && table.iter().map(pages_of).sum::<u64>() == pieces.pages
     }
 
-    /// What a fork waits for.
+    /// The lock that a fork takes.
     pub(crate) fn pieces(&self) -> &ForkMutex<Pieces> {
         &self.pieces
     }
 
-    /// A freed mapping that holds `layout`, its bytes unspecified or zero; or the bytes of one that could not be listed again, and went
-    /// to the system.
+    /// Allocates from a freed mapping, its bytes unspecified or zero. The error is the number of bytes that were unmapped
+    /// because the piece could not be listed again.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
-        // With guards none is kept but what could not be unmapped.
+        // With guards, only pieces that could not be unmapped are kept.
         let mut piece = if self.guard == 0 { self.pieces.lock().freed.take(layout)? } else { return None };
         if zero {
-            // All of it: its user may grow in place.
+            // All of the piece: its user may grow in place.
             let bytes = piece.bytes();
             piece.clear(bytes);
         }
@@ -372,27 +376,27 @@ impl Huge {
         Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
-    /// From now on, frees see how many addresses are left.
+    /// Makes later frees check the remaining address space.
     pub(crate) fn heed_limit(&self) {
         // Relaxed: a hint.
         self.limited.store(true, Relaxed);
     }
 
-    /// Bytes that a new mapping for `layout` takes.
+    /// Size of a new mapping for `layout`, in bytes.
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
-    /// True if one more piece may have a guard.
+    /// Returns `true` if one more piece may have a guard.
     pub(crate) fn may_guard(&self) -> bool {
         self.pieces.lock().used.len() < self.guards
     }
-    /// A new mapping, zero. It has a guard as long as there are `mappings` for them.
+    /// Maps a new zeroed piece. It has a guard as long as there are `mappings` for it.
     pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
         let end = piece.bytes();
-        // SAFETY: no other thread knows it yet.
+        // SAFETY: no other thread knows the piece yet.
         if mappings.are_there() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
         {
             mappings.refuse();
@@ -402,7 +406,7 @@ impl Huge {
         Some(memory)
     }
 
-    /// Lists a piece that nobody knows yet.
+    /// Lists a piece, and returns its address.
     fn hand_out(&self, piece: Region, reused: bool) -> Option<NonNull<u8>> {
         let base = piece.base();
         let mut pieces = self.pieces.lock();
@@ -411,20 +415,20 @@ impl Huge {
             drop(pieces);
             return None;
         }
-        // SAFETY: room was made.
+        // SAFETY: `reserve` made room.
         unsafe { pieces.insert(piece) };
         pieces.allocs += 1;
         pieces.reused += u64::from(reused);
         Some(base)
     }
 
-    /// Bytes of the piece at `memory`.
+    /// Size of the piece at `memory`, in bytes.
     pub(crate) fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let pieces = self.pieces.lock();
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)
     }
 
-    /// Takes a piece back. Returns the bytes that went to the system.
+    /// Frees a piece. Returns the bytes that were unmapped.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         // Relaxed: a hint.
         let limit = self.limited.load(Relaxed).then(address_limit).flatten();
@@ -438,11 +442,11 @@ impl Huge {
         pieces.frees += 1;
         if self.guard > 0 && limit.is_none() {
             drop(pieces);
-            // SAFETY: nobody uses it any more. What stays accessible is given back all the same.
+            // SAFETY: the piece is no longer used. A range that stays accessible is decommitted all the same.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
             pieces = self.pieces.lock();
-            // Unmapped without the lock.
+            // Unmapped later, without the lock.
             let gone = pieces.resting.put(piece);
             pieces.unmapped += u64::from(gone.is_some());
             drop(pieces);
@@ -451,7 +455,7 @@ impl Huge {
             return Ok(bytes);
         }
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
-        // What would be left of the addresses if nothing were kept.
+        // Address space that would be left if nothing were kept.
         let left = |(limit, has): (usize, usize)| {
             limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
@@ -475,8 +479,8 @@ impl Huge {
     /// Unmaps a freed piece. Returns its bytes.
     ///
     /// # Errors
-    /// The system refuses: it is listed among the kept ones, to be tried again with these. Instead of it one of them may have gone, of so many
-    /// bytes.
+    /// The system refused. The piece is listed among the kept ones, to be retried with these. In exchange another kept piece
+    /// may have been unmapped, of the returned number of bytes.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -490,8 +494,8 @@ impl Huge {
             _ => Ok(bytes),
         }
     }
-    /// Unmaps what `pop` takes from the freed mappings, each without the lock, until the system refuses one. Returns bytes that are charged
-    /// no more.
+    /// Unmaps the freed mappings that `pop` returns, each without the lock, until the system refuses one. Returns the bytes
+    /// that are no longer charged.
     fn unmap_each(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
         let mut next = || {
             let mut pieces = self.pieces.lock();
@@ -509,11 +513,11 @@ impl Huge {
                 }
             }
         }
-        // Next to guards no freed piece is charged.
+        // With guards, freed pieces are not charged.
         if self.guard > 0 { 0 } else { bytes }
     }
 
-    /// Unmaps all freed mappings, those whose addresses rest included. Returns bytes that are charged no more.
+    /// Unmaps all freed mappings, including those whose addresses rest. Returns the bytes that are no longer charged.
     pub(crate) fn release(&self) -> usize {
         let resting = || {
             let mut pieces = self.pieces.lock();
@@ -525,7 +529,7 @@ impl Huge {
         self.unmap_each(|freed| freed.pop_above(0))
     }
 
-    /// Ends a reaping interval: unmaps what was freed before the last one, and not of use since. Returns bytes.
+    /// Ends a reaping interval: unmaps pieces freed before the previous interval ended and unused since. Returns the bytes.
     pub(crate) fn end_interval(&self) -> usize {
         self.pieces.lock().freed.end_interval();
         self.unmap_each(Freed::pop_idle)
@@ -542,7 +546,7 @@ impl Huge {
         pieces.pages = pieces.pages - before + after;
         if base != memory {
             let piece = pieces.remove(at);
-            // SAFETY: one was just removed.
+            // SAFETY: a piece was just removed, so the table has room.
             unsafe { pieces.insert(piece) };
         }
         Some(base)

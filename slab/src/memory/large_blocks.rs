@@ -1,10 +1,10 @@
-//! Blocks of pages that are no slabs: how their frames tell it, and how many there are.
+//! Blocks of pages that are not slabs: their mark in the frame, and their count.
 
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// The owner of large blocks: an address that is no cache.
+/// Owner of large blocks: an address that is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
@@ -25,17 +25,17 @@ pub(crate) fn large() -> *mut u8 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LargeInfo {
-    /// Blocks handed out.
+    /// Number of blocks allocated.
     pub allocs: u64,
-    /// Blocks taken back.
+    /// Number of blocks freed.
     pub frees: u64,
     /// Pages of the blocks in use.
     pub pages: u64,
-    /// Handed out and taken back, by the dearest thing that each did. What the CPU's own pages served is of class `cpu`.
+    /// Allocations and frees by where they were served; those served by the CPU's own pages count as `cpu`.
     pub paths: Paths,
 }
 
-/// Counts of large blocks.
+/// Counters of large blocks.
 #[derive(Debug, Default)]
 pub(crate) struct LargeBlocks {
     allocs: Counter,
@@ -45,18 +45,18 @@ pub(crate) struct LargeBlocks {
 }
 
 impl LargeBlocks {
-    /// One was handed out.
+    /// Counts an allocation.
     pub(crate) fn allocated(&self, op: &Operation, order: Order) {
         self.allocs.add(1);
         self.paths.count(op);
         self.pages.add(u64::from(order.pages()));
     }
-    /// One comes back, which is not over yet.
+    /// Counts a free that is about to return the block.
     pub(crate) fn freed(&self, order: Order) {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));
     }
-    /// One has come back.
+    /// Counts the path of a finished free.
     pub(crate) fn returned(&self, op: &Operation) {
         self.paths.count(op);
     }

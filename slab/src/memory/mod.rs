@@ -1,15 +1,15 @@
-//! What lies below caches: pages, what is known about each, and mappings above the largest block.
+//! Memory below the caches: pages, their metadata, and mappings above the largest block.
 //!
 //! | file | |
 //! |---|---|
 //! | `slab_memory` | pages with their frames, side tables and classes, for the slabs of all caches |
-//! | `slab` | one slab: which objects are out |
+//! | `slab` | one slab, and its bitmaps |
 //! | `page_classes` | the size class of each page |
-//! | `large_blocks` | blocks of pages that are no slabs |
-//! | `huge` | what no block of pages holds: mappings, and freed ones that are kept |
+//! | `large_blocks` | blocks of pages that are not slabs |
+//! | `huge` | mappings above the largest block, and freed ones that are kept |
 
 pub(crate) mod slab_memory;
-// No subsystem has a malloc under a checker.
+// A checker's subsystem has no malloc.
 pub mod huge;
 pub(crate) mod large_blocks;
 pub(crate) mod page_classes;

@@ -1,8 +1,7 @@
-//! The size class of each page, and the offset of that class's stack: four bytes a page, in a separate array.
+//! The size class of each page, and the offset of that class's stack: four bytes per page, in a separate array.
 //!
-//! A free that does not know the size asks it, and needs no frame: a frame's line is written by whoever takes objects of
-//! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
-//! covers 16 pages.
+//! A free without a size reads it, and needs no frame: each CPU that allocates from or frees to a slab writes to its frame's
+//! line, while this array is only written when a slab is made or freed. A line of it covers 16 pages.
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
@@ -11,7 +10,7 @@ use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
-/// What is known of a page. The default is of no class.
+/// Class and stack offset of a page. The default is no class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Known(u32);
@@ -19,12 +18,12 @@ pub(crate) struct Known(u32);
 impl Known {
     const CLASS: u32 = 10;
 
-    /// A class, and the offset of its stack in a region, in bytes; 0 if its frees are not inlined.
+    /// Makes the word of a class; `stack` is the offset of its stack in a region, in bytes, or 0 if its frees are not inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
         Self((u32::from(class) + 1) | stack << Self::CLASS)
     }
-    /// The class and 1; 0 for none.
+    /// The class plus one; 0 for no class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         (self.0 & ((1 << Self::CLASS) - 1)) as usize
@@ -36,71 +35,71 @@ impl Known {
 }
 const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - Known::CLASS));
 
-/// The same of one page.
+/// The word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct PageClass(UnsafeCell<Known>);
 
 impl PageClass {
-    /// What is known.
+    /// Reads the word.
     ///
     /// # Safety
-    /// The page is the caller's, or something in it is.
+    /// The caller owns the page, or memory in it.
     #[inline(always)]
     pub(crate) unsafe fn get(&self) -> Known {
-        // SAFETY: it was set before any of the page was handed out, and is set again when all of it has come back.
+        // SAFETY: it is written before any memory of the page is handed out, and again after all of it was freed.
         self.0.with(|known| unsafe { *known })
     }
 }
 
-/// Of all pages. What was never set reads 0 and takes no memory.
+/// The words of all pages. Untouched ones read 0 and take no memory.
 #[derive(Debug)]
 pub(crate) struct PageClasses {
     memory: Reserved,
 }
 
 impl PageClasses {
-    /// For so many pages; `None` if the addresses are refused.
+    /// Makes the array for `pages` pages; `None` if the address space is refused.
     pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Gives the classes back of pages that [cannot be](PageAllocator::most_pages).
+    /// Unmaps the part for pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// Nobody asks for the class of such a page, now or later.
+    /// The class of such a page is never read, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
-        // SAFETY: the classes have their region for themselves; else by contract.
+        // SAFETY: no other user of the region; the rest is never read, by this function's contract.
         unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };
     }
-    /// Of page 0.
+    /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }
-    /// Pages `first..first + pages` are a slab's. `false` if there is no memory to say so.
+    /// Sets the class of pages `first..first + pages`, which are a slab's. `false` if memory is short.
     ///
     /// # Safety
-    /// They are the caller's.
+    /// The pages are the caller's.
     #[must_use]
     pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: Known) -> bool {
         if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
-        // SAFETY: passed on.
+        // SAFETY: the pages are the caller's, by this function's contract.
         unsafe { self.put(first, pages, known) };
         true
     }
-    /// They are of no class any more.
+    /// Resets the class of pages that are no longer a slab's.
     ///
     /// # Safety
     /// As [`set`](Self::set), which was called for them.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the pages are the caller's, by this function's contract.
         unsafe { self.put(first, pages, Known::default()) };
     }
     unsafe fn put(&self, first: usize, pages: usize, known: Known) {
         for page in first..first + pages {
-            // SAFETY: within what was committed; by contract nobody else has anything in the page.
+            // SAFETY: within the committed part; no other thread owns memory in the page, by the callers' contract.
             unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };
         }
     }

@@ -1,12 +1,12 @@
-//! One slab: a block of pages cut into equal objects, described beside the pages, never in them.
+//! One slab: a block of pages divided into equal objects, with its metadata outside of the pages.
 //!
-//! A slab is a *view* of the frame of its first page. The frame's owner words hold a head (objects out, objects in
-//! all) and a bitmap: **a set bit is an object that is out**, in a caller's hands or in a magazine; a clear bit is an
-//! object that lies free in the slab. Four words of bitmap fit into the frame; a slab of more than 256 objects has its
-//! bitmap in the side table, 64 bytes a page, which suffices because no object is smaller than a word.
+//! A slab is a *view* of the frame of its first page. The frame's owner words hold a head (objects out, objects in all) and a
+//! bitmap: **a set bit is an object that is out**, with a user or in a magazine; a clear bit is an object that is free in the
+//! slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the side table, 64 bytes
+//! per page, which suffices because no object is smaller than a word.
 //!
 //! A slab whose objects are constructed one by one has a second bitmap behind the first: **a set bit is an object that is
-//! constructed**, or that its holder constructs just now.
+//! constructed**, or that its holder is constructing.
 //!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
@@ -14,20 +14,20 @@
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
-//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system. The
-//! `discarded` bits name these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all of them.
+//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system.
+//! The `discarded` bits mark these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all
+//! of them.
 //!
 //! # Invariants
 //!
-//! * `inuse` is the number of set bits below `objects`; bits from `objects` to the end of the last word are set for
-//!   good, so that no search meets an object that does not exist.
-//! * Where there is a second bitmap, each bit that is set in the first is set in it.
-//! * Objects are never read or written here: what a caller does to a free object cannot reach this state, and taking a
-//!   magazine full of cold objects touches one or two cache lines.
-//! * All of it is the node lock's, except in the hands of whoever made the slab and has not listed it yet, or has
-//!   unlisted it.
+//! * `inuse` is the number of set bits below `objects`; bits from `objects` to the end of the last word are always set, so that
+//!   no search finds an object that does not exist.
+//! * Each bit that is set in the first bitmap is set in the second, if there is one.
+//! * Objects are never read or written here: a write to a free object cannot damage this state, and filling a magazine with
+//!   cold objects touches one or two cache lines.
+//! * The node's lock protects all of it, except while the slab is unlisted and only the thread that made or unlisted it has it.
 //!
-//! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
+//! If the bit of a freed object is clear, it is a double free: the one check that costs nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
@@ -40,39 +40,39 @@ use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
-/// Objects of a slab that are constructed one by one, at most: the side table has room for both bitmaps of a page.
+/// Most objects of a slab that are constructed one by one: the side table has room for both bitmaps of a page.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
-/// Words of a frame's own bitmap.
+/// Words of the bitmap in a frame.
 const FRAME_WORDS: usize = FRAME_BITS / 64;
-/// Bytes of the side table for each page: a bit for each object of a page of the smallest objects.
+/// Bytes of the side table per page: a bit for each object of a page of the smallest objects.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
 
-/// When the objects of a slab are constructed.
+/// Time at which the objects of a slab are constructed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constructed {
     /// All of them when the slab is made, or never.
     Together,
-    /// Each when it leaves the slab and is not constructed. A slab has at most [`ONE_BY_ONE`] such objects.
+    /// Each when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] such objects.
     OneByOne,
 }
 
-/// How many objects of a slab are out, and how many it has.
+/// Number of objects of a slab that are out, and in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
     pub(crate) inuse: u16,
     pub(crate) objects: u16,
 }
 
-/// The first owner word of a slab's frame.
+/// First owner word of a slab's frame.
 #[derive(Clone, Copy)]
 struct Head {
     fill: Fill,
     constructed: Constructed,
-    /// The parts of the slab whose memory was returned to the system: see [`part`].
+    /// Parts of the slab whose memory was returned to the system: see [`part`].
     discarded: u16,
 }
 
-/// Pages that one bit of [`Head::discarded`] stands for, in a slab of `pages` pages.
+/// Pages per bit of [`Head::discarded`], in a slab of `pages` pages.
 fn part(pages: u32) -> u32 {
     pages.div_ceil(u16::BITS)
 }
@@ -93,13 +93,13 @@ impl Head {
 }
 
 impl Constructed {
-    /// Words of the bitmaps of a slab of so many objects.
+    /// Words of the bitmaps of a slab of `objects` objects.
     fn words(self, objects: usize) -> usize {
         words(objects) * (1 + self as usize)
     }
 }
 
-/// The object was free already.
+/// Error: the object was free already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyFree;
 
@@ -108,7 +108,7 @@ fn words(objects: usize) -> usize {
     objects.div_ceil(64)
 }
 
-/// All objects free; the bits behind the last one set.
+/// Marks all objects free, and sets the bits behind the last one.
 fn clear(bits: &mut [u64], objects: usize) {
     bits.fill(0);
     if !objects.is_multiple_of(64) {
@@ -116,7 +116,7 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and names each. Bits of `passed_over` are not looked at.
+/// Sets up to `max` clear bits, lowest first, and reports each. Bits set in `passed_over` are skipped.
 fn alloc_bits(
     bits: &mut [u64],
     passed_over: impl Fn(usize) -> u64,
@@ -139,7 +139,7 @@ fn alloc_bits(
     max - left
 }
 
-/// The same at random: each is the first such bit from a place on that is drawn.
+/// Sets up to `max` clear bits in random order: each is the first one from a random place on.
 fn draw_bits(
     bits: &mut [u64],
     passed_over: impl Fn(usize) -> u64,
@@ -149,7 +149,7 @@ fn draw_bits(
 ) -> usize {
     for taken in 0..max {
         let start = draws.below(bits.len() * 64);
-        // The word that it begins in comes last once more, as a whole.
+        // The first word comes last once more, as a whole.
         let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
         let before = (1 << (start % 64)) - 1;
         let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
@@ -175,33 +175,33 @@ fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
     Ok(())
 }
 
-/// The bitmaps that do not fit into a frame: 64 bytes for each page of the range, committed as far as used.
+/// Bitmaps that do not fit into a frame: 64 bytes for each page of the range, committed as far as used.
 #[derive(Debug)]
 pub(crate) struct Side {
     memory: Reserved,
 }
 
 impl Side {
-    /// A table for `pages`; only address space until a slab of many objects is made. With `apart` little of that before it
+    /// Makes a table for `pages`, of uncommitted address space. With `apart`, only a little of it before it
     /// [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
         Some(Self { memory: Reserved::growing(bytes, apart, addresses, BITMAP)? })
     }
-    /// Has addresses for the bitmaps of the first `pages` pages.
+    /// Makes address space for the bitmaps of the first `pages` pages.
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * SIDE_BYTES)
     }
-    /// Makes the bitmaps of a slab that begins at `pfn` usable, so many words; `false` if there is no memory.
+    /// Commits `words` words of the bitmaps of a slab at `pfn`; `false` if memory is short.
     fn commit(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
         self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
     }
-    /// Gives the bitmaps of all pages from `pages` on back.
+    /// Unmaps the bitmaps of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab begins there, nor will before it [grows](Self::grow).
+    /// No slab is at these pages, nor is made there before the table [grows](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
-        // SAFETY: the table has its region for itself; else by contract.
+        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
         unsafe { of.cut_table(&self.memory, pages * SIDE_BYTES) };
     }
     pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
@@ -209,7 +209,7 @@ impl Side {
     }
 }
 
-/// Runs of unused pages of a slab: the first page of each, and how many.
+/// Runs of unused pages of a slab: the first page of each, and the number of pages.
 #[derive(Debug)]
 pub(crate) struct Unused {
     slab: Pfn,
@@ -218,7 +218,7 @@ pub(crate) struct Unused {
 }
 
 impl Unused {
-    /// Pages of all runs that are left.
+    /// Pages of all remaining runs.
     pub(crate) fn pages(&self) -> u32 {
         self.found.count_ones() * self.part
     }
@@ -234,7 +234,7 @@ impl Iterator for Unused {
     }
 }
 
-/// A view of one slab.
+/// View of one slab.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slab<'a> {
     pub(crate) pfn: Pfn,
@@ -248,13 +248,14 @@ impl<'a> Slab<'a> {
         Self { pfn, frame: frames.frame(pfn), side }
     }
 
-    /// `f` gets the bits of objects that are out, and of those that are constructed: of a slab without a second bitmap, none.
+    /// Calls `f` with the bitmaps of the objects that are out and of the constructed ones; the latter is empty for a slab
+    /// without a second bitmap.
     ///
     /// # Safety
-    /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
+    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
     unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
-            // SAFETY: by contract nobody else reads or writes the words now.
+            // SAFETY: no other thread accesses the words now, by this function's contract.
             let (word, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
@@ -262,8 +263,8 @@ impl<'a> Slab<'a> {
             let bits = if all <= FRAME_WORDS {
                 &mut own[..all]
             } else {
-                // SAFETY: `set_up` committed so many words at this slab's place in the table, which no other slab
-                // has, and by contract nobody else uses them now.
+                // SAFETY: `set_up` committed `all` words at this slab's place in the table, which no other slab has; no other
+                // thread accesses them now, by this function's contract.
                 unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), all) }
             };
             let (out, constructed) = bits.split_at_mut(words(objects));
@@ -273,19 +274,20 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Makes the block a slab of `objects` objects, all free and none constructed one by one yet. `false` if its bitmaps find no memory.
+    /// Makes the block a slab of `objects` objects, all free and none constructed. `false` if there is no memory for its
+    /// bitmaps.
     ///
     /// # Safety
-    /// The caller has just got the block and nobody else knows of it; of at most [`ONE_BY_ONE`] if they are.
+    /// Only the caller has the block. If its objects are constructed one by one, there are at most [`ONE_BY_ONE`].
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
         if words > FRAME_WORDS && !self.side.commit(op, self.pfn, words) {
             return false;
         }
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
-        // SAFETY: by contract the caller is alone with the slab.
+        // SAFETY: only the caller has the slab, by this function's contract.
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
-        // SAFETY: as above, and the head is written.
+        // SAFETY: only the caller has the slab, by this function's contract, and its head is written.
         unsafe {
             self.with(|_, out, constructed| {
                 clear(out, objects);
@@ -297,21 +299,21 @@ impl<'a> Slab<'a> {
         true
     }
 
-    /// Objects out and in all.
+    /// Number of objects out, and in all.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn fill(&self) -> Fill {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe { self.with(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or as `draws` says, and names the index of each. Where objects are constructed one
-    /// by one these are constructed. If none is and a `new` one will do, one that is not is taken, and `true` returned: the caller
-    /// constructs it. Cost: one pass over the bitmap; one for each that is drawn.
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each. If objects are
+    /// constructed one by one, constructed ones are taken. If there is none and `new` is allowed, one unconstructed object is
+    /// taken and `true` returned: the caller constructs it. Cost: one pass over the bitmap; one per object with `draws`.
     ///
     /// # Safety
-    /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
+    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
     pub(crate) unsafe fn alloc_bits(
         &self,
         max: usize,
@@ -319,7 +321,7 @@ impl<'a> Slab<'a> {
         mut draws: Option<&mut Draws>,
         mut put: impl FnMut(usize),
     ) -> (Fill, bool) {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, out, constructed| {
                 let mut take = |out: &mut [u64], passed_over: &dyn Fn(usize) -> u64, max| match &mut draws {
@@ -330,7 +332,7 @@ impl<'a> Slab<'a> {
                 let is_new = new && taken == 0 && !constructed.is_empty();
                 if is_new {
                     taken = take(out, &|_| 0, 1);
-                    // The one that is out and not constructed.
+                    // The object that is out and not constructed.
                     constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
                 }
                 fill.inuse += taken as u16;
@@ -339,12 +341,12 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes all free objects that are constructed, to destruct them, and names the index of each.
+    /// Takes all free objects that are constructed, to destruct them, and reports the index of each.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn take_constructed(&self, put: impl FnMut(usize)) -> Fill {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, out, constructed| {
                 let passed_over = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
@@ -354,8 +356,8 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`. They `stay` constructed, or are
-    /// not any more.
+    /// Frees objects. Returns their number; objects that were free already are skipped and passed to `refused`. If `stay`, they
+    /// remain constructed.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`]; each index is below the slab's objects.
@@ -365,7 +367,7 @@ impl<'a> Slab<'a> {
         stay: bool,
         mut refused: impl FnMut(usize),
     ) -> (u16, Fill) {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, out, constructed| {
                 let mut given = 0;
@@ -389,32 +391,33 @@ impl<'a> Slab<'a> {
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn discarded(&self) -> u32 {
-        // SAFETY: by contract no other thread writes the word now, and the slab was set up.
+        // SAFETY: no other thread writes the word now, and the slab was set up, by this function's contract.
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
         head.discarded.count_ones() * part(self.frame.state().order().pages())
     }
-    /// An object is about to be taken: its pages are backed anew. Returns the pages that are no longer counted as discarded.
+    /// Prepares an allocation from the slab: its pages count as used. Returns the number of pages that were discarded.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn use_discarded(&self) -> u32 {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         let pages = unsafe { self.discarded() };
         if pages > 0 {
-            // SAFETY: by contract no other thread uses the word now.
+            // SAFETY: no other thread accesses the word now, by this function's contract.
             self.frame.data().with_mut(|data| unsafe { (*data)[0] &= !(u64::from(u16::MAX) << 48) });
         }
         pages
     }
-    /// Finds the pages that no object in use touches and that are not discarded yet; from now on they are. Cost: one pass over the bitmap.
+    /// Finds the pages that no object in use touches and that are not discarded yet, and marks them as discarded. Cost: one
+    /// pass over the bitmap.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]; `geometry` is the slab's. The caller discards the pages before an object of them is taken.
+    /// As [`Slab::alloc_bits`]; `geometry` is the slab's. The caller discards the pages before an object on them is taken.
     pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> Unused {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
         let mut found = 0_u16;
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, out, _| {
                 for bit in 0..pages / part {
@@ -428,7 +431,7 @@ impl<'a> Slab<'a> {
             });
         }
         self.frame.data().with_mut(|data| {
-            // SAFETY: by contract no other thread uses the word now.
+            // SAFETY: no other thread accesses the word now, by this function's contract.
             let word = unsafe { &mut (*data)[0] };
             let mut head = Head::unpack(*word);
             found &= !head.discarded;
@@ -438,15 +441,15 @@ impl<'a> Slab<'a> {
         Unused { slab: self.pfn, part, found }
     }
 
-    /// The indices of free objects that are constructed; of a slab without a second bitmap, of all that are free.
+    /// Indices of the free objects that are constructed; of all free objects if the slab has no second bitmap.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]; the slab stays the caller's alone as long as the result is used.
+    /// As [`Slab::alloc_bits`]; only the caller has the slab as long as the result is used.
     pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
-        // SAFETY: passed on.
+        // SAFETY: only the caller has the slab, by this function's contract.
         let objects = usize::from(unsafe { self.fill() }.objects);
         (0..objects).filter(move |index| {
-            // SAFETY: by contract.
+            // SAFETY: only the caller has the slab, by this function's contract.
             unsafe {
                 self.with(|_, out, constructed| {
                     let (word, bit) = (index / 64, 1 << (index % 64));
@@ -456,12 +459,12 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// The bitmap: bits of objects that are out, and none behind the last object.
+    /// The bitmap: bits of objects that are out, and zeros behind the last object.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, bits, _| {
                 let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
@@ -471,12 +474,12 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Whether the head agrees with the bitmap, and what is out with what is constructed.
+    /// Returns `true` if the head agrees with the bitmap, and all objects that are out are constructed.
     ///
     /// # Safety
     /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn agrees(&self) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
         unsafe {
             self.with(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
@@ -496,7 +499,7 @@ mod tests {
     use uslab_buddy::{Backend, Faults};
 
     proptest! {
-        /// The bitmap against a plain array of flags, from one object to many words.
+        /// The bitmap compared with an array of flags, from one object to many words.
         #[test]
         fn bitmap_against_flags(
             objects in 1_usize..700,
@@ -544,14 +547,14 @@ mod tests {
         assert!(!side().commit(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
     }
 
-    /// But for what a commit may go ahead by.
+    /// Except for what a commit may run ahead.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
+    fn a_cut_of_the_side_table_keeps_the_remaining_pages() {
         let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
-        // SAFETY: no slab begins anywhere.
+        // SAFETY: there are no slabs.
         unsafe { side.cut(&pages, 1 << 19) };
         let ahead = side.memory.reserved() - (SIDE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&ahead));
@@ -563,9 +566,9 @@ mod tests {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side = side();
-        // Behind the pages that the side table is for.
+        // Behind the pages that the side table covers.
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
-        // SAFETY: a page of the block, and only this test knows it.
+        // SAFETY: a page of the block, which only this test has.
         unsafe {
             assert!(slab.set_up(&Operation::new(), FRAME_BITS, Constructed::Together) && slab.agrees());
             assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1, Constructed::Together));
@@ -589,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_shows_what_is_out_and_nothing_behind_its_last_object_and_a_head_that_is_wrong() {
+    fn a_slab_reports_its_bitmap_up_to_the_last_object_and_a_wrong_head() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side =
@@ -597,7 +600,7 @@ mod tests {
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
-            // SAFETY: a page of the block, and only this test knows it.
+            // SAFETY: a page of the block, which only this test has.
             unsafe {
                 assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
                 slab.alloc_bits(objects, false, None, |index| taken.push(index));

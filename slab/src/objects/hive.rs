@@ -11,26 +11,28 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
 
-/// How often a hive looks again: seconds.
+/// Seconds of retries before a hive gives up.
 const PATIENCE: u32 = 1 << 20;
 
-/// Values of one type that never move, kept in slabs, and walked without looking at what is free.
+/// Values of one type that never move, stored in slabs, and iterated without visiting free places.
 ///
-/// What C++26 calls `std::hive` (Bentley, P0447): growing, values stay where they are, freed places are taken again, and a
-/// walk over all values skips holes. Here slabs of an object cache are its blocks and their bitmaps its skip field: a walk
-/// reads a word for 64 places. A value is named by a key that is moved, not copied, so that none can be stale.
+/// This is what C++26 calls `std::hive` (Bentley, P0447): a growing container whose values keep their addresses, whose free
+/// places are reused, and whose iteration skips holes. Here slabs of an object cache are its blocks, and their bitmaps its skip
+/// field: an iteration reads a word for 64 places. A value is named by a key that is moved, not copied, so keys cannot be
+/// stale.
 ///
-/// | | costs |
+/// | operation | cost |
 /// |---|---|
-/// | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation, a free of the cache: a magazine's, mostly |
+/// | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation or a free of the cache, mostly in a magazine |
 /// | [`get`](Hive::get) | one comparison |
-/// | a walk | a word for 64 places, and the values |
-/// | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied, and again while others give back what they took from magazines |
+/// | an iteration | a word for 64 places, and the values |
+/// | the first iteration after a change | in addition, a drain of the magazines and a copy of the bitmaps, repeated while other threads flush what they took from magazines |
 ///
-/// For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
+/// It has one owner at a time, as a `Vec` has. To share objects between threads, use the cache itself.
 ///
-/// In the child of a [fork](crate::Fork) it can be walked and dropped only if no other thread was reaping its cache at the fork: free places
-/// that such a thread had in hand look like values for ever, and a walk panics after some seconds.
+/// In the child of a [fork](crate::Fork) it can be iterated and dropped only if no other thread was reaping its cache at the
+/// fork. Otherwise free places that such a thread had taken look like values for ever, and an iteration panics after some
+/// seconds.
 ///
 /// ```
 /// use uslab::Hive;
@@ -46,21 +48,20 @@ const PATIENCE: u32 = 1 << 20;
 /// ```
 pub struct Hive<T> {
     cache: KmemCache,
-    /// Of all hives that ever were, only this one has it.
+    /// Unique number of this hive.
     number: u64,
     len: usize,
-    /// Where the values are, unless something changed since.
+    /// Snapshot of the places of the values, unless they changed since.
     live: Live,
     stale: bool,
     values: PhantomData<Slot<T>>,
 }
 
-/// A value as it lies in its slab: as far from the next one as the slab's objects are, unless something lies between them, so that
-/// neighbours are a slice.
+/// A value in its slab. Without padding between objects its size is the slab's stride, so that neighbours form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
-/// Names a value of a [`Hive`]. Whoever drops it leaves the value where it is, until the hive goes.
+/// Key of a value of a [`Hive`]. If it is dropped, the value stays until the hive is dropped.
 ///
 /// ```
 /// use uslab::Hive;
@@ -69,7 +70,7 @@ struct Slot<T>(T);
 /// let mut sessions = Hive::new("session")?;
 /// let session: Key<String> = sessions.insert(String::from("alice"))?;
 /// sessions.get_mut(&session).push_str(" is idle");
-/// assert_eq!(sessions.remove(session), "alice is idle"); // the key has gone with the value
+/// assert_eq!(sessions.remove(session), "alice is idle"); // this consumes the key
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Key<T> {
@@ -80,22 +81,22 @@ pub struct Key<T> {
 
 // SAFETY: a hive owns its values, and a cache may be used from any thread.
 unsafe impl<T: Send> Send for Hive<T> {}
-// SAFETY: through a shared hive values are only read; `Live` and the cache may be shared.
+// SAFETY: a shared hive only reads values; `Live` and the cache may be shared.
 unsafe impl<T: Sync> Sync for Hive<T> {}
-// SAFETY: a key alone reaches nothing: each use goes through the hive, and `remove` gives a `T` to whoever has the hive.
+// SAFETY: a key alone accesses nothing: each use needs the hive, and `remove` returns a `T` to the owner of the hive.
 unsafe impl<T> Send for Key<T> {}
-// SAFETY: as above.
+// SAFETY: a shared key alone accesses nothing.
 unsafe impl<T> Sync for Key<T> {}
 
 impl<T> Hive<T> {
-    /// A hive on the global subsystem. The name is the cache's, in slabinfo.
+    /// Makes a hive on the global subsystem. `name` is the cache's name in slabinfo.
     ///
     /// # Errors
-    /// As for a [`KmemCache`]: the subsystem does not start, or a `T` has too many bytes.
+    /// As for a [`KmemCache`]: the subsystem does not start, or `T` is too large.
     pub fn new(name: impl Into<String>) -> Result<Self, CacheError> {
         Ok(Self::on(Self::builder(name).build()?))
     }
-    /// A hive on a subsystem of the caller's.
+    /// Makes a hive on the given subsystem.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -107,22 +108,22 @@ impl<T> Hive<T> {
         Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
-        // Values without bytes have places all the same: a place is what is counted and walked.
+        // Values without bytes have places, too: places are what is counted and iterated.
         KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>()).unsampled()
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
     }
 
-    /// Keeps a value.
+    /// Inserts a value.
     ///
     /// # Errors
-    /// There is no memory; the value comes back.
+    /// Memory is short; the error returns the value.
     pub fn insert(&mut self, value: T) -> Result<Key<T>, Refused<T>> {
         match self.cache.alloc(Gfp::KERNEL) {
             Ok(object) => {
                 let place = object.cast::<T>();
-                // SAFETY: allocated just now, with the size and alignment of a `T`, and nobody else has it.
+                // SAFETY: just allocated, with the size and alignment of a `T`, and not shared.
                 unsafe { place.write(value) };
                 self.len += 1;
                 self.stale = true;
@@ -131,17 +132,17 @@ impl<T> Hive<T> {
             Err(error) => Err(Refused { value, error }),
         }
     }
-    /// Takes a value out.
+    /// Removes a value and returns it.
     ///
     /// # Panics
-    /// The key is another hive's.
+    /// If the key belongs to another hive.
     pub fn remove(&mut self, key: Key<T>) -> T {
         self.own(&key);
-        // SAFETY: allocated from there, nothing is in it any more, and the key is gone.
+        // SAFETY: allocated from there; its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
         planted!("a hive reads a value whose place is free" => free());
         self.cache.touch(key.value.cast());
-        // SAFETY: the key is of this hive, so its place holds a value, and it goes with the key.
+        // SAFETY: the key is of this hive, so its place holds a value, which is moved out with the key.
         let value = unsafe { key.value.read() };
         planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
         free();
@@ -152,52 +153,53 @@ impl<T> Hive<T> {
     /// The value of a key.
     ///
     /// # Panics
-    /// The key is another hive's.
+    /// If the key belongs to another hive.
     pub fn get(&self, key: &Key<T>) -> &T {
         self.own(key);
         // SAFETY: the key is of this hive, so its place holds a value, which stays while the hive is borrowed.
         unsafe { key.value.as_ref() }
     }
-    /// The value of a key, to change.
+    /// The value of a key, mutably.
     ///
     /// # Panics
-    /// The key is another hive's.
+    /// If the key belongs to another hive.
     pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
         self.own(key);
         let mut value = key.value;
-        // SAFETY: as in `get`; and the hive is borrowed exclusively, so this is the only way to a value.
+        // SAFETY: the key is of this hive, so its place holds a value; the hive is borrowed exclusively.
         unsafe { value.as_mut() }
     }
 
-    /// How many values it holds.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether it holds none.
+    /// Returns `true` if the hive has no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Its values, in the order of their places in each slab. Exclusive because it may have to look which places are in use.
+    /// Iterates the values, in the order of their places in each slab. It takes `&mut self` because it may have to refresh the
+    /// snapshot.
     ///
     /// # Panics
     /// As [`iter_mut`](Self::iter_mut).
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
         self.iter_mut().map(|value| &*value)
     }
-    /// Its values, to change. [`for_each`](Iterator::for_each) goes faster than a loop.
+    /// Iterates the values mutably. [`for_each`](Iterator::for_each) is faster than a loop.
     ///
     /// # Panics
-    /// For some seconds magazines could not be emptied: the system refuses the `membarrier` that it allowed at the start.
+    /// If magazines could not be drained for some seconds: the system refuses the `membarrier` that it allowed at the start.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let stride = self.cache.geometry().stride();
-        // Where something lies between them, as red zones or canaries, each is alone.
+        // With padding between objects, such as red zones or canaries, each is a run of one.
         let side_by_side = stride == size_of::<Slot<T>>();
         let values = move |(first, count): Run| {
             let (slices, len) = if side_by_side { (1, count) } else { (count, 1) };
             (0..slices).flat_map(move |i| {
-                // SAFETY: an object of the run; each holds a value, which stays while the hive is borrowed, and is in one run only, and
-                // nobody else has the hive. More than one lie as far apart as `Slot<T>`s.
+                // SAFETY: an object of the run. Each holds a value, which stays while the hive is exclusively borrowed, and is
+                // in one run only. Runs of several have the stride of `Slot<T>`.
                 let places = unsafe {
                     NonNull::slice_from_raw_parts(first.add(i * stride).cast::<Slot<T>>(), len).as_mut()
                 };
@@ -207,16 +209,16 @@ impl<T> Hive<T> {
         assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());
         self.live.runs().flat_map(values)
     }
-    /// The numbers of its cache.
+    /// Snapshot of the cache's numbers.
     pub fn info(&self) -> crate::CacheInfo {
         self.cache.info()
     }
 
-    /// Sees to it that `live` names the places of the values and no others; `false` if that cannot be had.
+    /// Refreshes `live` until it has the places of the values and no others; `false` if that fails.
     ///
-    /// The place of a value is always among those whose bits are set. So may be others: who reaps the cache, or is short of
-    /// memory, takes what is free out of the magazines before he gives it back to the slabs. As nobody else uses the
-    /// cache, these become fewer, and when there are as many as values, they are the values'.
+    /// The place of a value always has its bit set. Other places may have theirs set, too: a thread that reaps the cache or is
+    /// short of memory takes free objects out of the magazines before it flushes them to the slabs. No other thread uses the
+    /// cache, so these become fewer, and once there are as many set bits as values, they are the values'.
     fn look(&mut self) -> bool {
         for _ in 0..PATIENCE {
             if !self.stale {
@@ -242,13 +244,13 @@ impl<T> Drop for Hive<T> {
         if abandoned() {
             return;
         }
-        // Else they stay, and so does the cache.
+        // Otherwise the values and the cache are leaked.
         if !self.look() {
             return;
         }
         let mut panics = FirstPanic::default();
         for object in self.live.iter() {
-            // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
+            // SAFETY: the place is in use, so it holds a value, which is not reachable any more; it was allocated from there.
             unsafe {
                 panics.catch(|| object.cast::<T>().drop_in_place());
                 self.cache.free(object);
@@ -270,7 +272,7 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// A value that found no memory.
+/// A value that could not be inserted.
 ///
 /// ```
 /// use uslab::faults::{self, Faults};
@@ -288,9 +290,9 @@ impl<T> fmt::Debug for Key<T> {
 /// ```
 #[derive(Debug)]
 pub struct Refused<T> {
-    /// The value.
+    /// The value that was not inserted.
     pub value: T,
-    /// Why.
+    /// Reason of the failure.
     pub error: AllocError,
 }
 
@@ -319,7 +321,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a vector of the same values, with a walk now and then.
+        /// Compared with a vector of the same values, with occasional iterations.
         #[test]
         fn hive_against_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
@@ -350,9 +352,9 @@ mod tests {
         }
     }
 
-    /// Found: what a reaper had in hand was walked over, and dropped with the hive.
+    /// Once an iteration visited free objects that a reaper had taken, and the hive's drop dropped them.
     #[test]
-    fn a_walk_beside_reaps_finds_the_values_only() {
+    fn an_iteration_during_reaps_finds_only_values() {
         let subsystem = subsystem();
         let done = uslab_magazine::sync::AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -374,7 +376,7 @@ mod tests {
         });
     }
 
-    /// Found: a hive of values without bytes was refused, where a cache of such objects was not.
+    /// Once a hive of values without bytes was refused, although a cache of such objects was not.
     #[test]
     fn values_without_bytes_are_counted_walked_and_dropped() {
         thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
@@ -396,7 +398,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// Found: a walk took what lies between objects for values, and never ended where some allocations were samples, in no slab.
+    /// Once an iteration took padding between objects for values, and never ended if some allocations were samples, which are
+    /// in no slab.
     #[test]
     fn values_are_found_among_red_zones_and_canaries_and_are_no_samples() {
         let changes: [fn(&mut Config); 3] = [
@@ -423,9 +426,9 @@ mod tests {
         }
     }
 
-    /// Found: what came behind it stayed, and so did the cache.
+    /// Once the values behind it leaked, and so did the cache.
     #[test]
-    fn a_value_that_panics_as_it_is_dropped_keeps_no_other_one() {
+    fn a_value_that_panics_in_drop_leaks_no_other() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -442,14 +445,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn the_key_of_another_hive_is_noticed() {
+    fn the_key_of_another_hive_panics() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);
     }
 
     #[test]
-    fn a_value_without_memory_comes_back() {
+    fn a_failed_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

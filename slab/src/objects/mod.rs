@@ -6,7 +6,7 @@
 //! | `pinned` | objects that never move |
 //! | `type_stable` | objects that outlive readers |
 //! | `static_cache` | caches in statics |
-//! | `hive` | values of one owner that never move, to walk over |
+//! | `hive` | an iterable container of values that never move, for one owner |
 
 pub(crate) mod hive;
 pub(crate) mod pinned;

@@ -1,8 +1,8 @@
 //! Objects that never move.
 //!
-//! An object of any cache stays where it is while it is in use; what could move its *value* is `&mut T`. A `CacheBox`
-//! lends one, and whoever allocates the object next gets it again, so it cannot be pinned by one user alone: all of them
-//! must keep their hands off, from the constructor to the destructor. Such a cache hands out pinned boxes only.
+//! An object of any cache keeps its address while it is in use; only `&mut T` could move its *value*. A `CacheBox` lends one,
+//! and the next user of the object gets another one. So one user alone cannot pin an object: no user may have a `&mut T`, from
+//! its construction to its destruction. Such a cache hands out pinned boxes only.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
@@ -10,8 +10,8 @@ use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCac
 use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
-/// A cache whose objects are pinned for as long as they are constructed: through frees and allocations, until their slab
-/// is released, where they are dropped in place.
+/// A cache whose objects are pinned as long as they are constructed: through frees and allocations, until they are dropped in
+/// place when their slab is freed.
 ///
 /// ```
 /// use std::marker::PhantomPinned;
@@ -25,7 +25,7 @@ use core::pin::Pin;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A reset would see `&mut T`, so that there is none:
+/// There is no reset, which would get `&mut T`:
 ///
 /// ```compile_fail,E0277
 /// uslab::ObjectCache::builder("reset").ctor(|| 1).reset(|n| *n = 0).build_pinned().unwrap();
@@ -34,23 +34,24 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// A pinned object, as its last user left it. Cost, errors and panics as [`ObjectCache::alloc`].
+    /// Allocates a pinned object, as its last user left it. Cost, errors and panics as [`ObjectCache::alloc`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`ObjectCache::alloc`].
     #[inline(always)]
     pub fn alloc(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
-        // SAFETY: no `&mut` to the object was ever lent, as all of them go out this way; it lies still until it is dropped
-        // in place, and neither `Deref` nor `Drop` of the box moves it.
+        // SAFETY: no `&mut` to the object was ever lent, because all are handed out here; it keeps its address until it is
+        // dropped in place, and neither `Deref` nor `Drop` of the box moves it.
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
-    /// The same; at the cache's limit it waits until an object is free. See [`ObjectCache::acquire`].
+    /// Allocates as [`alloc`](Self::alloc) does; at the cache's limit it waits until an object is free. See
+    /// [`ObjectCache::acquire`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`ObjectCache::acquire`].
     pub async fn acquire(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
-        // SAFETY: as in `alloc`.
+        // SAFETY: no `&mut` to the object was ever lent, and nothing moves it until it is dropped in place.
         self.0.acquire().await.map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
@@ -61,7 +62,7 @@ impl<T> PinnedCache<T> {
 managed!(PinnedCache);
 
 impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
-    /// A cache whose objects never move, in the global subsystem: see [`PinnedCache`].
+    /// Builds a cache whose objects never move in the global subsystem: see [`PinnedCache`].
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -71,7 +72,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     {
         self.build().map(PinnedCache)
     }
-    /// The same in `subsystem`.
+    /// Builds such a cache in `subsystem`.
     ///
     /// # Errors
     /// As [`build_in`](Self::build_in).

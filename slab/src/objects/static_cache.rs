@@ -1,4 +1,4 @@
-//! Caches in statics: made by the first use, never dropped, so that their boxes are `'static`.
+//! Caches in statics: made on first use and never dropped, so their boxes are `'static`.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::StartError;
@@ -14,10 +14,9 @@ use std::panic::resume_unwind;
 use uslab_magazine::sync::{catch_panic, thread_local};
 
 /// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare it with
-/// [`object_cache!`](crate::object_cache), which works under loom, too; there each execution has one of its own.
+/// [`object_cache!`](crate::object_cache), which also works under loom, with a separate cache in each execution.
 ///
-/// No thread waits for another one: threads that come first at the same time each make a cache, and all but one are
-/// thrown away.
+/// No thread waits for another one: of several first callers each makes a cache, and all but one cache are dropped.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};
@@ -37,12 +36,12 @@ pub struct StaticCache<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> StaticCache<T> {
-    /// A cache that `make` will make.
+    /// Declares a cache that `make` makes.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { made: Published::new(), make }
     }
-    /// A cache that `make` will make.
+    /// Declares a cache that `make` makes.
     #[cfg(any(loom, shuttle))]
     pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { made: Published::new(), make }
@@ -51,8 +50,8 @@ impl<T: Send + 'static> StaticCache<T> {
     /// The cache. Cost: one load, once it is made.
     ///
     /// # Errors
-    /// As [`build`](crate::ObjectCacheBuilder::build), and the next call tries again;
-    /// [`StartError::Starting`] where making it comes back here on the same thread.
+    /// As [`build`](crate::ObjectCacheBuilder::build); the next call tries again. [`StartError::Starting`] if `make` calls this
+    /// on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         self.made.get().map_or_else(|| self.start(), Ok)
@@ -76,18 +75,19 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     }
 }
 
-/// A static cache that the thread is making, at its address, as long as this lives. The list is on the stack: the thread's allocator may be
+/// Marks a static cache, by its address, as being made by this thread, as long as the value lives. The list is on the stack,
+/// because the thread's allocator may be what is being made.
 /// what is being made.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
-    /// The one because of which it is made.
+    /// The cache that needs this one.
     outer: *const Self,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    /// The innermost one.
+    /// The innermost cache being made.
     static STARTING: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
 }
 
@@ -96,7 +96,7 @@ impl Starting {
     /// Runs `make`.
     fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let this = Self { address, outer: STARTING.get() };
-        // SAFETY: null, or one whose `during` has not returned.
+        // SAFETY: null, or a value whose `during` has not returned.
         let mut outer = core::iter::successors(unsafe { this.outer.as_ref() }, |starting| unsafe {
             starting.outer.as_ref()
         });
@@ -110,8 +110,7 @@ impl Starting {
     }
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made when it is first used: a
-/// [`StaticCache`](crate::StaticCache).
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made on first use: a [`StaticCache`](crate::StaticCache).
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, object_cache};
@@ -134,7 +133,7 @@ macro_rules! object_cache {
     };
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made anew in each execution.
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made in each execution.
 #[macro_export]
 #[cfg(loom)]
 macro_rules! object_cache {
@@ -166,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_comes_back_is_told_so_and_a_failed_one_can_be_tried_again() {
+    fn a_recursive_start_is_an_error_and_a_failed_one_can_be_retried() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
-            // By way of another one.
+            // Indirectly, through another cache.
             AGAIN.get()?;
             ObjectCache::builder("other").ctor(|| 1).build()
         });

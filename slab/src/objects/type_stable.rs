@@ -8,13 +8,13 @@ use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// A cache whose objects readers may look at without a lock, and even after they were freed.
+/// A cache whose objects may be read without a lock, even after they were freed.
 ///
-/// The memory of an object stays a constructed `T` of this cache until a grace period has passed since its slab was given
-/// up. So a reader who is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may read it; but it
-/// may be another object by now, and the reader must look *in* the object whether it is still the one it wanted, after it
-/// has read what it came for. All users see `&T` only, readers as well as owners: what changes are atomics, locks, cells.
-/// `slab/examples/rcu_lookup.rs` is a hash table of this kind.
+/// The memory of an object stays a constructed `T` of this cache until a grace period has passed since its slab was freed. So a
+/// reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may read it. It may be another
+/// object by then: after reading, the reader must check *in* the object that it is the expected one. All users get `&T` only,
+/// readers as well as owners: mutable parts are atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table of this
+/// kind.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -35,10 +35,10 @@ use core::ptr::NonNull;
 pub struct TypeStableCache<T>(ObjectCache<T>);
 
 impl<T> TypeStableCache<T> {
-    /// An object, as its last user left it; readers of that one may still look at it. Cost, errors and panics as
+    /// Allocates an object, as its last user left it; readers of its previous use may still read it. Cost, errors and panics as
     /// [`ObjectCache::alloc`].
     ///
-    /// # Errors
+    /// As [`ObjectCache::alloc`].
     /// As there.
     #[inline(always)]
     pub fn alloc(&self) -> Result<StableBox<'_, T>, AllocError> {
@@ -52,7 +52,7 @@ impl<T> TypeStableCache<T> {
 managed!(TypeStableCache);
 
 impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
-    /// A cache for lock-free readers, in the global subsystem: see [`TypeStableCache`].
+    /// Builds a cache for lock-free readers in the global subsystem: see [`TypeStableCache`].
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -63,7 +63,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     {
         self.map(KmemCacheBuilder::type_stable).build().map(TypeStableCache)
     }
-    /// The same in `subsystem`.
+    /// Builds such a cache in `subsystem`.
     ///
     /// # Errors
     /// As [`build_in`](Self::build_in).
@@ -76,7 +76,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     }
 }
 
-/// An object of a [`TypeStableCache`] in use: its owner may free it, and that is all that sets it apart from a reader.
+/// An object of a [`TypeStableCache`] in use. Its owner may free it; otherwise it has the access of a reader.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -91,7 +91,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
 pub struct StableBox<'c, T>(CacheBox<'c, T>);
 
 impl<T> StableBox<'_, T> {
-    /// Its address, for readers to find.
+    /// Address of the object, to publish it to readers.
     pub fn as_ptr(&self) -> NonNull<T> {
         NonNull::from(&*self.0)
     }

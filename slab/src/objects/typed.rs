@@ -1,15 +1,15 @@
 //! Caches of objects of one type, constructed once and used many times.
 //!
-//! The constructor runs when an object leaves its slab for the first time, not at later allocations: an object is handed out as its
-//! last user left it, so what is expensive to build (locks, buffers, registrations) stays built. `T`'s destructor runs when a
-//! shrink or a reap finds the object free, or its slab is released (Bonwick 1994, "The Slab Allocator: An Object-Caching Kernel
-//! Memory Allocator").
+//! The constructor runs when an object leaves its slab for the first time, not at later allocations: an object is handed out as
+//! its last user left it, so expensive parts (locks, buffers, registrations) stay built. `T`'s destructor runs when a shrink or
+//! a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab Allocator: An Object-Caching Kernel Memory
+//! Allocator").
 //!
-//! | an object of | is | for |
+//! | an object of | is | use |
 //! |---|---|---|
 //! | [`ObjectCache`] | a [`CacheBox`], which borrows the cache | most uses |
-//! | the same, [owned](ObjectCache::alloc_owned) | an [`OwnedBox`], which is `'static` | tasks and threads that outlive the cache's owner |
-//! | [`PinnedCache`](crate::PinnedCache) | a `Pin<CacheBox>` | what must not move: intrusive links |
+//! | [`ObjectCache`], [owned](ObjectCache::alloc_owned) | an [`OwnedBox`], which is `'static` | tasks and threads that outlive the cache's owner |
+//! | [`PinnedCache`](crate::PinnedCache) | a `Pin<CacheBox>` | objects that must not move: intrusive links |
 //! | `TypeStableCache` | a `StableBox`, shared only | lock-free readers, see `rcu` |
 
 use crate::cache::core::Core;
@@ -43,29 +43,29 @@ use uslab_magazine::sync::abandoned;
 /// let mut buffer = cache.alloc()?;
 /// buffer.extend_from_slice(b"kept");
 /// drop(buffer);
-/// // The same object again, as it was left: neither constructed nor destructed meanwhile.
+/// // The same object again, as it was left: neither destructed nor constructed in between.
 /// assert_eq!(*cache.alloc()?, b"kept");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects wander between threads, hence `T: Send`; they outlive their users, hence `T: 'static`.
+/// Objects move between threads, hence `T: Send`; they outlive their users, hence `T: 'static`.
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // Neither owns a `T` that this thread made nor lends one: free objects are `Send`, and only a `CacheBox` derefs. What
-    // one user wrote the next one reads, so it is of this very `T`, no lifetime shorter or longer.
+    // The cache neither owns a `T` of this thread nor lends one: free objects are `Send`, and only a `CacheBox` derefs. A user
+    // reads what the previous one wrote, so the type is invariant in `T`.
     objects: PhantomData<fn(T) -> T>,
 }
 
-/// What is done with a typed cache as a whole, whatever it hands out.
+/// Operations of all typed caches.
 macro_rules! managed {
     ($cache:ident) => {
         impl<T> $cache<T> {
-            /// The cache's name.
+            /// Name of the cache.
             pub fn name(&self) -> &str {
                 self.untyped().name()
             }
-            /// As [`KmemCache::shrink`](crate::KmemCache::shrink): destructs the objects that nobody uses.
+            /// As [`KmemCache::shrink`](crate::KmemCache::shrink); destructs free objects.
             pub fn shrink(&self) -> usize {
                 self.untyped().shrink()
             }
@@ -80,7 +80,7 @@ macro_rules! managed {
             pub fn destroy(&self) -> Result<(), crate::Busy> {
                 self.untyped().destroy()
             }
-            /// The numbers now.
+            /// Snapshot of the cache's numbers.
             pub fn info(&self) -> crate::CacheInfo {
                 self.untyped().info()
             }
@@ -89,14 +89,14 @@ macro_rules! managed {
 }
 pub(crate) use managed;
 
-/// Makes an [`ObjectCache`]. `C` is the constructor and `R` the reset once there is one.
+/// Builder of an [`ObjectCache`]. `C` is the constructor and `R` the reset once there is one.
 ///
 /// ```
 /// use uslab::{Limit, ObjectCache};
 ///
 /// let buffers = ObjectCache::builder("buffer")
 ///     .ctor(|| Vec::<u8>::with_capacity(4096)) // for each new object
-///     .reset(Vec::clear) // for each object that comes back
+///     .reset(Vec::clear) // for each freed object
 ///     .limit(Limit::Objects(1000))
 ///     .build()?;
 /// buffers.alloc()?.extend_from_slice(b"hello");
@@ -112,7 +112,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     objects: PhantomData<fn() -> T>,
 }
 
-/// What runs on an object that comes back: a function, or nothing.
+/// A reset: a function that runs on each freed object, or none.
 ///
 /// ```
 /// use uslab::typed::Reset;
@@ -134,7 +134,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// No reset: it would see `&mut T`.
+/// No reset, which would see `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -154,7 +154,7 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
-/// What constructs objects: a function that makes one, or may [refuse](ObjectCacheBuilder::try_ctor).
+/// A constructor: a function that makes an object, or may [fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Construct;
@@ -171,7 +171,7 @@ impl NoReset for () {}
 pub trait Construct<T>: sealed::Construct<T> {}
 impl<T, C: sealed::Construct<T>> Construct<T> for C {}
 
-/// A constructor that [may refuse](ObjectCacheBuilder::try_ctor).
+/// A constructor that [may fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Fallible;
@@ -193,15 +193,15 @@ impl<F, E> fmt::Debug for Fallible<F, E> {
 }
 
 std::thread_local! {
-    /// Why a constructor refused last on this thread.
+    /// Error of the last constructor that failed on this thread.
     static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
 }
-/// An error of a constructor.
+/// Error of a constructor.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
-    /// The error of a typed cache's [constructor](ObjectCacheBuilder::try_ctor) that refused this thread's last allocation; once. `None`
-    /// for other errors.
+    /// Takes the error of the typed cache's [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last
+    /// allocation. `None` the second time, and for other errors.
     pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
     }
@@ -211,7 +211,7 @@ mod sealed {
     use super::{Cause, Fallible, Hook, NonNull, REFUSED};
 
     pub trait Construct<T>: Send + Sync + 'static {
-        /// `None` if it refuses.
+        /// Constructs an object; `None` on failure.
         fn construct(&self) -> Option<T>;
     }
     impl<T, F: Fn() -> T + Send + Sync + 'static> Construct<T> for F {
@@ -226,7 +226,7 @@ mod sealed {
         E: Into<Cause> + 'static,
     {
         fn construct(&self) -> Option<T> {
-            // The thread that ends has no place for it.
+            // An exiting thread has no place for it.
             let keep = |error: E| _ = REFUSED.try_with(|refused| refused.set(Some(error.into())));
             (self.construct)().map_err(keep).ok()
         }
@@ -245,21 +245,21 @@ mod sealed {
     impl<T: 'static, F: Fn(&mut T) + Send + Sync + 'static> Reset<T> for (F,) {
         fn hook(self) -> Option<Hook<()>> {
             let (reset,) = self;
-            // SAFETY: an object that its user gives back is constructed and nobody else's.
+            // SAFETY: a freed object is constructed, and has no other user.
             Some(Hook::new(Box::new(move |object: NonNull<u8>| reset(unsafe { object.cast().as_mut() }))))
         }
     }
 }
 
 impl<T> ObjectCache<T> {
-    /// Begins a cache; it needs a constructor yet.
+    /// Starts a builder; it needs a constructor.
     pub fn builder(name: impl Into<String>) -> ObjectCacheBuilder<T> {
-        // No slab has objects of no bytes: those of zero-sized types get one.
+        // Slabs have no objects of no bytes: zero-sized types get one byte.
         let cache = KmemCache::builder(name, size_of::<T>().max(1)).align(align_of::<T>());
         ObjectCacheBuilder { cache, construct: (), reset: (), objects: PhantomData }
     }
 
-    /// A constructed object, as its last user left it.
+    /// Allocates a constructed object, as its last user left it.
     ///
     /// Cost: as [`KmemCache::alloc`].
     ///
@@ -267,7 +267,7 @@ impl<T> ObjectCache<T> {
     /// As [`KmemCache::alloc`].
     ///
     /// # Panics
-    /// When the constructor panics; nothing is lost then.
+    /// If the constructor panics; no object is lost.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
@@ -275,7 +275,7 @@ impl<T> ObjectCache<T> {
         Ok(CacheBox::new(object))
     }
 
-    /// A constructed object that `prepare` has seen first. If `prepare` panics, the object is free again.
+    /// Allocates a constructed object and runs `prepare` on it. If `prepare` panics, the object is freed.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -285,10 +285,10 @@ impl<T> ObjectCache<T> {
         Ok(object)
     }
 
-    /// A constructed object that keeps the cache: it may go anywhere and stay for as long as it likes.
+    /// Allocates a constructed object that keeps the cache alive: it may be moved anywhere and live as long as needed.
     ///
-    /// Cost: as [`alloc`](Self::alloc). Nothing is counted: an object keeps its slab, and the slab its cache. Frees of objects that
-    /// the cache's last handle left behind go past the magazines, to the slabs.
+    /// Cost: as [`alloc`](Self::alloc). There is no reference count: an object keeps its slab, and the slab its cache. After
+    /// the cache's last handle was dropped, frees bypass the magazines.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -296,7 +296,8 @@ impl<T> ObjectCache<T> {
         Ok(self.alloc()?.into_owned())
     }
 
-    /// As [`alloc`](Self::alloc); at the cache's limit it waits until an object is free. See [`KmemCache::acquire`].
+    /// Allocates as [`alloc`](Self::alloc) does; at the cache's limit it waits until an object is free. See
+    /// [`KmemCache::acquire`].
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -319,15 +320,15 @@ impl<T> ObjectCache<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), but for [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], which it waits at. It does not
-    /// wait where not even one slab is allowed.
+    /// As [`alloc`](Self::alloc), except [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], at which it waits. It
+    /// does not wait if the limit admits not even one slab.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
     pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
     }
-    /// The same, owned: for a task that is spawned, see [`alloc_owned`](Self::alloc_owned).
+    /// Waits for an owned object, for a spawned task: see [`alloc_owned`](Self::alloc_owned).
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -347,14 +348,14 @@ impl<T> ObjectCache<T> {
     /// As [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// As there.
+    /// As [`acquire`](Self::acquire).
     pub async fn acquire_owned(&self) -> Result<OwnedBox<T>, AllocError> {
         self.acquire().await.map(CacheBox::into_owned)
     }
-    /// The same for a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
+    /// Waits for an object in a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] when the time is over.
+    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc).
@@ -362,15 +363,15 @@ impl<T> ObjectCache<T> {
         self.cache.acquire_timeout(Gfp::KERNEL, timeout).map(|object| CacheBox::new(object.cast()))
     }
 
-    /// `n` objects, or none: see [`KmemCache::alloc_bulk`].
+    /// Allocates `n` objects, or none: see [`KmemCache::alloc_bulk`].
     ///
     /// # Errors
-    /// As [`KmemCache::alloc_blocks`], with nothing taken.
+    /// As [`KmemCache::alloc_blocks`]; nothing is allocated then.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
         self.cache.alloc_owners(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
     }
 
-    /// At least `n` objects for one owner: see [`KmemCache::prefill`].
+    /// Reserves at least `n` objects for one owner: see [`KmemCache::prefill`].
     ///
     /// # Errors
     /// As [`KmemCache::prefill`].
@@ -379,12 +380,12 @@ impl<T> ObjectCache<T> {
         Ok(PrefilledObjects { objects, cache: &self.cache, owned: PhantomData })
     }
 
-    /// As [`KmemCache::register_shrinker`].
+    /// Registers a shrinker, as [`KmemCache::register_shrinker`] does.
     pub fn register_shrinker(&self, shrinker: impl crate::Shrinker + 'static) -> crate::Registration {
         self.cache.register_shrinker(shrinker)
     }
 
-    /// The untyped cache below.
+    /// The underlying untyped cache.
     pub(crate) fn untyped(&self) -> &KmemCache {
         &self.cache
     }
@@ -395,7 +396,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub(super) fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
         Self { cache: change(self.cache), ..self }
     }
-    /// The same for objects of type `U`, made by what `change` makes of the constructor.
+    /// Changes the object type to `U`, and the constructor by `change`.
     pub(crate) fn map_constructor<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
         let cache = self.cache.size(size_of::<U>().max(1)).align(align_of::<U>());
         ObjectCacheBuilder {
@@ -405,12 +406,13 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Makes an object when it leaves its slab for the first time, in the thread that allocates it, without any lock held. It may panic.
+    /// Sets the constructor. It runs when an object leaves its slab for the first time, in the allocating thread, without any
+    /// lock held. It may panic.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
-    /// The same of a constructor that may refuse. Then the allocation fails with [`AllocError::Constructor`], and
-    /// [`take_cause`](AllocError::take_cause) has the error; the next allocation tries again.
+    /// Sets a constructor that may fail. Then the allocation fails with [`AllocError::Constructor`], and
+    /// [`take_cause`](AllocError::take_cause) returns the error; the next allocation tries again.
     ///
     /// ```
     /// use uslab::{AllocError, ObjectCache};
@@ -429,9 +431,9 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         let construct = Fallible { construct, errors: PhantomData };
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
-    /// Runs on each object that its user gives back, so that the next one finds it as it should be. It runs without any
-    /// lock held. If it panics, the object goes back as it was left, and the panic goes on in who gave it
-    /// back, unless a grace period lies between.
+    /// Sets a function that runs on each freed object, to reset it for its next user. It runs without any lock held. If it
+    /// panics, the object is freed as it was left, and the panic continues in the freeing thread, unless the free was deferred
+    /// by a grace period.
     ///
     /// Cost: frees leave the inlined path, some nanoseconds each.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {
@@ -450,8 +452,9 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn holds(self, bytes: usize) -> Self {
         self.map(|cache| cache.holds(bytes))
     }
-    /// The same where objects differ: `weigh` says how many bytes an object holds now. It runs on a new object, and on one that comes
-    /// back to its slab; the mean counts. It runs without any lock held, and a panic ends that run and nothing else.
+    /// Sets a function that measures the bytes that an object holds, for objects that differ. It runs on a new object, and on
+    /// one that is freed to its slab; the mean counts. It runs without any lock held, and a panic ends that run and nothing
+    /// else.
     ///
     /// ```
     /// use uslab::ObjectCache;
@@ -465,11 +468,11 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     where
         T: 'static,
     {
-        // SAFETY: a constructed object that is nobody else's.
+        // SAFETY: a constructed object without another user.
         let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
         self.map(|cache| cache.weigh(Hook::new(Box::new(weigh))))
     }
-    /// As [`KmemCacheBuilder::align`]; `T`'s own alignment at least.
+    /// As [`KmemCacheBuilder::align`]; at least `T`'s own alignment.
     pub fn align(self, align: usize) -> Self {
         self.map(|cache| cache.align(align))
     }
@@ -497,7 +500,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn slab_debug(self, flags: SlabDebug) -> Self {
         self.map(|cache| cache.slab_debug(flags))
     }
-    /// As [`KmemCacheBuilder::harden`]. What is constructed is not zeroed.
+    /// As [`KmemCacheBuilder::harden`]. Constructed objects are not zeroed.
     pub fn harden(self, harden: Harden) -> Self {
         self.map(|cache| cache.harden(harden))
     }
@@ -508,7 +511,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
 }
 
 impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
-    /// The cache, in the global subsystem.
+    /// Builds the cache in the global subsystem.
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build`].
@@ -516,7 +519,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
     }
-    /// The cache, in `subsystem`, which it keeps alive.
+    /// Builds the cache in `subsystem`, which it keeps alive.
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build_in`].
@@ -528,12 +531,12 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
         let hooks = Hooks {
             construct: Hook::new(Box::new(move |object| {
                 let Some(value) = construct.construct() else { return false };
-                // SAFETY: a new object has room for a `T`, aligned, and nobody else knows it.
+                // SAFETY: a new object has room for a `T`, is aligned, and has no other user.
                 unsafe { object.cast().write(value) };
                 true
             })),
             destruct: core::mem::needs_drop::<T>().then(|| {
-                // SAFETY: the object was constructed, is free, and its slab goes: nobody uses it after this.
+                // SAFETY: the object is constructed and free, and its slab is being freed: it is not used after this.
                 Hook::new(Box::new(|object| unsafe { object.cast::<T>().drop_in_place() }))
             }),
             reset,
@@ -553,8 +556,8 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
     }
 }
 
-/// A constructed object in use, freed on the CPU that drops it. Borrows its cache; there is no reference count. It is one word:
-/// the cache is found by the object's address.
+/// A constructed object in use, freed on the CPU that drops it. It borrows its cache; there is no reference count. It is one
+/// word: the cache is found by the object's address.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache};
@@ -570,7 +573,7 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
     cache: PhantomData<&'c KmemCache>,
-    // As the cache: what is written through the box stays in the object.
+    // Invariant in `T`, as the cache is: what is written through the box stays in the object.
     owned: PhantomData<fn(T) -> T>,
 }
 
@@ -578,63 +581,63 @@ const _: () = assert!(size_of::<Option<CacheBox<'_, u8>>>() == size_of::<usize>(
 const _: () = assert!(size_of::<Option<OwnedBox<u8>>>() == size_of::<usize>());
 
 impl<'c, T> CacheBox<'c, T> {
-    /// Of an object of a typed cache that is borrowed for `'c`, and whose owner the caller is.
+    /// Box of an object that the caller owns, of a typed cache that is borrowed for `'c`.
     #[inline(always)]
     fn new(object: NonNull<T>) -> Self {
         Self { object, cache: PhantomData, owned: PhantomData }
     }
     #[inline(always)]
     fn cache(&self) -> &'c Cache {
-        // SAFETY: the object is in use, and of a typed cache, which is borrowed.
+        // SAFETY: the object is in use, and its typed cache is borrowed.
         unsafe { page_owners::cache_of(self.object.cast()).as_ref() }
     }
 
-    /// The object as a pointer, the caller's from now on: for what links objects itself.
+    /// Releases the object as a pointer to the caller, which may link objects itself.
     #[must_use = "without `from_raw` the object stays out for ever"]
     pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
     }
 
-    /// The box again.
+    /// Makes the box of an object again.
     ///
     /// # Safety
-    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and nobody else uses it.
+    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and is not used otherwise.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
         let made = Self::new(object);
         debug_assert!(core::ptr::eq(made.cache(), cache.cache.cache()), "an object of another cache");
         made
     }
 
-    /// The same object, owned: see [`ObjectCache::alloc_owned`].
+    /// Makes the box an owned one: see [`ObjectCache::alloc_owned`].
     pub fn into_owned(self) -> OwnedBox<T> {
         OwnedBox { object: self.into_raw(), owned: PhantomData }
     }
 
-    /// Gives the object back when all readers of now have gone: see [`KmemCache::free_deferred`]. Its
-    /// [reset](ObjectCacheBuilder::reset) runs then, too.
+    /// Frees the object after a grace period: see [`KmemCache::free_deferred`]. Its [reset](ObjectCacheBuilder::reset) runs
+    /// then, too.
     pub fn free_deferred(self) {
         let cache = self.cache();
         cache.core().defer(self.into_raw().cast());
     }
 }
 
-// SAFETY: a box owns its object as `Box` does; its cache may be freed to from any thread.
+// SAFETY: a box owns its object as `Box` does; objects may be freed from any thread.
 unsafe impl<T: Send> Send for CacheBox<'_, T> {}
-// SAFETY: a shared box lends shared objects, no more.
+// SAFETY: a shared box lends shared references only.
 unsafe impl<T: Sync> Sync for CacheBox<'_, T> {}
 
 impl<T> Deref for CacheBox<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: constructed, and this box's alone.
+        // SAFETY: the object is constructed, and only this box refers to it.
         unsafe { self.object.as_ref() }
     }
 }
 impl<T> DerefMut for CacheBox<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: constructed, and this box's alone.
+        // SAFETY: the object is constructed, and only this box refers to it.
         unsafe { self.object.as_mut() }
     }
 }
@@ -659,8 +662,8 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
     }
 }
 
-/// A constructed object in use that keeps its cache alive: it is `'static`. Freed on the CPU that drops it. It is one word, and
-/// counted nowhere.
+/// A constructed object in use that keeps its cache alive: it is `'static`. It is freed on the CPU that drops it. It is one
+/// word, without a reference count.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -677,23 +680,23 @@ pub struct OwnedBox<T> {
     owned: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: as for `CacheBox`.
+// SAFETY: a box owns its object as `Box` does; objects may be freed from any thread.
 unsafe impl<T: Send> Send for OwnedBox<T> {}
-// SAFETY: a shared box lends shared objects, no more.
+// SAFETY: a shared box lends shared references only.
 unsafe impl<T: Sync> Sync for OwnedBox<T> {}
 
 impl<T> Deref for OwnedBox<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: constructed, and this box's alone.
+        // SAFETY: the object is constructed, and only this box refers to it.
         unsafe { self.object.as_ref() }
     }
 }
 impl<T> DerefMut for OwnedBox<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: constructed, and this box's alone.
+        // SAFETY: the object is constructed, and only this box refers to it.
         unsafe { self.object.as_mut() }
     }
 }
@@ -703,8 +706,7 @@ impl<T> Drop for OwnedBox<T> {
         if abandoned() {
             return;
         }
-        // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
-        // That keeps the cache.
+        // SAFETY: allocated from this cache, which it keeps alive; still constructed, because only `&mut T` was lent.
         unsafe {
             let object = self.object.cast();
             Cache::free_without_handle(page_owners::cache_of(object), object);
@@ -722,7 +724,7 @@ impl<T: fmt::Display> fmt::Display for OwnedBox<T> {
     }
 }
 
-/// Constructed objects of one owner: see [`Prefilled`].
+/// Constructed objects reserved for one owner: see [`Prefilled`].
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -745,39 +747,39 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// An object; `None` if it holds none, which is not before the promised number of allocations. Dropped, it goes to the
-    /// cache; [`free`](Self::free) takes it back here.
+    /// Takes an object; `None` if the stock is empty, which cannot happen within the promised number of allocations. Dropping
+    /// the box frees the object to the cache; [`free`](Self::free) returns it to this stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();
         Some(CacheBox::new(object))
     }
-    /// Takes an object back; one of another cache goes to its own.
+    /// Returns an object to this stock; an object of another cache is freed to its own.
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
         if core::ptr::eq(object.cache(), self.cache.cache()) {
-            // SAFETY: allocated from this cache, the box's until now; still constructed.
+            // SAFETY: allocated from this cache, and owned by the box until now; still constructed.
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Objects that it holds: so many allocations cannot fail.
+    /// Number of objects in stock: as many allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
-    /// Whether it holds none.
+    /// Returns `true` if the stock is empty.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
     /// As [`Prefilled::refill`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Prefilled::refill`].
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         self.objects.refill(n)
     }
 }
 
-/// Who may be sent and shared; a change here is a change of the public promise.
+/// Types that are `Send` and `Sync`; a change here changes the public promise.
 const _: () = {
     const fn sendable<T: Send>() {}
     const fn shareable<T: Sync>() {}
@@ -822,7 +824,7 @@ const _: () = {
 /// drop(object);
 /// ```
 ///
-/// nor can a cache, or an object of it, be taken for one of a shorter lifetime, whose values would stay in it:
+/// nor can a cache, or an object of it, be treated as one of a shorter lifetime, whose values would stay in it:
 ///
 /// ```compile_fail
 /// fn shorter<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'a str> {
@@ -861,7 +863,7 @@ const _: () = {
 /// }
 /// ```
 ///
-/// (The same with one lifetime does compile:)
+/// (The same with one lifetime compiles:)
 ///
 /// ```
 /// fn same<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'static str> {

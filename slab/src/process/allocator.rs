@@ -1,8 +1,8 @@
-//! [`Allocator`] of `allocator-api2`, for containers that take one: a feature for each of its major versions, because
-//! containers are on several (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
+//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. There is a feature for each of its major
+//! versions, because containers use several (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
 //!
-//! For `&KmemCache` (layouts up to its object's), `&Kmalloc`, `&Malloc` and `Uslab`; [`pool`](crate::pool) has those for one
-//! thread.
+//! It is implemented for `&KmemCache` (layouts up to its object's), `&Kmalloc`, `&Malloc` and `Uslab`; [`pool`](crate::pool)
+//! has thread-local ones.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -15,9 +15,9 @@ fn flags(zero: bool) -> Gfp {
     if zero { Gfp::ZERO } else { Gfp::KERNEL }
 }
 
-// SAFETY: an object is as large and aligned as its geometry says.
+// SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
-    /// Nothing for a cache with a constructor: what a container leaves behind is not constructed.
+    /// `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let fits = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()
@@ -26,45 +26,45 @@ unsafe impl Source for &KmemCache {
         good.then(|| self.alloc(flags(zero)).ok()).flatten()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the memory is this allocator's and no longer used, by the trait's contract.
         unsafe { self.free(memory) };
     }
 }
-// SAFETY: as `alloc_layout` says.
+// SAFETY: `alloc_layout` returns memory of the layout.
 unsafe impl Source for &Kmalloc {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         self.alloc_layout(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the memory is this allocator's and no longer used, by the trait's contract.
         unsafe { self.free(memory) };
     }
 }
-// SAFETY: as `alloc` says.
+// SAFETY: `alloc` returns memory of the layout.
 unsafe impl Source for &Malloc {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         self.alloc(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the memory has this layout and is no longer used, by the trait's contract.
         unsafe { self.free_sized(memory, layout) };
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: the memory has the old layout, and the new size is not 0, by the trait's contract.
         unsafe { self.realloc_sized(memory, old, new.size(), flags(zero)) }.ok()
     }
 }
-// SAFETY: as `GlobalAlloc` says.
+// SAFETY: `Uslab` implements `GlobalAlloc`, which has the same contract.
 unsafe impl Source for Uslab {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         self.allocate(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the memory has this layout and is no longer used, by the trait's contract.
         unsafe { self.free_sized(memory, layout) };
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: the memory has the old layout, and the new size is not 0, by the trait's contract.
         let moved = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
         if zero && new.size() > old.size() {
             // SAFETY: `new.size()` bytes are the caller's.

@@ -1,10 +1,10 @@
-//! Memory for what is allocated before there is an allocator: while [`Uslab`](crate::Uslab) starts.
+//! Memory for allocations before there is an allocator: while [`Uslab`](crate::Uslab) starts.
 //!
-//! Starting a subsystem allocates, on the starting thread and, beside it, on any other. What it allocates then is bumped off
-//! a static range and never taken back: it is little, and most of it lives as long as the process. Where that range
-//! ends, the next one is mapped.
+//! Starting a subsystem allocates, on the starting thread, while other threads allocate concurrently. These allocations are
+//! bumped off a static range and never freed: there are few, and most live as long as the process. When the range is used up,
+//! another one is mapped.
 //!
-//! Each piece has its size in the word before it, for C programs, who free and reallocate without saying it.
+//! The size of each piece is in the word before it, for C programs, which free and reallocate without a size.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null};
@@ -14,27 +14,27 @@ use uslab_buddy::{Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 
-/// Bytes of the static range: more than twice what a start allocates. Never touched, they cost nothing.
+/// Bytes of the static range: more than twice what a start allocates. Untouched bytes cost nothing.
 const FIRST: usize = 1 << 20;
-/// Bytes of each range after it, at least.
+/// Least bytes of each further range.
 const NEXT: usize = 1 << 20;
 /// Bytes of the size in front of a piece.
 const WORD: usize = size_of::<usize>();
 
-/// A range that pieces are bumped off. One that was mapped describes itself in its first bytes.
+/// A range for bump allocation. The first bytes of a mapped range are this descriptor.
 struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The range before it.
+    /// The previous range.
     before: *const Range,
 }
 
-// SAFETY: base and bytes are fixed, and each thread gets other bytes of it.
+// SAFETY: base and length never change, and each thread gets different bytes.
 unsafe impl Sync for Range {}
 
 struct Bytes(UnsafeCell<[u8; FIRST]>);
-// SAFETY: as of a range.
+// SAFETY: only accessed as a range, from which each thread gets different bytes.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; FIRST]));
@@ -44,20 +44,20 @@ static STATIC: Range = Range {
     used: AtomicUsize::new(0),
     before: null(),
 };
-/// The newest range. Null is the static one.
+/// The newest range; null is the static one.
 static NEWEST: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
-        // Acquire: pairs with the Release in `grow`, so that the range is found complete.
-        // SAFETY: null, or a range that is never unmapped once it was published.
+        // Acquire: pairs with the Release in `grow`, so that the range is initialised.
+        // SAFETY: null, or a published range, which is never unmapped.
         unsafe { NEWEST.load(Acquire).as_ref() }.unwrap_or(&STATIC)
     }
 
-    /// The next bytes for `layout`, zero.
+    /// Takes the next bytes for `layout`, zeroed.
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         let align = layout.align().max(WORD);
-        // Relaxed: the one word says whose the bytes are.
+        // Relaxed: this word alone decides which thread has the bytes.
         let mut used = self.used.load(Relaxed);
         loop {
             let start = (self.base.addr() + used + WORD).checked_next_multiple_of(align)? - self.base.addr();
@@ -67,9 +67,9 @@ impl Range {
             }
             match self.used.compare_exchange_weak(used, end.next_multiple_of(WORD), Relaxed, Relaxed) {
                 Ok(_) => {
-                    // SAFETY: `start - WORD..end` lies in the range and is nobody else's.
+                    // SAFETY: `start - WORD..end` is in the range, and only this thread has it.
                     let piece = unsafe { NonNull::new_unchecked(self.base.add(start)) };
-                    // SAFETY: as above; pieces are aligned to a word.
+                    // SAFETY: only this thread has the piece; pieces are aligned to a word.
                     unsafe { piece.cast::<usize>().sub(1).write(layout.size()) };
                     return Some(piece);
                 }
@@ -78,18 +78,18 @@ impl Range {
         }
     }
 
-    /// Maps a range that has room for `layout` behind `newest`, unless somebody else just did.
+    /// Maps a range with room for `layout` after `newest`, unless another thread just did.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
         let need = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
         let region = Region::committed(need.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let own = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
-        // SAFETY: mapped just now, aligned to a page, and larger than this.
+        // SAFETY: just mapped, aligned to a page, and larger than the descriptor.
         unsafe {
             own.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
         let expected = if core::ptr::eq(newest, &STATIC) { null() } else { core::ptr::from_ref(newest) };
-        // Release: pairs with the Acquire in `newest`. The failure tells nothing that is used.
+        // Release: pairs with the Acquire in `newest`. Nothing is read after a failure.
         if NEWEST.compare_exchange(expected.cast_mut(), own.as_ptr(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
@@ -97,7 +97,7 @@ impl Range {
     }
 }
 
-/// Zeroed memory that is never taken back; `None` if the system maps no more.
+/// Allocates zeroed memory that is never freed; `None` if the system refuses to map more.
 #[cold]
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     loop {
@@ -109,16 +109,16 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Bytes of the piece at `memory`; `None` if it is none.
+/// Size of the piece at `memory`; `None` if it is not a piece.
 #[cold]
 pub(crate) fn size_of_piece(memory: NonNull<u8>) -> Option<usize> {
     let mut range = Range::newest();
     loop {
         if memory.addr().get().wrapping_sub(range.base.addr()) < range.bytes {
-            // SAFETY: an address in a range is that of a piece, whose size stands before it; or the caller has none.
+            // SAFETY: an address in a range that a caller has is a piece's, with its size before it.
             return Some(unsafe { memory.cast::<usize>().sub(1).read_unaligned() });
         }
-        // SAFETY: null, or the range before, which is never unmapped.
+        // SAFETY: null, or the previous range, which is never unmapped.
         range = unsafe { range.before.as_ref() }?;
     }
 }
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_apart_aligned_zero_and_remembered_beyond_the_static_range() {
+    fn pieces_are_disjoint_aligned_zeroed_and_sized_beyond_the_static_range() {
         let mut held: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));
             let piece = alloc(Layout::from_size_align(size, align).unwrap()).unwrap();
             assert!(piece.addr().get().is_multiple_of(align));
-            // SAFETY: so many bytes are ours.
+            // SAFETY: the piece has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts_mut(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(i as u8);
@@ -143,7 +143,7 @@ mod tests {
         let large = alloc(Layout::from_size_align(3 * NEXT, 1 << 16).unwrap()).unwrap();
         assert_eq!(size_of_piece(large), Some(3 * NEXT));
         for (i, (piece, size)) in held.into_iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: the piece has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == i as u8), "piece {i}");
             assert_eq!(size_of_piece(piece), Some(size));

@@ -1,18 +1,17 @@
 //! Forking while other threads use a subsystem.
 //!
-//! Every lock of the subsystem and its caches is held meanwhile: see [`Fork`]. Not held are those of the reserve of a
-//! [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), which say what follows; nor is a
-//! [`Hive`](crate::Hive) that another thread reaps. What
-//! the other threads had in hand at that moment is lost to the child: an object or a batch between magazine and slab, a slab
-//! between its list and the page allocator, a page. The
-//! [`Census`](crate::Census) of such a child counts it, where that of any other process would be a violation.
+//! Every lock of the subsystem and its caches is held across the fork: see [`Fork`]. Exceptions are the locks of the reserve of
+//! a [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), whose docs describe the
+//! consequences, and a [`Hive`](crate::Hive) that another thread reaps. What other threads were moving at that time is lost to
+//! the child: an object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
+//! [`Census`](crate::Census) of such a child counts it; in any other process it would be a violation.
 //!
-//! Who waits in a queue of a cache is forgotten in the child, wakers included: a future that goes on there has to be polled once. A cache that
-//! another thread was just about to destroy, and could not, stays without magazines there.
+//! The child empties each cache's queue and leaks its wakers: a future that continues there has to be polled once. A
+//! cache that another thread was about to destroy, and could not, stays without magazines there.
 //!
-//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the one of
-//! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked while
-//! another thread was pinned.
+//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the thread of
+//! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked
+//! while another thread was pinned.
 //!
 //! ```no_run
 //! use uslab::{Fork, Subsystem};
@@ -45,21 +44,21 @@ impl Cache {
             Rank::Waiters => visit(&self.waiters().queue),
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::CacheRefs => visit(&self.refs().0),
-            // SAFETY: passed on.
+            // SAFETY: this thread holds the locks of lower ranks, by this function's contract.
             _ => unsafe { self.config().per_cpu.locks(rank, visit) },
         }
     }
 }
 
 impl Core {
-    /// All caches, oldest first, while this thread holds their list for a fork.
+    /// Iterates all caches, oldest first, while this thread holds their list for a fork.
     ///
     /// # Safety
-    /// As [`Fork::locks`]; the list is not released while the answer is used.
+    /// As [`Fork::locks`]; the list is not released while the iterator is used.
     unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
-        // SAFETY: the list is locked by this thread, if by anybody.
+        // SAFETY: if any thread holds the list, it is this one, by this function's contract.
         let list = unsafe { self.caches.list().held() };
-        // SAFETY: a cache lives until it is taken off the list, for which that must be locked.
+        // SAFETY: a cache lives until it is removed from the list, which needs the lock.
         list.into_iter().flat_map(List::entries).map(|cache| unsafe { &*cache })
     }
 }
@@ -77,7 +76,7 @@ impl Fork for Core {
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
             _ => {}
         }
-        // SAFETY: the list of caches is held where the rank is beyond it.
+        // SAFETY: at ranks beyond the list's, this thread holds the list; the rest is this function's contract.
         unsafe {
             if rank > Rank::Caches {
                 self.held_caches().for_each(|cache| cache.locks(rank, visit));
@@ -87,7 +86,7 @@ impl Fork for Core {
     }
 
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on; the list is held.
+        // SAFETY: this thread holds all locks in the child, by this function's contract, the list's included.
         unsafe {
             self.held_caches().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
@@ -99,7 +98,7 @@ impl Fork for Core {
         }
         self.forks.add(1);
         if let Some(pool) = self.guard.pool() {
-            // SAFETY: passed on.
+            // SAFETY: this is the child of a fork with one thread, by this function's contract.
             unsafe { pool.forget_other_threads() };
         }
         self.background.in_child();
@@ -108,11 +107,11 @@ impl Fork for Core {
 
 impl Fork for Subsystem {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: passed on.
+        // SAFETY: the caller takes the locks by rank, by this function's contract.
         unsafe { self.core().locks(rank, visit) }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: passed on.
+        // SAFETY: this thread holds all locks in the child, by this function's contract.
         unsafe { self.core().forget_other_threads() }
     }
 }
@@ -126,7 +125,7 @@ mod tests {
     use uslab_buddy::{PageConfig, ZoneKind};
     use uslab_magazine::Cpus;
 
-    /// How many locks of each rank a fork takes.
+    /// Number of locks of each rank that a fork takes.
     fn locks(subsystem: &Subsystem) -> BTreeMap<Rank, usize> {
         struct Counting<'a>(&'a Subsystem, RefCell<BTreeMap<Rank, usize>>);
         impl Fork for Counting<'_> {
@@ -136,7 +135,7 @@ mod tests {
                     count += 1;
                     visit(lock);
                 };
-                // SAFETY: passed on.
+                // SAFETY: the caller takes the locks by rank, by this function's contract.
                 unsafe { self.0.locks(rank, counted) };
                 if count > 0 {
                     self.1.borrow_mut().insert(rank, count);
@@ -145,10 +144,10 @@ mod tests {
             unsafe fn forget_other_threads(&self) {}
         }
         let counting = Counting(subsystem, RefCell::default());
-        // SAFETY: given back below, and the process does not fork.
+        // SAFETY: released below, and the process does not fork.
         unsafe { counting.before_fork() };
         let held = counting.1.take();
-        // SAFETY: as above.
+        // SAFETY: `before_fork` was called above, and the process did not fork.
         unsafe { counting.after_fork_in_parent() };
         assert_eq!(counting.1.take(), held, "all of them are given back");
         held
@@ -164,7 +163,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let alone = locks(&subsystem);
         let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
-        // Its own caches are those of sizes.
+        // Its initial caches are the size classes.
         let (caches, mut others) = (subsystem.core().caches.iter().count(), alone.clone());
         let own = of_caches.map(|rank| others.remove(&rank));
         assert_eq!(own, [1, 2, 2, 1].map(|each| Some(each * caches)));

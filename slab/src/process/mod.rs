@@ -1,12 +1,12 @@
-//! What belongs to the process: its heap, and forks of it.
+//! The process's heap, and forks.
 //!
 //! | file | |
 //! |---|---|
 //! | [`global_alloc`] | the process-wide malloc |
 //! | `bootstrap` | memory before there is a malloc |
-//! | [`options`] | its settings |
-//! | `allocator` | the same and caches, for containers that take an allocator |
-//! | [`fork`] | all locks, for a process that forks |
+//! | [`options`] | its options |
+//! | `allocator` | adapters for containers with an allocator parameter |
+//! | [`fork`] | holding all locks across a fork |
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::{process::global_alloc::Uslab, report::info::Info, subsystem::Subsystem};
@@ -25,8 +25,8 @@ pub mod options;
 #[doc(hidden)]
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
-/// The numbers of the heaps that the process has, as far as they have started: `objects`, those of caches in the global subsystem, and
-/// `malloc`, those of [`Uslab`]. Starts neither. Allocates.
+/// Statistics of the heaps that have started: `objects`, the caches in the global subsystem, and `malloc`, those of [`Uslab`].
+/// Starts neither. Allocates.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, Info)> {
     let objects = Subsystem::started().map(|subsystem| ("objects", subsystem.info()));

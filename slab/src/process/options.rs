@@ -1,30 +1,30 @@
-//! What the environment says to the process-wide malloc: `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
+//! Options of the process-wide malloc, from the environment: `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
 //!
 //! | option | values | |
 //! |---|---|---|
-//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
-//! | `leaks` | `0`, `1` | tells on standard error, when the process ends, which objects nobody can reach, by who allocated them (see [`leaks`](crate::report::leaks)); `slab_debug=FU` with it, unless that says otherwise |
-//! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
-//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | what is done about objects to find mistakes, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
-//! | `guard` | a number | one in so many allocations up to a page gets a page of its own between pages that cannot be touched, and its mistakes are named with call stacks, also those that are faults; `0` is none. Without this option the program says it ([`Uslab::guard_every`](crate::Uslab::guard_every)); `libuslab.so` says 500,000. With `guard_pages` it is 1,000 |
-//! | `guard_slots` | 1 to 512 | how many of them there are at a time, 128 otherwise |
-//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; what of the following stands behind it is changed |
-//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | a part of [`Harden`]; each has checked frees |
-//! | `quarantine` | bytes, or with `k`, `m`, `g` | the same: freed objects of each cache that are kept from use; `0` is none |
-//! | `harden_seed` | a number | what the random order follows from, instead of a secret: for tests |
+//! | `stats` | `0`, `1` | prints the table of caches at exit to standard error, in the format of `/proc/slabinfo` with [statistics](crate::Statistics) |
+//! | `leaks` | `0`, `1` | reports unreachable objects at exit on standard error, by the call stack of their allocation (see [`leaks`](crate::report::leaks)); implies `slab_debug=FU`, unless that option is set |
+//! | `check` | `0`, `1` | each free checks that its address is an object of its cache and in use (default: 1 in builds with debug assertions) |
+//! | `slab_debug` | letters of `FZPUTA`, `:` and names of caches, `;` | debug checks by cache name, as Linux's `slab_debug`: see [`flags`](crate::debug::flags) |
+//! | `guard` | a number | samples one in that many allocations of up to a page: a sample has a page between two inaccessible ones, and its errors, faults included, are reported with call stacks; `0` disables it. Default: [`Uslab::guard_every`](crate::Uslab::guard_every); 500,000 with `libuslab.so`; 1,000 with `guard_pages` |
+//! | `guard_slots` | 1 to 512 | most samples in use at a time, 128 by default |
+//! | `harden` | `0`, `1` | all of [`Harden::ALL`](crate::Harden::ALL) or nothing; the following options change it if they come later |
+//! | `random_order`, `zero_on_free`, `zero_on_alloc`, `canaries`, `zero_size`, `guard_pages`, `slab_guards` | `0`, `1` | an option of [`Harden`]; each implies checked frees |
+//! | `quarantine` | bytes, or with `k`, `m`, `g` | [`Harden::quarantine`]: freed objects of each cache in quarantine; `0` disables it |
+//! | `harden_seed` | a number | seed of the random choices, instead of a secret: for tests |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
-//! | `limit` | bytes, or with `k`, `m`, `g` | the most that blocks up to 4 MiB and mappings above may take together, freed ones that are kept included; for the blocks that much address space is reserved, 64 GiB otherwise |
-//! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
-//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` has no thread |
-//! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
-//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with a sample every so many bytes, `512k` for instance; `dump` names its file, which ends in `.pb.gz` or `.folded`. That has addresses; `uslab flame` and `pprof` look their names up |
-//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
-//! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
-//! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
+//! | `limit` | bytes, or with `k`, `m`, `g` | limit of blocks up to 4 MiB and mappings above together, kept freed ones included. As much address space is reserved for the blocks, 64 GiB by default |
+//! | `huge_cache` | bytes, or with `k`, `m`, `g` | most freed mappings above 4 MiB that are kept for reuse, 256 MiB by default (see [`huge`](crate::huge)); `0` keeps none |
+//! | `reap` | milliseconds | interval of a thread that frees unused memory (see [`reaper`](crate::reaper)); `0` for no thread. Default: [`Uslab::reap_every`](crate::Uslab::reap_every); no thread with `libuslab.so` |
+//! | `dump` | a file | `libuslab.so` only: file for the statistics that a signal requests, see [`Dump`] |
+//! | `profile` | bytes, or with `k`, `m`, `g` | `libuslab.so` only: a [heap profile](crate::profile) with that sampling rate, `512k` for instance; `dump` names its file, which ends in `.pb.gz` or `.folded`. The file has addresses; `uslab flame` and `pprof` look up their symbols |
+//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` by default |
+//! | `record` | a file | `libuslab.so` only: records each call of malloc and free in that file, for `uslab replay`; all inlined paths are closed. If the file exists, the pid is appended to its name. The name cannot contain a comma |
+//! | `record_limit` | bytes, or with `k`, `m`, `g` | largest size of a recording, 1 GiB by default |
 //!
-//! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
-//! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
-//! who started them (`AT_SECURE`) heed none.
+//! An unknown option or a bad value is reported on standard error and ignored: a program does not exit because of its
+//! allocator's options. They are read before there is an allocator, so nothing here allocates. Programs with other rights than
+//! those of the user that started them (`AT_SECURE`) ignore them all.
 
 use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
@@ -36,7 +36,7 @@ use core::fmt::{self, Write};
 use std::time::Duration;
 use uslab_buddy::{HugePages, PAGE_SIZE};
 
-/// See the [module](self).
+/// Parsed options. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,
@@ -57,9 +57,9 @@ pub(crate) struct Options {
     pub(crate) record_limit: Option<usize>,
 }
 
-/// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
-/// in `.prom`; the heap profile as `pprof` reads it if it ends in `.pb.gz`, and its live bytes as folded stacks if it ends in `.folded`, both with
-/// addresses in place of names; else as `/proc/slabinfo`.
+/// Destination, format and signal of a dump. The format follows from the file's name: JSON for `.json`, Prometheus' text for
+/// `.prom`; the heap profile in `pprof`'s format for `.pb.gz`, and its live bytes as folded stacks for `.folded`, both with
+/// addresses instead of symbols; otherwise the format of `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -78,13 +78,14 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// The file's name as it was given: `%p` stands for the number of the process, `%n` for that of the dump, from 1. No comma can be in it.
+    /// File name as given: `%p` stands for the process's pid, `%n` for the number of the dump, from 1. It cannot contain a
+    /// comma.
     pub file: &'static [u8],
-    /// The signal.
+    /// Signal that triggers the dump.
     pub signal: DumpSignal,
 }
 
-/// A signal that means nothing by itself.
+/// A signal without a predefined meaning.
 ///
 /// ```
 /// use uslab::options::DumpSignal;
@@ -100,14 +101,14 @@ pub enum DumpSignal {
     Usr2,
 }
 
-/// Whether the program's rights are not those of who set its environment (setuid).
+/// Returns `true` if the program has other rights than the user that set its environment (setuid).
 #[cfg(not(target_family = "wasm"))]
 fn has_other_rights() -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: a number of the process, which never changes.
+    // SAFETY: reads a constant of the process.
     return unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     #[cfg(all(unix, not(target_os = "linux")))]
-    // SAFETY: they only look at the process.
+    // SAFETY: these only read ids of the process.
     return unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() };
     #[cfg(not(unix))]
     return false;
@@ -116,31 +117,31 @@ fn has_other_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
-/// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
+/// `USLAB_OPTIONS`, unless it is ignored. WebAssembly has no environment.
 #[cfg(target_family = "wasm")]
 fn environment() -> Option<&'static CStr> {
     None
 }
-/// `USLAB_OPTIONS`, where it is heeded.
+/// `USLAB_OPTIONS`, unless it is ignored.
 #[cfg(not(target_family = "wasm"))]
 fn environment() -> Option<&'static CStr> {
     // Not `std::env`, which allocates.
-    // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+    // SAFETY: the name ends in a NUL. As everywhere in a C program, the environment must not be changed concurrently.
     let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
     if value.is_null() || has_other_rights() {
         return None;
     }
-    // SAFETY: the libc's strings end in a NUL.
+    // SAFETY: strings of the libc end in a NUL.
     Some(unsafe { CStr::from_ptr(value) })
 }
 
 impl Options {
-    /// Whether `USLAB_OPTIONS` says anything.
+    /// Returns `true` if `USLAB_OPTIONS` is set.
     pub(crate) fn given() -> bool {
         environment().is_some()
     }
 
-    /// What `USLAB_OPTIONS` says.
+    /// Parses `USLAB_OPTIONS`.
     pub(crate) fn of_environment() -> Self {
         let Some(text) = environment().and_then(|text| kept(text.to_bytes())) else { return Self::default() };
         Self::parse(text, |bad| {
@@ -148,11 +149,11 @@ impl Options {
         })
     }
 
-    /// The dump that is asked for.
+    /// The configured dump.
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// The recording that is asked for: its file, and the most bytes of it.
+    /// The configured recording: its file, and its most bytes.
     pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
@@ -229,17 +230,17 @@ impl Options {
     }
 }
 
-/// A copy of the environment's text, which programs may write over (to show another name of theirs), for good.
+/// A permanent copy of the environment's text, which programs may overwrite to change their displayed name.
 fn kept(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
-    // SAFETY: so many bytes are ours alone, for good.
+    // SAFETY: the mapping has that many bytes and is never unmapped or shared.
     unsafe {
         copy.copy_from_nonoverlapping(core::ptr::NonNull::from(text).cast(), text.len());
         Some(core::slice::from_raw_parts(copy.as_ptr(), text.len()))
     }
 }
 
-/// `64m`.
+/// Parses a size such as `64m`.
 fn bytes(text: &[u8]) -> Option<usize> {
     let (digits, shift) = match text.split_last()? {
         (b'k', digits) => (digits, 10),
@@ -251,15 +252,15 @@ fn bytes(text: &[u8]) -> Option<usize> {
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
-    // Else a sign would be a part of it.
+    // Otherwise a sign would be accepted.
     let text =
         core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text?.parse().ok()
 }
 
-/// A line on standard error, in one write and without the heap.
+/// Writes a line to standard error, in one write and without the heap.
 pub(super) fn say(what: fmt::Arguments<'_>) {
-    // There is nobody to tell that standard error is closed.
+    // A closed standard error cannot be reported.
     let _ = writeln!(Lines::new(), "{what}");
 }
 
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_what_is_none_is_named_and_passed_over() {
+    fn options_are_parsed_and_unknown_ones_are_reported_and_ignored() {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,

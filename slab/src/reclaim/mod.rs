@@ -1,11 +1,11 @@
-//! Giving memory back: who asks for it, when, and what it waits for.
+//! Reclaim: its triggers, and grace periods.
 //!
 //! | file | |
 //! |---|---|
-//! | [`shrinker`] | what users can drop when memory is short |
-//! | [`pressure`] | how Linux says that memory is short, and how much the process may have |
-//! | [`reaper`] | threads that give idle memory back |
-//! | [`rcu`] | grace periods, which memory that readers may look at waits for |
+//! | [`shrinker`] | users free objects when memory is short |
+//! | [`pressure`] | Linux's signs of memory pressure, and the limits of the process |
+//! | [`reaper`] | threads that free idle memory |
+//! | [`rcu`] | grace periods, which memory waits for while readers may read it |
 
 pub mod pressure;
 #[cfg(any(not(loom), crossbeam_loom))]

@@ -1,13 +1,12 @@
-//! Signs that the machine, or the group of processes this one belongs to, is short of memory.
+//! Memory pressure of the machine, or of this process's control group.
 //!
-//! Linux tells in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher when tasks have
-//! stalled on memory for so long within a window. A *memory group* (Documentation/admin-guide/cgroup-v2.rst) has a mark,
-//! `memory.high`, above which its processes are slowed down; it is looked at from time to time. The
-//! [reaper](crate::Reaper) heeds both, if it is told to.
+//! Linux reports it in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher when tasks
+//! have stalled on memory for a given time within a window. A *memory group* (Documentation/admin-guide/cgroup-v2.rst) has a
+//! mark, `memory.high`, above which its processes are slowed down; it has to be polled. A [reaper](crate::Reaper) can use both.
 //!
-//! There are limits, too. The kernel ends a process of a control group that exceeds the group's limit, and refuses memory to a process that
-//! exceeds its own (`getrlimit`). Free memory that an allocator keeps counts. So an allocator keeps at most an eighth of the *room*: the least
-//! of all limits, less what the allocator has committed.
+//! There are limits, too. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory to a
+//! process that exceeds its own (`getrlimit`). Free memory that an allocator keeps counts. So an allocator keeps at most an
+//! eighth of the *room*: the least of all limits, less what the allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -23,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_buddy::region::own_limit;
 
-/// When to be woken: tasks have stalled on memory for `stall` within `window`.
+/// A trigger: tasks have stalled on memory for `stall` within `window`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +32,7 @@ use uslab_buddy::region::own_limit;
 /// let (stall, window) = (Duration::from_millis(100), Duration::from_secs(2));
 /// let psi = Psi::system(stall, window);
 /// assert_eq!(psi, Psi::at("/proc/pressure/memory", stall, window));
-/// // Where there is no such file, the reaper ends its intervals and is never woken.
+/// // Without such a file, the reaper ends its intervals and is never woken.
 /// let subsystem = Subsystem::new(Config::default())?;
 /// let builder = Reaper::builder(Duration::from_secs(15));
 /// let reaper = builder.clone().psi(psi).start(&subsystem).or_else(|_| builder.start(&subsystem))?;
@@ -47,18 +46,18 @@ pub struct Psi {
 }
 
 impl Psi {
-    /// Of the whole machine. The kernel takes windows from 500 ms to 10 s; from processes without privileges only multiples
-    /// of 2 s.
+    /// Pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s; from unprivileged processes only
+    /// multiples of 2 s.
     pub fn system(stall: Duration, window: Duration) -> Self {
         Self::at("/proc/pressure/memory", stall, window)
     }
-    /// Of the group of processes whose `memory.pressure` this is.
+    /// Pressure of the control group with this `memory.pressure` file.
     pub fn at(path: impl Into<PathBuf>, stall: Duration, window: Duration) -> Self {
         Self { path: path.into(), stall, window }
     }
 }
 
-/// A memory group, by its directory.
+/// A memory group, named by its directory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,14 +81,15 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// Part of `memory.high` that may be missing yet: from there on memory is given back, before the kernel slows anybody down.
+/// A group is short from one part in `MARGIN` below `memory.high`, so that memory is freed before the kernel slows any process
+/// down.
 const MARGIN: u64 = 16;
 
 impl MemoryGroup {
-    /// The one that this process belongs to, where the second version of groups is mounted and controls memory.
+    /// The group of this process, if version 2 of control groups is mounted and controls memory.
     ///
     /// # Errors
-    /// It cannot be found out, or has no `memory.high`; the error says which file is missing.
+    /// The group cannot be determined, or has no `memory.high`; the error names the missing file.
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
@@ -97,7 +97,7 @@ impl MemoryGroup {
         })?;
         Self::at(Path::new("/sys/fs/cgroup").join(own))
     }
-    /// The one with this directory.
+    /// The group with this directory.
     ///
     /// # Errors
     /// It has no `memory.high` or `memory.current`, or they cannot be read.
@@ -107,7 +107,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Bytes; `max` is no limit.
+    /// Bytes; `None` for `max`, which is no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
         let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
@@ -120,7 +120,7 @@ impl MemoryGroup {
         }
     }
 
-    /// Whether it uses what it may, or nearly so. A group that has gone is not short of anything.
+    /// Returns `true` if the group's memory is near its mark. A removed group is not short.
     pub(crate) fn is_short(&self) -> bool {
         let (Ok(Some(high)), Ok(Some(current))) = (self.read("memory.high"), self.read("memory.current"))
         else {
@@ -130,12 +130,12 @@ impl MemoryGroup {
     }
 }
 
-/// Part of the room that may be free memory of one allocator.
+/// One part in `SHARE` of the room may be free memory of one allocator.
 pub(crate) const SHARE: u64 = 8;
 
-/// Bytes: the least limit of the process and of its control groups; `None` without any. Allocates nothing.
+/// The least limit of the process and of its control groups, in bytes; `None` without any. Allocates nothing.
 ///
-/// Cost: two system calls, three for the list of groups, and three for each file that names a limit.
+/// Cost: two system calls, three for the list of groups, and three for each file with a limit.
 pub(crate) fn least_limit() -> Option<u64> {
     let mut text = [0; 8192];
     let groups =
@@ -143,8 +143,9 @@ pub(crate) fn least_limit() -> Option<u64> {
     [groups, own_limit()].into_iter().flatten().min()
 }
 
-/// Bytes: the least limit of the group in the text of `/proc/PID/cgroup` and of its ancestors, of either version, below `root`. A file
-/// that cannot be read, or has no number, limits nothing: a container sees its own group as the root, whatever the text says.
+/// The least limit, in bytes, of the group in the text of `/proc/PID/cgroup` and of its ancestors, of either version, below
+/// `root`. A file that cannot be read, or has no number, limits nothing: a container sees its own group as the root, whatever
+/// the text says.
 fn of_groups(groups: &str, root: &str) -> Option<u64> {
     let group = |of: fn(&str) -> bool| {
         groups.lines().find_map(|line| {
@@ -153,7 +154,7 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
             parts.next().map(|group| group.trim_end_matches('/'))
         })
     };
-    // Memory is controlled by one version only. In the first one the soft limit is a hint: that of the group is enough.
+    // Only one version controls memory. In the first one the soft limit is a hint, and only the group's own is used.
     let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
     let (mount, own, hard, soft) = match first {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
@@ -172,7 +173,7 @@ pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }
 
-/// The beginning of the file whose name these are the parts of, by one read.
+/// The start of the file whose name has these parts, by one read.
 fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
     let (mut bytes, mut len) = ([0; 1024], 0);
     for part in name {
@@ -187,7 +188,7 @@ fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// A folder of files as the kernel has them.
+    /// A folder with files like the kernel's.
     struct Root(PathBuf);
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
         assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
-        // A container whose group is its root, which it may know by another name.
+        // A container whose group is its root, whatever name it has inside.
         root.put("memory.max", "500\n");
         assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
     }
@@ -247,13 +248,13 @@ mod tests {
         assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
         assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.least("4:cpu:/a/b\n"), None);
-        // The other version does not control memory then.
+        // Then version 2 does not control memory.
         root.put("memory.max", "3000\n");
         assert_eq!([least("/a/b"), root.least("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
-    fn what_is_malformed_or_cannot_be_read_limits_nothing() {
+    fn malformed_or_unreadable_files_limit_nothing() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
             let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_that_cannot_be_names_its_file() {
+    fn an_invalid_trigger_names_its_file() {
         let error =
             Psi::at("/nowhere/memory.pressure", Duration::from_millis(1), Duration::from_secs(2)).watch();
         assert!(error.unwrap_err().to_string().starts_with("/nowhere/memory.pressure: "));

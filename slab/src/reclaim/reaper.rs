@@ -1,23 +1,25 @@
-//! The reaper: a thread that ends a reaping interval of a subsystem at regular times.
+//! The reaper: a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! What the magazines keep beyond their working set, and what CPUs keep that serve nothing any more, goes back to the
-//! slabs; objects that lie free there are destructed; empty slabs go back to the page allocator; and as much memory as was free throughout the interval goes back to
-//! the system. illumos reaps every 15 s, FreeBSD looks at working sets every 20 s.
+//! Objects that magazines keep beyond their working set, and objects on stacks that serve nothing any more, are flushed to the
+//! slabs; free objects there are destructed; empty slabs are freed to the page allocator; and as much memory as was free
+//! throughout the interval is decommitted. illumos reaps every 15 s, FreeBSD checks working sets every 20 s.
 //!
-//! There are three ways to it:
-//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread by itself, once it has grown to
-//!   [`START_BYTES`], an object with a destructor was constructed, or somebody waits at a limit. It sleeps while nothing comes back and nobody waits, and keeps neither the subsystem nor
-//!   the process alive. In the child of a fork it is started again, when that grows or somebody waits there. Where the system gives no
-//!   thread, frees give back what is above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). It is tried again at twice the
-//!   size, and whenever somebody begins to wait; [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
+//! There are three ways to use it:
+//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to [`START_BYTES`], an
+//!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while nothing is freed and there is
+//!   no waiter, and keeps neither the subsystem nor the process alive. In the child of a fork it is started again under the
+//!   same conditions. If the system refuses a thread, frees decommit what is above
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free), and the start is retried at twice the size, and for each
+//!   first waiter; [`ReaperInfo`] reports it. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
 //!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` by the latter only.
-//! * [`Reaper`]: a thread from now until it is dropped. Told to, it also heeds signs of [pressure]: then magazines become
-//!   smaller, the [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
-//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval), when you like.
+//! * [`Reaper`]: a thread that runs until the value is dropped. It can also watch for [memory pressure](pressure): then
+//!   magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of what they count, and all free memory is
+//!   decommitted immediately.
+//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval), at times of your choice.
 //!
 //! Destructors of objects run on the reaper's thread, too.
 //!
-//! The thread sleeps on a `parking_lot` lock: this is the cold side, never reached from an allocation.
+//! The thread sleeps on a `parking_lot` lock: an allocation never reaches this code.
 
 mod background;
 
@@ -37,7 +39,7 @@ use uslab_magazine::sync::contain_panic;
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Memory is short, and nobody has done anything about it yet.
+    /// True if memory is short and no thread has reacted yet.
     short: bool,
     intervals: u64,
     pressures: u64,
@@ -49,7 +51,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Reaps a subsystem until it is dropped.
+/// Reaper thread of a subsystem; dropping it stops the thread.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +72,7 @@ pub struct Reaper {
     watching: Option<io::PipeWriter>,
 }
 
-/// Makes a [`Reaper`].
+/// Builder of a [`Reaper`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,7 +81,7 @@ pub struct Reaper {
 /// let (inodes, sessions) = (Subsystem::new(Config::default())?, Subsystem::new(Config::default())?);
 /// let builder = Reaper::builder(Duration::from_secs(15));
 /// let reapers = [builder.clone().start(&inodes)?, builder.start(&sessions)?];
-/// assert!(reapers.iter().all(|reaper| reaper.pressures() == 0)); // they were told to heed none
+/// assert!(reapers.iter().all(|reaper| reaper.pressures() == 0)); // they watch for none
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -91,18 +93,18 @@ pub struct ReaperBuilder {
 }
 
 impl ReaperBuilder {
-    /// Heeds this, in a thread of its own.
+    /// Watches for this pressure, in a separate thread.
     pub fn psi(mut self, psi: Psi) -> Self {
         self.psi = Some(psi);
         self
     }
-    /// Looks at this group's mark at the end of each interval.
+    /// Checks this group's mark at the end of each interval.
     pub fn group(mut self, group: MemoryGroup) -> Self {
         self.group = Some(group);
         self
     }
 
-    /// Starts the threads. They keep `core`.
+    /// Starts the threads. They keep `core` alive.
     pub(crate) fn start_on(self, core: Arc<dyn Reap>) -> io::Result<Reaper> {
         let watched = self.psi.as_ref().map(Psi::watch).transpose()?;
         let mut reaper = Reaper { shared: Arc::default(), threads: Vec::new(), watching: None };
@@ -116,7 +118,7 @@ impl ReaperBuilder {
 }
 
 impl Reaper {
-    /// Begins a reaper with this interval.
+    /// Starts a builder with this interval.
     pub fn builder(interval: Duration) -> ReaperBuilder {
         ReaperBuilder { interval, psi: None, group: None }
     }
@@ -139,11 +141,11 @@ impl Reaper {
         })
     }
 
-    /// Intervals ended so far.
+    /// Number of intervals ended so far.
     pub fn intervals(&self) -> u64 {
         self.shared.state.lock().intervals
     }
-    /// Times that memory was short.
+    /// Number of times that memory was short.
     pub fn pressures(&self) -> u64 {
         self.shared.state.lock().pressures
     }
@@ -161,7 +163,7 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             }
             std::mem::take(&mut state.short)
         };
-        // What panics has been reported where it did so.
+        // The panic hook has reported a panic already.
         contain_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
@@ -179,8 +181,8 @@ impl Drop for Reaper {
         self.shared.changed.notify_all();
         self.watching = None;
         for thread in self.threads.drain(..) {
-            // A panic of a destructor was reported where it happened.
-            // It may be what drops this: a shrinker or a destructor.
+            // The panic hook has reported a destructor's panic already. A shrinker or destructor on this very thread may drop
+            // the reaper.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -195,7 +197,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn idle_memory_goes_back_within_some_intervals_and_the_thread_ends() {
+    fn idle_memory_is_decommitted_within_some_intervals_and_the_thread_ends() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("burst", 256).build_in(&subsystem).unwrap();
         let burst: Vec<_> = (0..50_000).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().objects, 0);
     }
 
-    /// Waits for it; no time is asserted.
+    /// Waits for a condition; no time is asserted.
     fn wait(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
@@ -226,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Has ten objects to drop, and a cache that keeps a slab of free ones.
+    /// Has a shrinker with ten objects, and a cache that keeps a slab of free ones.
     fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
         struct Ten(Arc<uslab_magazine::sync::Counter>);
         impl crate::Shrinker for Ten {
@@ -248,11 +250,11 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn an_event_of_pressure_gives_back_at_once_what_the_interval_would_not() {
+    fn a_pressure_event_frees_what_an_interval_would_keep() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
         let (subsystem, cache, _registered, dropped) = loaded();
-        // Out-of-band data is an event of the same kind as a trigger's.
+        // Out-of-band data raises the same event as a trigger.
         let (ours, watched) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).unwrap();
         let mut reaper = Reaper::builder(Duration::from_secs(3600)).start(&subsystem).unwrap();
@@ -268,12 +270,12 @@ mod tests {
         wait(|| reaper.pressures() > 0);
         assert_eq!(cache.info().slabs, 0);
         assert!(dropped.get() >= 3, "a quarter of ten");
-        // The watcher ends although the socket stays ready.
+        // The watcher exits although the socket stays ready.
         drop(reaper);
     }
 
     #[test]
-    fn a_group_at_its_mark_gives_back_at_the_next_interval() {
+    fn a_group_at_its_mark_frees_memory_at_the_next_interval() {
         let (subsystem, cache, _registered, dropped) = loaded();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_pressure_can_be_watched_where_the_kernel_tells_it() {
+    fn the_machines_pressure_can_be_watched_if_the_kernel_reports_it() {
         let (subsystem, ..) = loaded();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {

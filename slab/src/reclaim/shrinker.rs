@@ -1,18 +1,19 @@
-//! What users can drop when memory is short: their caches of things that can be had again.
+//! Shrinkers: users free what they can recreate when memory is short.
 //!
-//! The allocator itself gives back what nobody uses. What is *used*, but only to save work (parsed entries, idle
-//! connections), is its user's to judge; a shrinker is how the user is asked, as in Linux (`register_shrinker`,
-//! Documentation/filesystems/vfs.rst on `count` and `scan`). It is asked by an allocation that would fail otherwise, and by
+//! The allocator itself frees unused memory. Objects that are *used*, but only to save work (parsed entries, idle connections),
+//! are for their user to judge. A shrinker is the callback for that, as in Linux (`register_shrinker`,
+//! Documentation/filesystems/vfs.rst on `count` and `scan`). It is called by an allocation that would fail otherwise, and by
 //! the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
 //!
-//! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
-//! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
-//! shrinkers are not asked again because of that. One that panics may have dropped some, and the others are asked all the same: the
-//! allocation is somebody else's, who can do nothing about it.
+//! A shrinker runs within another user's allocation, with no lock of the allocator held. It must not wait for a lock that an
+//! allocating thread may hold, its own thread above all: use `try_lock`, and give up. It may allocate and free; that does not
+//! call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other shrinkers run,
+//! because the allocating user cannot handle it.
 //!
-//! An allocation fails if all that could be dropped is behind a lock that is taken just then: so hold it for a push or a pop, not for an
-//! allocation. Who [waits](crate::KmemCache::acquire_timeout) at a limit asks again, each 10 ms. For a future that
-//! [waits](crate::KmemCache::acquire) the [reaper](crate::reaper) asks, at the end of each interval.
+//! An allocation fails if all that could be freed is behind a lock that is taken just then: hold that lock for a push or a pop,
+//! not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again
+//! every 10 ms. For a waiting [future](crate::KmemCache::acquire) the [reaper](crate::reaper) calls them at the end of each
+//! interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;
@@ -22,13 +23,13 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, planted, thread_local};
 
-/// Drops what can be had again. See the [module](self).
+/// Frees objects that can be recreated. See the [module](self).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
 /// use uslab::{Gfp, Limit, ObjectCache, OwnedBox, Shrinker};
 ///
-/// /// Sessions that nobody uses, kept because it takes long to open one.
+/// /// Idle sessions, kept because it takes long to open one.
 /// #[derive(Default)]
 /// struct Idle(Mutex<Vec<OwnedBox<String>>>);
 ///
@@ -56,10 +57,10 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, plan
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Shrinker: Send + Sync {
-    /// Objects that could be dropped now, about.
+    /// Approximate number of objects that could be freed now.
     fn count(&self) -> usize;
-    /// Drops up to `objects` of them, the least useful ones first; how many. `gfp` is what the allocation may do that needs
-    /// them: with [`Gfp::NOIO`] or [`Gfp::NOFS`] the shrinker must not come back to input and output or to a file system.
+    /// Frees up to `objects` objects, the least useful ones first, and returns their number. `gfp` restricts it as it restricts
+    /// the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] the shrinker must not start I/O or call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -72,7 +73,8 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
     }
 }
 
-/// A registered shrinker: it is asked until this is dropped (and, by a thread that is about to, perhaps once more).
+/// A registered shrinker. Dropping it removes the shrinker from the list; a thread that has already found it may call it once
+/// more.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -90,7 +92,7 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 ///
 /// let (subsystem, idle) = (Subsystem::new(Config::default())?, Arc::new(Idle));
 /// let registration: Registration = subsystem.register_shrinker(idle.clone());
-/// drop(registration); // nobody asks it any more
+/// drop(registration); // it is not called any more
 /// assert_eq!(Arc::strong_count(&idle), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -112,22 +114,22 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// An entry of the list.
+/// Entry of the list.
 pub(crate) struct Entry {
     shrinker: Contained<Box<dyn Shrinker>>,
-    /// The number of the cache whose limit it is for; 0 is all memory.
+    /// Number of the cache for whose limit it is; 0 for all memory.
     cache: u64,
 }
 
-/// Shares of what there is that are asked for, one after the other, as long as the allocation fails.
+/// Fractions that are requested one after the other, as long as the allocation fails.
 const SHARES: [usize; 3] = [8, 2, 1];
 
 thread_local! {
-    /// The thread is in a shrinker: what it allocates there must do without.
+    /// True while the thread runs a shrinker: its allocations do not call shrinkers.
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The shrinkers of a subsystem.
+/// Shrinkers of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Shrinkers(Registry<Entry>);
 
@@ -135,23 +137,23 @@ impl Shrinkers {
     pub(crate) fn new() -> Self {
         Self(Registry::new(Rank::Shrinkers))
     }
-    /// What a fork waits for.
+    /// The lock that a fork takes.
     pub(crate) fn list(&self) -> &ForkMutex<List<Entry>> {
         self.0.list()
     }
 
-    /// `cache` is the number of whose limit it is for; 0 is all memory.
+    /// Adds a shrinker for the limit of the cache with number `cache`; 0 for all memory.
     pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
         let entry = Arc::new(Entry { shrinker: Contained::new(shrinker), cache });
         self.0.push(&entry);
         Registration { entry, list: self.clone() }
     }
 
-    /// Whether there are any of caches' limits.
+    /// Returns `true` if any shrinker is for a cache's limit.
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }
-    /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
+    /// Requests `1/share` of each count; with a `cache`, from shrinkers of its limit only. Returns the number of objects freed.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
         assert_unlocked();
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
@@ -165,7 +167,7 @@ impl Shrinkers {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
-                // Before it panicked something may have gone.
+                // It may have freed something before it panicked.
                 dropped += asked.unwrap_or(1);
             }
         }
@@ -173,7 +175,7 @@ impl Shrinkers {
         dropped
     }
 
-    /// They drop more and more, until `again` succeeds or nothing is left to drop.
+    /// Requests growing fractions until `again` succeeds or nothing is left to free.
     pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,
@@ -200,7 +202,7 @@ mod tests {
     use crate::{Config, KmemCache, Limit, Subsystem};
     use uslab_magazine::sync::Mutex;
 
-    /// Drops its registration when it is asked, and panics when it is dropped.
+    /// Drops its registration when it is called, and panics when it is dropped.
     struct Unregisters(Arc<Mutex<Option<Registration>>>);
     impl Shrinker for Unregisters {
         fn count(&self) -> usize {

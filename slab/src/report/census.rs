@@ -8,7 +8,7 @@ use core::fmt;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
-/// What a [`check`](crate::Subsystem::check) has counted: everything is somewhere, and where its state says.
+/// Result of a [`check`](crate::Subsystem::check): every object and page is accounted for, where its state says.
 ///
 /// ```text
 /// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
@@ -16,8 +16,8 @@ use uslab_buddy::Pfn;
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
 ///
-/// and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
-/// cache. Only while nobody uses the subsystem.
+/// and each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No other
+/// thread may use the subsystem during the check.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -34,48 +34,48 @@ use uslab_buddy::Pfn;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Census {
-    /// Caches.
+    /// Number of caches.
     pub caches: u64,
-    /// Slabs on lists.
+    /// Number of slabs on lists.
     pub slabs: u64,
-    /// Objects in slabs, and where they are: these six add up.
+    /// Objects in slabs. The next five add up to it.
     pub objects: u64,
-    /// In callers' hands.
+    /// Objects in use.
     pub used: u64,
-    /// On CPUs' stacks.
+    /// Objects on CPUs' stacks.
     pub in_magazines: u64,
-    /// In depots.
+    /// Objects in depots.
     pub in_depot: u64,
-    /// Kept from use.
+    /// Objects in quarantine.
     pub quarantined: u64,
-    /// Free in slabs.
+    /// Objects free in slabs.
     pub free_in_slabs: u64,
-    /// Pages in all, and where they are: these six and `lost_pages` add up.
+    /// All pages. The next six and `lost_pages` add up to it.
     pub pages: u64,
-    /// In slabs.
+    /// Pages of the slabs on lists.
     pub slab_pages: u64,
-    /// In slabs that wait for a grace period.
+    /// Pages of slabs that wait for a grace period.
     pub grace_pages: u64,
-    /// In large blocks of kmalloc.
+    /// Pages of large blocks of kmalloc.
     pub large_pages: u64,
-    /// In other allocated blocks.
+    /// Pages of other allocated blocks.
     pub block_pages: u64,
-    /// In per-CPU magazines of pages.
+    /// Pages in per-CPU magazines.
     pub per_cpu_pages: u64,
-    /// Free, committed or not.
+    /// Free pages, committed or not.
     pub free_pages: u64,
-    /// Objects, slabs and pages that other threads had in hand when the process was forked (objects are among those in use,
-    /// too, and slabs' pages in other blocks). 0 unless it is such a child.
+    /// Objects that other threads were moving when the process was forked (they are in `used`, too). 0 unless the process is
+    /// such a child.
     pub lost_objects: u64,
-    /// See `lost_objects`.
+    /// Slabs that other threads were moving at the fork; their pages are in `block_pages`, too.
     pub lost_slabs: u64,
-    /// See `lost_objects`.
+    /// Pages that other threads were moving at the fork.
     pub lost_pages: u64,
-    /// Pages of memory above the largest block, none of the pages above.
+    /// Pages of memory above the largest block, not included in `pages`.
     pub huge_pages: u64,
 }
 
-/// What does not hold.
+/// An invariant that does not hold.
 ///
 /// ```
 /// use uslab::Violation;
@@ -86,36 +86,36 @@ pub struct Census {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A slab is not what or where it should be.
+    /// A slab has a wrong state or is on a wrong list.
     Slab {
-        /// The cache.
+        /// Name of the cache.
         cache: String,
-        /// The slab's first page.
+        /// First page of the slab.
         page: u32,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
     /// Numbers of a cache that should be equal.
     Count {
-        /// The cache.
+        /// Name of the cache.
         cache: String,
         /// What was counted.
         what: &'static str,
-        /// By walking.
+        /// Number found by walking.
         found: u64,
-        /// By the books.
+        /// Number according to the counters.
         expected: u64,
     },
-    /// More pages are in slabs and large blocks than the page allocator has handed out.
+    /// Slabs and large blocks have more pages than the page allocator has handed out.
     Pages {
         /// Pages in slabs and large blocks.
         found: u64,
         /// Pages handed out.
         allocated: u64,
     },
-    /// The table of huge memory is not in order, counts another number than was handed out, or has more than pages are charged with.
+    /// The table of huge memory is out of order, counts another number than was handed out, or has more bytes than are charged.
     Huge,
-    /// The page allocator's own check.
+    /// The check of the page allocator failed.
     Buddy(uslab_buddy::Violation),
 }
 
@@ -150,7 +150,7 @@ impl Census {
             census.add(core, &cache)?;
         }
         let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
-        // Users charge what they map themselves, and what another thread had in hand when the process was forked stays charged.
+        // Users may charge their own mappings, and what another thread was moving at the fork stays charged.
         let mapped = (core.huge.mapped_bytes() / PAGE_SIZE) as u64;
         let charged = core.memory.pages.limit().is_none() || pages.charged >= mapped;
         if !core.huge.agrees() || !charged {
@@ -189,13 +189,13 @@ impl Census {
             let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
             return Err(Violation::Slab { cache, page, what });
         }
-        // Not with its name: that may lie in a slab of this very cache, which is made for it just now.
+        // Without the name, which may be in a slab that is just being made for this very cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
         let mut given = info.allocs + cache.late_corruptions();
         let (mut charged, mut booked) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
-            // What was in hand is in no book, or in one of two.
+            // Objects in transit are in no counter, or in one of two.
             let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
             given = given.wrapping_add(lost);
             self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
@@ -238,8 +238,7 @@ impl Census {
     }
 }
 
-/// What is wrong with a slab. A value and not a text, because it is found under the node's lock, where nothing may be
-/// allocated.
+/// An error of a slab. A value and not a text, because it is found under the node's lock, where nothing may be allocated.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },
@@ -288,7 +287,7 @@ mod tests {
     use uslab_buddy::{Order, PageConfig};
     use uslab_magazine::{Cpus, Operation};
 
-    /// A cache with one object out, its slab, and what the census says after `harm`.
+    /// Makes a cache with one object out, damages it by `harm`, and returns the violation that is found.
     fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
         let cpus = Cpus::simulated(1, 1).unwrap();
         let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();
@@ -298,40 +297,40 @@ mod tests {
         let slab = core.memory.frames().frame(core.memory.pages.pfn_of(object.as_ptr()).unwrap()).head();
         harm(&core, &cache, slab);
         let text = core.check().expect_err("the harm is seen").to_string();
-        // The cache is beyond giving back.
+        // The cache is too damaged to be destroyed.
         core::mem::forget(cache);
         text
     }
 
     #[test]
-    fn a_slab_on_the_wrong_list_is_seen() {
+    fn the_census_finds_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
-            // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
+            // SAFETY: no other user of the subsystem; the census is to find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
         });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 
     #[test]
-    fn a_head_that_disagrees_with_its_bitmap_is_seen() {
+    fn the_census_finds_a_head_that_disagrees_with_its_bitmap() {
         let text = violation(|core, _, slab| {
-            // SAFETY: nobody else uses the subsystem.
+            // SAFETY: no other user of the subsystem.
             core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
         });
         assert!(text.contains("bitmap does not agree"), "{text}");
     }
 
     #[test]
-    fn a_frame_that_names_another_owner_is_seen() {
+    fn the_census_finds_a_frame_with_another_owner() {
         let text = violation(|core, _, slab| {
-            // SAFETY: nobody else uses the subsystem.
+            // SAFETY: no other user of the subsystem.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
         });
         assert!(text.contains("another owner"), "{text}");
     }
 
     #[test]
-    fn an_object_that_nobody_accounts_for_is_seen() {
+    fn the_census_finds_an_unaccounted_object() {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
@@ -339,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_that_nobody_accounts_for_is_seen() {
+    fn the_census_finds_an_unaccounted_slab() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
             let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
             let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
-            // SAFETY: a new block that only this test knows, and the cache is forgotten.
+            // SAFETY: a new block that only this test has; the cache is leaked.
             unsafe {
                 core.memory.set_owner(slab, order, owner);
                 assert!(core.memory.slab(slab).set_up(
@@ -359,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_given_back_under_a_slab_are_seen() {
+    fn the_census_finds_freed_pages_under_a_slab() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
-            // SAFETY: allocated by the cache with this order; that it is in use is what the census is to see.
+            // SAFETY: allocated by the cache with this order; the census is to find that it is in use.
             unsafe { core.memory.pages.free(slab, cache.geometry().order()) };
         });
         assert!(text.contains("another owner") || text.contains("are allocated"), "{text}");

@@ -1,7 +1,7 @@
-//! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
+//! Statistics: the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
 //!
-//! One snapshot, [`Info`], has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
-//! formats, and with the feature `prometheus` the text that Prometheus reads.
+//! One snapshot, [`Info`], has the numbers of a subsystem. Its views are the kernel's table, `serde`'s formats, and with the
+//! feature `prometheus` Prometheus' text.
 //!
 //! ```
 //! use uslab::Subsystem;
@@ -13,18 +13,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
-//! are five numbers, and they add up:
+//! The kernel's table does not distinguish objects in use from free objects on a CPU: both are `active`. Here there are five
+//! numbers, and they add up:
 //!
 //! ```text
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
-//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel does, and parsed from its text;
 //! [`CacheInfo`] has everything and serialises.
 //!
-//! Where operations were served is told by [`Paths`]: each allocation and free is of one class, by the dearest thing that it
-//! did, and the classes add up to the operations.
+//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it reached,
+//! and the levels add up to the operations.
 //!
 //! ```text
 //! allocs + frees = cpu + depot + slab + pages + commit
@@ -44,7 +44,7 @@ pub use uslab_magazine::{Path, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What a malloc has from the system, and what of it is in use: a snapshot.
+/// Snapshot of the memory that a malloc has from the system, and of the part in use.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -59,21 +59,21 @@ const PAGE: u64 = PAGE_SIZE as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapUsage {
-    /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
+    /// Bytes of committed pages, for objects and blocks up to 4 MiB.
     pub committed: usize,
-    /// Of these, bytes of objects and blocks in use.
+    /// Bytes of objects and blocks in use, a part of `committed`.
     pub used: usize,
-    /// Objects that are free, in slabs and in magazines.
+    /// Number of free objects, in slabs and in magazines.
     pub free_objects: usize,
-    /// Pieces above 4 MiB, each a mapping of its own.
+    /// Number of pieces above 4 MiB, each a separate mapping.
     pub huge_pieces: usize,
-    /// Their bytes.
+    /// Bytes of these pieces.
     pub huge: usize,
-    /// Bytes of freed mappings that are kept for the next such pieces.
+    /// Bytes of freed mappings that are kept for reuse.
     pub huge_cached: usize,
 }
 
-/// Everything there is to know about a subsystem: a snapshot. Serialises.
+/// Snapshot of all numbers of a subsystem. Serialises.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -90,41 +90,41 @@ pub struct HeapUsage {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
-    /// The caches, oldest first.
+    /// Caches, oldest first.
     pub caches: Vec<CacheInfo>,
-    /// The accounts that have caches.
+    /// Accounts with caches.
     pub accounts: Vec<AccountInfo>,
     /// Kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
     /// Memory above the largest block.
     pub huge: HugeInfo,
-    /// What was taken from CPUs' stacks, of objects and of pages.
+    /// Drains of CPUs' stacks, of objects and of pages.
     pub drains: DrainInfo,
-    /// The pages.
+    /// Numbers of the page allocator.
     pub pages: BuddyInfo,
-    /// The thread that gives idle memory back by itself.
+    /// The subsystem's reaper thread.
     pub reaper: ReaperInfo,
 }
 
 impl Info {
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Of the caches that ever had a slab; most of kmalloc's
-    /// sizes never have in most programs.
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Only caches that ever had a slab, because most programs
+    /// never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
     }
-    /// The same of all caches.
+    /// `/proc/slabinfo` with all caches.
     pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
     }
-    /// The kernel's table with statistics.
+    /// `/proc/slabinfo` with statistics.
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics(self)
     }
     pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
         self.caches.iter().rev().filter(|cache| cache.had_slabs())
     }
-    /// Operations on all memory by the dearest thing that each did: the caches' and those beyond. Of pages that users ask for
-    /// by themselves, and of those under slabs, [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) tells.
+    /// Operations on all memory by where they were served: those of the caches, of large blocks and of huge memory. Page
+    /// allocations by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
     pub fn paths(&self) -> Paths {
         let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
         caches + self.kmalloc_large.paths + self.huge.paths
@@ -144,7 +144,7 @@ impl Core {
             reaper: self.background.info(),
         }
     }
-    /// The sums of [`info`](Self::info) that C programs ask for.
+    /// Sums of [`info`](Self::info) for C programs.
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
@@ -169,7 +169,7 @@ impl Core {
     }
 }
 
-/// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
+/// Drains of CPUs' stacks: by reaps, shrinks, and allocations that find no other free object.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -186,12 +186,12 @@ impl Core {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DrainInfo {
-    /// Times that stacks were taken: whatever the number of CPUs and caches, one fence each.
+    /// Number of drains: one fence each, whatever the number of CPUs and caches.
     pub passes: u64,
-    /// Of these, the ones without effect, because the system refused the fence (`membarrier`), which it granted at the start.
-    /// What lies on stacks stays there, and serves; a cache whose objects lie there neither is destroyed nor ends.
+    /// Drains that failed because the system refused the fence (`membarrier`), which it granted at the start. The objects stay
+    /// on their stacks, and are still allocated from there; a cache with such objects cannot be destroyed.
     pub refused: u64,
-    /// Nanoseconds that a CPU was without its stacks, at most: every operation there missed.
+    /// Longest time that a CPU was without its stacks, in nanoseconds: all its operations missed.
     pub longest_away_ns: u64,
 }
 
@@ -205,7 +205,7 @@ impl FromIterator<Drains> for DrainInfo {
     }
 }
 
-/// One row of the kernel's table.
+/// A row of the kernel's table.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -221,21 +221,21 @@ impl FromIterator<Drains> for DrainInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Row {
-    /// The cache's name; no blanks.
+    /// Name of the cache, without blanks.
     pub name: String,
-    /// Objects that are not free in a slab. Those in magazines count as active, in the kernel and here.
+    /// Objects that are not free in a slab. Objects in magazines are active, in the kernel and here.
     pub active_objects: u64,
     /// Objects in all slabs.
     pub objects: u64,
     /// Bytes from one object to the next.
     pub object_size: u64,
-    /// Objects in a slab.
+    /// Objects in a slab of the usual order.
     pub objects_per_slab: u64,
-    /// Pages of a slab.
+    /// Pages of a slab of the usual order.
     pub pages_per_slab: u64,
-    /// The same number twice, as the kernel has it.
+    /// Equal to `slabs`, as in the kernel.
     pub active_slabs: u64,
-    /// Slabs.
+    /// Number of slabs.
     pub slabs: u64,
 }
 
@@ -275,7 +275,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
+/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` parses it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -292,7 +292,7 @@ impl fmt::Display for Row {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SlabInfo {
-    /// One row a cache.
+    /// Rows, one per cache.
     pub rows: Vec<Row>,
 }
 
@@ -303,14 +303,14 @@ impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
 }
 
 impl SlabInfo {
-    /// The row of a cache. Takes time linear in the number of rows.
+    /// Row of a cache. Takes time linear in the number of rows.
     pub fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
 const HEADER: &str = "slabinfo - version: 2.1";
-/// What the header of a table with statistics ends with.
+/// End of the header of a table with statistics.
 const STATISTICS: &str = " (statistics)";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
                        <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
@@ -322,9 +322,9 @@ impl fmt::Display for SlabInfo {
     }
 }
 
-/// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
-/// the cache by path, as numbers; memory above 4 MiB, if there was any, drains that were refused, if any were, and the shares
-/// of all memory together in comments at the end. [`SlabInfo`] reads it, too.
+/// Table in the format of a kernel that is built with statistics: that of [`Info::slabinfo`], with the operations of the cache
+/// by level, as numbers, behind each row. Comments at the end have memory above 4 MiB and refused drains, if there were any,
+/// and the shares of all memory together. [`SlabInfo`] parses it, too.
 ///
 /// Made by [`Info::statistics`].
 ///
@@ -371,7 +371,7 @@ impl fmt::Display for Statistics<'_> {
     }
 }
 
-/// A text that is no slabinfo 2.1, and where.
+/// Error of parsing a slabinfo 2.1, with its line.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -383,7 +383,7 @@ impl fmt::Display for Statistics<'_> {
 pub struct ParseError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What was expected there.
+    /// Expected contents of the line.
     pub expected: &'static str,
 }
 
@@ -405,7 +405,7 @@ impl FromStr for SlabInfo {
         }
         let lines = lines.filter(|(_, text)| !text.trim().is_empty());
         let rows = lines.filter_map(|(line, text)| match parse_row(text) {
-            // A comment; a row may be of a cache whose name begins like one.
+            // A comment, unless it is the row of a cache whose name begins like one.
             Err(_) if text.starts_with('#') => None,
             row => Some(row.map_err(|expected| ParseError { line, expected })),
         });
@@ -413,7 +413,7 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// A number of a row: none is larger, as physical addresses have 52 bits.
+/// Upper bound of a row's numbers, as physical addresses have 52 bits.
 const MOST: u64 = 1 << 40;
 
 fn parse_row(text: &str) -> Result<Row, &'static str> {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_printed_is_printed_again_to_the_byte() {
+    fn a_kernels_slabinfo_round_trips_byte_for_byte() {
         for text in snapshots() {
             let info: SlabInfo = text.parse().unwrap();
             assert!(!info.rows.is_empty());
@@ -486,7 +486,7 @@ mod tests {
 
     /// Once sums over the rows of a table overflowed.
     #[test]
-    fn numbers_that_no_machine_has_are_refused() {
+    fn absurd_numbers_are_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()

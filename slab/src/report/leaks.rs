@@ -1,9 +1,9 @@
-//! Who holds memory, by call stack, and what of it nobody can reach any more: as Solaris' `::findleaks`.
+//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The walk is conservative. Every aligned word of the process's writable memory is a root, the stacks of its threads, large blocks and
-//! pages among them, but for the slabs of caches with checked frees; a word that is an address inside an object in use reaches it, and what that has in it is looked at,
-//! too. So memory that something looks like a pointer to is missed, and so is what only a register has. What is reported is
-//! reached by no word of memory at all.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: the stacks of its threads, large
+//! blocks and pages, but not the slabs of caches with checked frees. A word that is an address inside an object in use reaches
+//! that object, whose words are then searched, too. So a leak is missed if some word looks like a pointer to it. An object that
+//! only a register refers to is reported wrongly. No word of memory leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -29,19 +29,20 @@ use uslab_buddy::{PAGE_SIZE, Pfn};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The cache's name.
+    /// Name of the cache.
     pub cache: String,
-    /// Objects in use,
+    /// Number of objects in use.
     pub objects: u64,
-    /// their bytes, as asked for,
+    /// Their bytes, as requested.
     pub bytes: u64,
-    /// and how many of the objects nobody can reach.
+    /// Number of the objects that are unreachable.
     pub unreachable: u64,
-    /// Who allocated them; none without `U`.
+    /// Call stack of the allocation; empty without `U`.
     pub stack: CallStack,
 }
 
-/// Who holds objects, those with most unreachable ones first, then by bytes. Shown a line each, and the stack, a function a line.
+/// Holders of objects, most unreachable ones first, then by bytes. `Display` writes a line for each, and its stack, one
+/// function per line.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -60,7 +61,7 @@ pub struct Holder {
 pub struct Holders(pub Vec<Holder>);
 
 impl Holders {
-    /// How many objects nobody can reach.
+    /// Number of unreachable objects.
     pub fn unreachable(&self) -> u64 {
         self.0.iter().map(|holder| holder.unreachable).sum()
     }
@@ -80,7 +81,7 @@ impl fmt::Display for Holders {
 
 /// An object in use.
 struct Object {
-    /// Where it begins, its bits turned over: the list of these is in memory that is walked, and reaches nothing.
+    /// Address, with its bits inverted: this list is in memory that is searched, and must not reach the objects.
     hidden: usize,
     asked: usize,
     usable: usize,
@@ -95,16 +96,16 @@ impl Object {
     }
 }
 
-/// The walk.
+/// State of the search.
 struct Walk {
-    /// By address, which falls.
+    /// Objects by descending address.
     objects: Vec<Object>,
-    /// Which of them were reached and not looked into yet.
+    /// Objects that were reached and not searched yet.
     open: Vec<usize>,
 }
 
 impl Walk {
-    /// A word: what it leads to is reached.
+    /// Marks the object that a word leads to as reached.
     fn see(&mut self, word: usize) {
         let at = self.objects.partition_point(|object| object.start() > word);
         if let Some(object) = self.objects.get_mut(at)
@@ -114,7 +115,7 @@ impl Walk {
             self.open.push(at);
         }
     }
-    /// Words of memory that may go meanwhile: they are read by the kernel.
+    /// Reads words of memory that may be unmapped meanwhile, through the kernel.
     fn see_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
         let mut at = range.start;
@@ -124,7 +125,7 @@ impl Walk {
             copy[..read / size_of::<usize>()].iter().for_each(|word| self.see(*word));
             at += if read == 0 { PAGE_SIZE.min(bytes) } else { read };
         }
-        // What was copied stays on this stack, which may be walked next.
+        // The copy must not stay on this stack, which may be searched next.
         core::hint::black_box(&mut copy).fill(0);
     }
     fn finish(&mut self) {
@@ -135,12 +136,12 @@ impl Walk {
     }
 }
 
-/// Copies up to `bytes` bytes of this process; how many could be read.
+/// Copies up to `bytes` bytes of this process; returns the number that could be read.
 #[cfg(target_os = "linux")]
 fn read(at: usize, copy: &mut [usize], bytes: usize) -> usize {
     let local = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(size_of_val(copy)) };
     let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: local.iov_len };
-    // SAFETY: it writes to `copy` at most, and reads what there is.
+    // SAFETY: it writes at most to `copy`, and fails for unmapped memory.
     let read =
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
@@ -150,14 +151,14 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory; `None` where the system does not tell, or does not let it be read (emulators, sandboxes).
+/// The process's private writable memory; `None` if the system does not report it or refuses to read it (emulators, sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
     let (known, mut copy) = (usize::MAX, [0]);
     if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {
         return None;
     }
     let maps = fs::read("/proc/self/maps").ok()?;
-    // Names of files may be anything.
+    // File names may have any bytes.
     let maps = String::from_utf8_lossy(&maps);
     let range = |line: &str| {
         let (addresses, rest) = line.split_once(' ')?;
@@ -189,12 +190,13 @@ impl Core {
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
         let ranges = writable().unwrap_or_else(|| {
-            // What is not known is no leak.
+            // Unknown reachability counts as reachable.
             walk.objects.iter_mut().for_each(|object| object.reached = true);
             Vec::new()
         });
         for range in ranges {
-            // Of the pages blocks in use are roots, but for the slabs of which objects are known: they are looked into when they are reached.
+            // Of the pages, blocks in use are roots, except the slabs whose objects are known: those are searched once they are
+            // reached.
             walk.see_range(range.start..range.end.min(first).max(range.start));
             walk.see_range(range.start.max(end).min(range.end)..range.end);
             let mut at = range.start.max(first);
@@ -253,18 +255,18 @@ mod tests {
         objects.sort_unstable_by_key(|object| object.hidden);
         Walk { objects, open: Vec::new() }
     }
-    /// Which are reached, by address.
+    /// Reachability of the objects, by address.
     fn reached(walk: &Walk) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.reached).collect()
     }
 
     #[test]
-    fn each_address_inside_an_object_reaches_it_and_no_other_one_does() {
+    fn exactly_the_addresses_inside_an_object_reach_it() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
             let mut walk = walk(&objects);
-            // Twice is no more than once.
+            // Twice has the same effect as once.
             walk.see(word);
             walk.see(word);
             assert_eq!(reached(&walk), mine(word), "{word}");
@@ -272,18 +274,18 @@ mod tests {
         }
     }
 
-    /// Three pages, the second of which nobody can read: the walk goes from whatever word it begins at to the last one.
+    /// Three pages, the second of which is inaccessible: the search continues from any word to the last one.
     #[test]
-    fn what_lies_behind_memory_that_cannot_be_read_is_looked_at() {
+    fn memory_behind_an_unreadable_page_is_searched() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new memory, whose second page is nobody's.
+        // SAFETY: a new mapping; its second page is not used.
         let base = unsafe { libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         let (first, words) = (base.expose_provenance(), PAGE_SIZE / size_of::<usize>());
         let places = [1, words - 1, 2 * words, 3 * words - 1];
         let objects = [1, 2, 3, 4].map(|n| (n * 1000, 8));
-        // SAFETY: inside of the memory, which is the test's.
+        // SAFETY: inside the mapping, which is the test's.
         unsafe {
             { places.iter().zip(objects) }
                 .for_each(|(at, (object, _))| base.cast::<usize>().add(*at).write(object));
@@ -301,13 +303,13 @@ mod tests {
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// Of an object that is reached all whole words are looked at, and what they reach in turn.
+    /// All whole words of a reached object are searched, and reach further objects.
     #[test]
     fn objects_reach_each_other_through_all_of_their_words() {
         let mut memory = vec![0_usize; 1024];
         let base = memory.as_ptr().expose_provenance();
         let at = |word: usize| base + word * size_of::<usize>();
-        // The second one has two words and a half.
+        // The second one has two and a half words.
         let objects = [(at(0), 8), (at(100), 20), (at(200), 900 * 8 - 800), (at(1000), 8), (at(1010), 8)];
         memory[0] = at(101);
         memory[101] = at(200);
@@ -320,15 +322,15 @@ mod tests {
         core::hint::black_box(memory);
     }
 
-    /// Once read, words would lead to objects from the stack as long as nothing else lies there.
+    /// Once words that were read reached objects from the stack until they were overwritten.
     #[test]
-    fn what_a_walk_has_read_does_not_stay_on_the_stack() {
+    fn words_read_by_a_search_do_not_stay_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let here = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
         core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).see_range(first..first + bytes);
-        // The page of this frame, and those where what it called had theirs.
+        // The page of this frame, and the pages of its callees' frames.
         let found = (0..16).map(|page| {
             let read = read(here - page * PAGE_SIZE, &mut below, PAGE_SIZE);
             let words = &below[..read / size_of::<usize>()];

@@ -1,12 +1,12 @@
-//! What a subsystem says of itself: numbers, pictures, and a census of everything.
+//! Reports on a subsystem: statistics, snapshots, and a census.
 //!
 //! | file | |
 //! |---|---|
-//! | [`info`] | the numbers, and `/proc/slabinfo` |
-//! | `prometheus` | the numbers as Prometheus reads them (a feature) |
-//! | `census` | whether everything is where its state says, and nothing is lost |
-//! | [`leaks`] | who holds memory, and what nobody can reach any more |
-//! | `view` | what lies in which slab and magazine, for pictures |
+//! | [`info`] | statistics, and `/proc/slabinfo` |
+//! | `prometheus` | statistics in Prometheus' format (a feature) |
+//! | `census` | check that everything is where its state says, and nothing is lost |
+//! | [`leaks`] | memory by call stack, and what is unreachable |
+//! | `view` | snapshots of slabs and magazines, for pictures |
 
 pub(crate) mod census;
 pub mod info;

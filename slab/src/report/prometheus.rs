@@ -1,4 +1,4 @@
-//! The numbers as Prometheus reads them: its text format, version 0.0.4 (served as `text/plain; version=0.0.4`).
+//! Statistics in Prometheus' text format, version 0.0.4 (served as `text/plain; version=0.0.4`).
 //!
 //! ```
 //! let info = uslab::Subsystem::global()?.info();
@@ -8,10 +8,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bytes are bytes, and what ends in `_total` grows. One that is read while operations are under way may be ahead by these, and less
-//! when it is read next; and it is less when one of several caches of its name is gone. A cache has series from its first slab on, unless
-//! [all](Exposition::all) are asked for. Caches of one name, and accounts, are one series, their sum: two series of the
-//! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
+//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may be ahead by
+//! these, and lower at the next read; it also falls when one of several caches of its name is destroyed. A cache has series
+//! once it had a slab, unless [all](Exposition::all) are requested. Caches of one name, and accounts, are one series with their
+//! sum, because two series must not have the same labels. (Format: Prometheus' documentation, "Exposition formats".)
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
@@ -41,7 +41,7 @@ pub struct Exposition<'i> {
 }
 
 impl<'i> Exposition<'i> {
-    /// Several heaps on one page: each series has a label `heap` that tells whose it is.
+    /// Puts several heaps on one page: each series has a label `heap` with the heap's name.
     ///
     /// ```
     /// use uslab::{process::heaps, prometheus::Exposition};
@@ -53,7 +53,7 @@ impl<'i> Exposition<'i> {
     pub fn of(heaps: impl IntoIterator<Item = (&'i str, &'i Info)>) -> Self {
         Self { heaps: heaps.into_iter().collect(), all: false }
     }
-    /// The caches that never had a slab, too.
+    /// Includes caches that never had a slab.
     #[must_use]
     pub fn all(self) -> Self {
         Self { all: true, ..self }
@@ -61,14 +61,14 @@ impl<'i> Exposition<'i> {
 }
 
 impl Info {
-    /// The text that Prometheus reads. Allocates a little.
+    /// The statistics in Prometheus' format. Allocates a little.
     pub fn prometheus(&self) -> Exposition<'_> {
         Exposition { heaps: vec![("", self)], all: false }
     }
 }
 
-/// Collects the numbers of heaps for a registry of [`prometheus_client`], whenever it is asked for its page. The names are those of the
-/// text; each series has the label `heap`.
+/// A collector of heap statistics for a registry of [`prometheus_client`]. The names are those of the text; each series has the
+/// label `heap`.
 ///
 /// ```
 /// use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -88,8 +88,8 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// `heaps` gives the numbers and what to call whose they are: [`heaps`](crate::process::heaps), or some of one's own subsystems. It is
-    /// called for each page.
+    /// `heaps` returns statistics with names: [`heaps`](crate::process::heaps), or your own subsystems. It is called for each
+    /// page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
     }
@@ -107,7 +107,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let heaps = (self.0)();
         Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
-            // The registry adds `_total` and the help's full stop itself.
+            // The registry appends `_total` and the help's full stop.
             let help = help.strip_suffix('.').unwrap_or(help);
             let (name, kind) = match name.strip_suffix("_total") {
                 Some(name) => (name, MetricType::Counter),
@@ -126,7 +126,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     }
 }
 
-/// A metric of things `T`: each has a series for each value of `label`, or one.
+/// A metric of items `T`: it has a series for each value of `label`, or one.
 struct Metric<T: 'static> {
     name: &'static str,
     help: &'static str,
@@ -144,7 +144,7 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// A time, which is measured in nanoseconds, by the name of what is measured.
+/// Seconds, for a time measured in nanoseconds, by the name of the metric.
 fn seconds(name: &str, value: u64) -> Option<f64> {
     name.contains("_seconds").then_some(value as f64 / 1e9)
 }
@@ -318,7 +318,7 @@ const WHOLE: &[Metric<Info>] = &[
         name: "uslab_drains_total",
         help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
         label: "outcome",
-        // One may be refused between the two looks.
+        // One may be refused between the two reads.
         series: &[
             ("done", |i| i.drains.passes.saturating_sub(i.drains.refused)),
             ("refused", |i| i.drains.refused),
@@ -332,7 +332,7 @@ const WHOLE: &[Metric<Info>] = &[
     ),
 ];
 
-/// A label's value: backslash, quote and end of line are escaped.
+/// A label's value, with backslash, quote and line feed escaped.
 struct Escaped<'s>(&'s str);
 
 impl Display for Escaped<'_> {
@@ -345,11 +345,11 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Labels, and the number that they have.
+/// Labels with their value.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
-/// What is measured: its labels, and all that has them.
+/// Labels with all items that have them.
 type Measured<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
-/// Is shown a metric: name, help, samples.
+/// Called with each metric: name, help, samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(
@@ -370,7 +370,7 @@ fn visit<T: 'static>(
 }
 
 impl Exposition<'_> {
-    /// Shows each metric, in order.
+    /// Visits each metric, in order.
     fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
         type Labels<'i> = Vec<(&'static str, &'i str)>;
         fn labels<'i>(heap: &'i str, own: impl IntoIterator<Item = (&'static str, &'i str)>) -> Labels<'i> {

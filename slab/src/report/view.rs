@@ -1,5 +1,5 @@
-//! Where each object of a cache is: slabs with their bitmaps, and what CPUs and depots hold. For pictures and for whoever
-//! steps through a run; the sums are [`CacheInfo`](crate::CacheInfo)'s.
+//! Snapshot of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and depots. For
+//! pictures and for stepping through a run; the sums are in [`CacheInfo`](crate::CacheInfo).
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{ObjectIndex, State};
@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};
 
-/// A cache, looked at.
+/// Snapshot of a cache.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -16,7 +16,7 @@ use uslab_magazine::{LayerView, Round};
 /// let subsystem = Subsystem::new(Config::default())?;
 /// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
 /// let root = inodes.alloc_block(Gfp::KERNEL)?;
-/// // SAFETY: nobody else uses the subsystem.
+/// // SAFETY: no other thread uses the subsystem.
 /// let view = unsafe { inodes.view() };
 /// let objects = view.slabs.iter().map(|slab| u64::from(slab.objects)).sum::<u64>();
 /// assert_eq!(objects, inodes.info().objects);
@@ -27,13 +27,13 @@ use uslab_magazine::{LayerView, Round};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheView {
-    /// The slabs, list by list: empty, full, partial by fullness.
+    /// Slabs, list by list: empty, full, partial by fullness.
     pub slabs: Vec<SlabView>,
-    /// What CPUs and depots hold; `None` without magazines.
+    /// Contents of stacks and depots; `None` without magazines.
     pub magazines: Option<LayerView<ObjectPlace>>,
 }
 
-/// A slab.
+/// Snapshot of a slab.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Magazines, SlabView, Subsystem};
@@ -41,7 +41,7 @@ pub struct CacheView {
 /// let subsystem = Subsystem::new(Config::default())?;
 /// let inodes = KmemCache::builder("inode", 600).magazines(Magazines::Off).build_in(&subsystem)?;
 /// let root = inodes.alloc_block(Gfp::KERNEL)?;
-/// // SAFETY: nobody else uses the subsystem.
+/// // SAFETY: no other thread uses the subsystem.
 /// let view = unsafe { inodes.view() };
 /// let slab: &SlabView = &view.slabs[0];
 /// assert_eq!(slab.out.iter().map(|word| word.count_ones()).sum::<u32>(), 1); // a bit for the root
@@ -50,13 +50,13 @@ pub struct CacheView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlabView {
-    /// Its first page.
+    /// First page of the slab.
     pub page: Pfn,
-    /// The list that it is on.
+    /// List that has the slab.
     pub list: SlabList,
-    /// Objects in it.
+    /// Number of objects in the slab.
     pub objects: u16,
-    /// A bit an object, 64 a word, lowest first: set if it is out, with a caller or in a magazine.
+    /// A bit per object, 64 per word, lowest first: set if the object is out, with a user or in a magazine.
     pub out: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ pub struct SlabView {
 /// let subsystem = Subsystem::new(Config::default())?;
 /// let inodes = KmemCache::builder("inode", 600).magazines(Magazines::Off).build_in(&subsystem)?;
 /// let root = inodes.alloc_block(Gfp::KERNEL)?;
-/// // SAFETY: nobody else uses the subsystem.
+/// // SAFETY: no other thread uses the subsystem.
 /// let view = unsafe { inodes.view() };
 /// assert_eq!(view.slabs[0].list, SlabList::Partial); // one object is out, the others are not
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -77,13 +77,13 @@ pub struct SlabView {
 pub enum SlabList {
     /// All objects are out.
     Full,
-    /// Some are.
+    /// Some objects are out.
     Partial,
-    /// None is.
+    /// No object is out.
     Empty,
 }
 
-/// An object: its slab's first page, and which object of the slab it is.
+/// Place of an object: its slab's first page, and its index in the slab.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, ObjectPlace};
@@ -98,9 +98,9 @@ pub enum SlabList {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectPlace {
-    /// The slab's first page.
+    /// First page of the slab.
     pub slab: Pfn,
-    /// From 0.
+    /// Index in the slab, from 0.
     pub index: u16,
 }
 
@@ -116,12 +116,12 @@ impl Cache {
         let memory = &self.core().memory;
         let mut listed = Vec::with_capacity(self.count().slabs() as usize);
         for node in self.nodes() {
-            // By contract the vector has room: nothing is allocated under the node's lock.
+            // The vector has enough room: nothing is allocated under the node's lock.
             node.walk(memory, |page, state, fill, _| listed.push((page, state, fill.objects)));
         }
         let slabs = listed.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
-            // SAFETY: listed a moment ago, so it is set up, and by contract nobody else uses it.
+            // SAFETY: just found on a list, so it is set up; no other thread uses it, by this function's contract.
             unsafe { memory.slab(page).allocated(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
@@ -132,25 +132,25 @@ impl Cache {
         });
         let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(nowhere);
-        // SAFETY: passed on.
+        // SAFETY: no other thread uses the subsystem, by this function's contract.
         let magazines = unsafe { self.config().per_cpu.view(name) };
         CacheView { slabs: slabs.collect(), magazines }
     }
 }
 
 impl KmemCache {
-    /// Where each object is. Cost: a look at every slab and every magazine.
+    /// Snapshot of each object's place. Cost: reads every slab and every magazine.
     ///
     /// # Safety
-    /// Nobody else uses the subsystem until this returns, not even as the program's global allocator.
+    /// No other thread uses the subsystem until this returns, not even as the program's global allocator.
     pub unsafe fn view(&self) -> CacheView {
-        // SAFETY: passed on.
+        // SAFETY: no other thread uses the subsystem, by this function's contract.
         unsafe { self.cache().view() }
     }
 
-    /// Which object of the cache begins at `address`, if any does. Reads no object.
+    /// Place of the object of the cache that begins at `address`, if any. Does not read the object.
     pub fn place_of(&self, address: NonNull<u8>) -> Option<ObjectPlace> {
-        // SAFETY: the value is only asked where it lies.
+        // SAFETY: the value is only used to compute its place, and not freed.
         self.cache().place_of(unsafe { Object::from_raw(address) })
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn objects_that_are_out_are_with_callers_or_in_one_magazine() {
+    fn objects_that_are_out_have_a_user_or_are_in_one_magazine() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(64 << 20))).unwrap();
         let magazines = Magazines::Sized { capacity: 4, stock: 1, depot_limit: 1 };

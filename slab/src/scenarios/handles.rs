@@ -21,14 +21,14 @@ use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
 use uslab_magazine::threads::{crowd, wander};
 
-/// A value that loom watches, and under shuttle how many hold its object.
+/// A value that loom watches; under shuttle it counts the holders of its object.
 struct Watched {
     value: UnsafeCell<u32>,
     holders: Counter,
 }
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
 unsafe impl Sync for Watched {}
-// SAFETY: as above.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -48,17 +48,17 @@ impl Watched {
 
 type Named = Handle<u32, 28>;
 
-/// Places for handles on their way.
+/// Places through which handles are passed.
 const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
-/// Named objects, and what user code keeps beside.
+/// Objects named by handles, and state of user code.
 struct Objects {
-    /// Dropped at the end of an execution that succeeded only.
+    /// Only dropped at the end of an execution that succeeded.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Handles on their way, each with the value of its object, without any ordering.
+    /// Passed handles, each with the value of its object, without any ordering.
     passed: [AtomicU64; PLACES],
-    /// What belongs to whoever owns index 0.
+    /// State that belongs to the owner of index 0.
     #[cfg(loom)]
     beside: Watched,
 }
@@ -82,7 +82,7 @@ impl Objects {
     fn alloc(&self, value: u32) -> Named {
         self.cache.alloc_with(|object| object.set(value)).unwrap()
     }
-    /// The same, if there is memory.
+    /// Allocates if there is memory.
     #[cfg(shuttle)]
     fn try_alloc(&self, value: u32) -> Option<Named> {
         let handle = self.cache.alloc_with(|object| object.set(value));
@@ -96,13 +96,13 @@ impl Objects {
         held.holders.add(1);
         Some(held)
     }
-    /// What is held is `value`, until here.
+    /// Checks that a held object is still `value`, and drops it.
     fn let_go(held: Held<'_, Watched, u32, 28>, value: u32) {
         assert_eq!((held.get(), held.get()), (value, value), "another object");
         #[cfg(shuttle)]
         held.holders.sub(1);
     }
-    /// Whatever the handle finds is `value`, for as long as it is held.
+    /// Checks that an object that the handle finds is `value` as long as it is held.
     fn find(&self, handle: Named, value: u32) -> bool {
         self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
     }
@@ -117,12 +117,12 @@ impl Objects {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
     }
-    /// So many objects are in use; the cache goes, and takes them along.
+    /// Checks that `used` objects are in use, and drops the cache, which frees them.
     fn end(this: Arc<Self>, used: u64) {
         on_cpu(0);
         this.census(used);
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
-        // SAFETY: `world` goes out of use here.
+        // SAFETY: `world` is not used after this.
         unsafe { ManuallyDrop::drop(&mut world.cache) };
         world.core.memory.pages.decommit();
         let census = world.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -135,8 +135,9 @@ const THREADS: usize = 4;
 #[cfg(shuttle)]
 const STEPS: usize = 12;
 
-/// H1-H5: four allocate, pass handles on, guess some, hold what they find, and free it. Who holds an object has that one (H1), as
-/// it was prepared (H4); it is freed once (H2) and goes back once (H3), and is prepared again when all have let go (H5).
+/// H1-H5: four threads allocate, pass handles on, guess some, hold the objects that they find, and free them. A holder has that
+/// very object (H1), as it was prepared (H4). It is freed once (H2), returned to the cache once (H3), and prepared again after
+/// all holders dropped it (H5).
 #[cfg(shuttle)]
 pub(super) fn four_use_and_free() {
     struct Shared {
@@ -190,13 +191,13 @@ pub(super) fn four_use_and_free() {
     Objects::end(world, used.get());
 }
 
-/// H6, H7: four name objects, and have them destructed. Objects in use have numbers of their own (H6), and a stale handle finds
-/// none of them, although its number goes to others (H7).
+/// H6, H7: four threads name objects, and have them destructed. Objects in use have distinct numbers (H6), and a stale handle
+/// finds none of them, although its number is reused (H7).
 #[cfg(shuttle)]
 pub(super) fn four_get_numbers() {
     struct Shared {
         world: Arc<Objects>,
-        /// By index: how many have an object of it.
+        /// Number of users of an object, by index.
         owners: [Counter; 4],
     }
     fn side(Shared { world, owners }: &Shared, thread: usize) {

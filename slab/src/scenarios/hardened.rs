@@ -1,4 +1,4 @@
-//! What makes mistakes hard to build on, in the hands of several threads: freed objects that are kept from use, slots of samples, tags.
+//! Hardening under several threads: quarantine, slots of samples, tags.
 
 use super::world::{SMALL, all_gone, beside};
 use crate::cache::core::Core;
@@ -11,10 +11,10 @@ use crate::{Gfp, KmemCache, debug::check::SPACING};
 use uslab_buddy::Backend;
 use uslab_magazine::sync::{Arc, Counter, thread};
 
-/// Q1: a cache is dropped while its objects are freed, each by a thread of its own, into a quarantine of `places`.
-pub(super) fn drop_beside_delayed_frees(objects: u32, places: usize) {
+/// Q1: a cache is dropped while its objects are freed, each in a separate thread, into a quarantine of `places`.
+pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
     on_cpu(0);
-    // What a quarantine has is told in bytes.
+    // The size of a quarantine is given in bytes.
     let harden = Harden { quarantine: places * crate::debug::check::SPACING, ..Harden::OFF };
     let core = Core::new(Config { magazines: SMALL, harden, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
@@ -28,7 +28,7 @@ fn pool(slots: usize) -> Arc<Pool> {
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 
-/// G2: two free the same sample; exactly one of them is right.
+/// G2: two threads free the same sample; exactly one of the frees is valid.
 pub(super) fn two_free_a_sample() {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
@@ -36,7 +36,7 @@ pub(super) fn two_free_a_sample() {
     let free = || {
         let (pool, right) = (pool.clone(), right.clone());
         move || {
-            // Who comes second to the page finds it cleared, and takes that for an overflow.
+            // The second thread finds the page cleared, and takes that for an overflow.
             let refused = pool.free(object).is_err_and(|(kind, _)| kind != CorruptionKind::Overflow);
             right.add(u64::from(!refused));
         }
@@ -48,7 +48,7 @@ pub(super) fn two_free_a_sample() {
     assert!(pool.alloc(8, 8).is_some());
 }
 
-/// G2: one frees a sample while others ask for its slot: nobody has it in hand beside another one.
+/// G2: one thread frees a sample while others allocate its slot: no two threads have it at one time.
 pub(super) fn a_slot_is_used_again(others: u32) {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
@@ -66,7 +66,7 @@ pub(super) fn a_slot_is_used_again(others: u32) {
     assert_eq!(pool.used(), 0);
 }
 
-/// T1: three free the same object of a cache whose frees are checked; exactly one of them is right.
+/// T1: three threads free the same object of a cache with checked frees; exactly one of the frees is valid.
 #[cfg(shuttle)]
 pub(super) fn three_free_a_checked_object() {
     on_cpu(0);
@@ -86,7 +86,7 @@ pub(super) fn three_free_a_checked_object() {
             on_cpu(cpu);
             let base = cache.cache().core().memory.pages.address(uslab_buddy::Pfn::new(0));
             let object = base.map_addr(|_| object);
-            // SAFETY: all but one are the error that is tested; nobody uses the object.
+            // SAFETY: all frees but one are the tested error; the object is not used.
             unsafe { cache.free(object) };
         }
     };

@@ -1,5 +1,5 @@
-//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and take away what CPUs hold.
-//! One order of their calls, each at a moment between its beginning and its end, must explain what they returned.
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs. Some
+//! order of their calls, each between its start and its end, must explain their results.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
 use super::world::{SMALL, all_gone};
@@ -23,7 +23,7 @@ fn core(pages: u32) -> std::sync::Arc<Core> {
     on_cpu(0);
     Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
 }
-/// Takes away what CPUs hold.
+/// Drains the CPUs.
 fn drains(core: &Core) {
     match choose(4) {
         0 => core.drain(0..1),
@@ -41,7 +41,7 @@ fn explained(outcome: Result<(), impl Debug>) {
 
 // ---- handles ----
 
-/// What a handle names.
+/// State of the object that a handle names.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Life {
     NotYet,
@@ -84,7 +84,7 @@ impl Spec for Life {
     }
 }
 
-/// Four name what any of them allocated, stale handles among it.
+/// Four threads use handles that any of them allocated, including stale ones.
 pub(super) fn handles() {
     struct Seen {
         core: std::sync::Arc<Core>,
@@ -101,7 +101,7 @@ pub(super) fn handles() {
                 continue;
             }
             let handle = {
-                // The newest ones: those that others name, too.
+                // The newest ones, which other threads use, too.
                 let handles = known.lock();
                 let n = handles.len();
                 (n > 0).then(|| handles[n - 1 - choose(n.min(3))])
@@ -144,7 +144,7 @@ pub(super) fn handles() {
 
 // ---- hives ----
 
-/// The hives' values, by their places: whose each is.
+/// Values of the hives, by their places, with the hive that owns each.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
 /// The first number is the hive's.
@@ -170,10 +170,11 @@ impl Spec for Places {
     }
 }
 
-/// Two hives go from hand to hand, each in one at a time; who finds none takes away what CPUs hold. Places go from hive to hive.
+/// Two hives are passed between threads, each with one owner at a time; a thread that finds none drains the CPUs. Places are
+/// reused by the other hive.
 pub(super) fn hives() {
     const HIVES: usize = 2;
-    /// Of the eight that there are.
+    /// Of eight places.
     const VALUES: usize = 3;
     struct Kit {
         number: usize,
@@ -246,14 +247,14 @@ pub(super) fn hives() {
 
 // ---- mempools ----
 
-/// A pool that keeps objects back.
+/// A pool with a reserve.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Reserved {
     out: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
 enum Taken {
-    /// `None`: refused.
+    /// `None` if it was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -261,17 +262,17 @@ impl Spec for Reserved {
     type Op = Taken;
     fn allows(&mut self, op: &Taken) -> bool {
         match op {
-            // As long as fewer are out than it was made for, the next one succeeds.
+            // As long as fewer objects are out than its reserve, the next allocation succeeds.
             Taken::Alloc(None) => self.out.len() >= RESERVE,
             Taken::Alloc(Some(object)) => self.out.insert(*object),
             Taken::Free(object) => self.out.remove(object),
         }
     }
 }
-/// Of the four objects that the cache may have.
+/// Of the four objects of the cache.
 const RESERVE: usize = 2;
 
-/// Four take from a pool, and from its cache what the pool does not keep back.
+/// Four threads allocate from a pool, and from its cache.
 pub(super) fn pools() {
     struct Seen {
         core: std::sync::Arc<Core>,

@@ -1,6 +1,6 @@
-//! What loom runs: two threads on one to four pages of two objects each.
+//! loom's models: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, beside_reaps, on_nodes, publish};
+use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
@@ -8,7 +8,7 @@ use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, Mempool,
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
 
-/// S1: it is always on the list that its fill says, moved once.
+/// S1: the slab is always on the list for its fill, and moves once.
 pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
     let (a, b) = (world.alloc(), world.alloc());
@@ -22,15 +22,15 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     World::end(world);
 }
 
-/// S2: shrink takes a slab only while no object is out; an allocation never gets an object of a released slab.
-pub(super) fn shrink_beside_free_and_allocation() {
-    beside_free_and_allocation(|cache| _ = cache.shrink());
+/// S2: a shrink takes a slab only while no object is out; an allocation never gets an object of a freed slab.
+pub(super) fn shrink_during_free_and_allocation() {
+    during_free_and_allocation(|cache| _ = cache.shrink());
 }
-/// S6: an object that is handed out keeps its memory; a slab whose memory was returned serves again.
-pub(super) fn discard_beside_free_and_allocation() {
-    beside_free_and_allocation(|cache| cache.cache().discard_all_unused());
+/// S6: an allocated object keeps its memory; a slab whose memory was returned is used again.
+pub(super) fn discard_during_free_and_allocation() {
+    during_free_and_allocation(|cache| cache.cache().discard_all_unused());
 }
-fn beside_free_and_allocation(reclaim: fn(&KmemCache)) {
+fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -44,9 +44,9 @@ fn beside_free_and_allocation(reclaim: fn(&KmemCache)) {
     World::end(world);
 }
 
-/// S3: one page, two caches that each have it or want it.
-pub(super) fn caches_that_press_each_other() {
-    // Of a deadlock nothing may be dropped: loom has no thread any more that could.
+/// S3: one page, and two caches that each have it or want it.
+pub(super) fn caches_that_reclaim_from_each_other() {
+    // After a deadlock nothing may be dropped: loom has no thread left to do it.
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -62,8 +62,8 @@ pub(super) fn caches_that_press_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: one page, which a third cache uses: both others press all caches at once, and fail.
-pub(super) fn caches_that_press_for_a_page_in_use() {
+/// S3: one page, which a third cache uses: the other two reclaim from all caches concurrently, and fail.
+pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
     let other = world.clone();
@@ -78,7 +78,7 @@ pub(super) fn caches_that_press_for_a_page_in_use() {
 }
 
 /// S3: no deadlock.
-pub(super) fn shrink_beside_refill() {
+pub(super) fn shrink_during_a_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
     let t = thread::spawn(move || _ = other.cache().shrink());
@@ -91,8 +91,8 @@ pub(super) fn shrink_beside_refill() {
     World::end(world);
 }
 
-/// C1: refused, or every slab is released once, after the free.
-pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
+/// C1: refused, or every slab is freed once, after the free.
+pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -106,7 +106,7 @@ pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
         Ok(()) => assert_eq!(world.alloc_of(0), Err(AllocError::Destroyed)),
         Err(busy) => {
             assert_eq!(busy.live, 1);
-            // The cache goes on.
+            // The cache continues.
             let b = world.alloc();
             world.census(1);
             world.free(b);
@@ -116,8 +116,8 @@ pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
     World::end(world);
 }
 
-/// C1: the allocation fails, or destroy is refused.
-pub(super) fn destroy_beside_an_allocation() {
+/// C1: the allocation fails, or the destruction is refused.
+pub(super) fn destroy_during_an_allocation() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     world.free(a);
@@ -132,8 +132,8 @@ pub(super) fn destroy_beside_an_allocation() {
     World::end(world);
 }
 
-/// C1: a destroy that is refused, beside one who asks for such a cache: it gets another one, or is counted.
-pub(super) fn destroy_beside_one_who_shares() {
+/// C1: a destruction is refused while another thread requests such a cache: that thread gets another cache, or is counted.
+pub(super) fn destroy_during_a_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
     let build =
@@ -152,7 +152,7 @@ pub(super) fn destroy_beside_one_who_shares() {
     all_gone(core);
 }
 
-/// M1: through magazines and depot; one owner at a time, and a free before the next allocation.
+/// M1: through magazines and depot; one owner at a time, and each free before the next allocation.
 pub(super) fn objects_exchanged_between_cpus(script: Script) {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -180,7 +180,7 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     });
     world.free(a);
     t.join().unwrap();
-    // One object lies with each CPU or in the slab; a third CPU's thread finds both.
+    // One object is on each CPU or in the slab; a thread on a third CPU finds both.
     on_cpu(1);
     let (a, b) = (world.alloc(), world.alloc());
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: 1 }));
@@ -189,13 +189,13 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
-/// L1: a cache at its limit, whose objects lie on the stack and in the depot of another node.
+/// L1: a cache at its limit, whose objects are on the stack and in the depot of another node.
 pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
     let world = World::on(Core::new(on_nodes(2, 2)).unwrap(), [cache]);
     on_cpu(1);
     let [a, b, c, d] = [(); 4].map(|()| world.alloc());
-    // A stack has two places here: one object of the three is in the depot.
+    // A stack has two places here: one of the three objects is in the depot.
     [a, b, c].into_iter().for_each(|object| world.free(object));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -210,7 +210,7 @@ pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     World::end(world);
 }
 
-/// L1: two make a slab each, where the limit is one.
+/// L1: two threads make a slab each; the limit is one slab.
 pub(super) fn two_grow_at_the_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
     let other = world.clone();
@@ -223,7 +223,7 @@ pub(super) fn two_grow_at_the_limit() {
     World::end(world);
 }
 
-/// G1: one value, found complete.
+/// G1: one value, fully initialised.
 pub(super) fn two_threads_publish() {
     let published = Arc::new(Published::new());
     let other = published.clone();
@@ -232,8 +232,8 @@ pub(super) fn two_threads_publish() {
     assert_eq!(mine, t.join().unwrap(), "two values");
 }
 
-/// U1: what users write, the public API on the global subsystem of the execution. A typed object, a block and a private
-/// magazine on one CPU beside a typed object on the other.
+/// U1: the public API on the global subsystem of the execution. A typed object, a block and a private magazine on one CPU, and
+/// a typed object on the other.
 pub(super) fn the_public_api(script: Script) {
     let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
     let other = numbers.clone();
@@ -256,7 +256,7 @@ pub(super) fn the_public_api(script: Script) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// In a model of loom's own, which stops at 1,000 branches unless it is told otherwise.
+/// In loom's own `model`, which stops at 1,000 branches by default.
 #[test]
 fn u1_in_a_model_of_looms() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
@@ -264,19 +264,20 @@ fn u1_in_a_model_of_looms() {
     builder.check(|| the_public_api(Script::on(1)));
 }
 
-/// W1: a value is taken out of a hive while another thread reaps its cache.
-pub(super) fn removal_beside_a_reap() {
+/// W1: a value is removed from a hive while another thread reaps its cache.
+pub(super) fn removal_during_a_reap() {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let key = hive.insert(7).unwrap();
-    beside_reaps(core, 1, true, || {
+    during_reaps(core, 1, true, || {
         assert_eq!(hive.remove(key), 7);
         drop(hive);
     });
 }
 
-/// A5: of two objects a pool reserves so many. Both are taken and freed at once; one that it did not reserve is freed only.
+/// A5: a pool reserves `reserved` of two objects. Both are allocated and freed concurrently; an object beyond the reserve is
+/// only freed.
 pub(super) fn two_use_a_reserve(reserved: usize) {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(1) }).unwrap();
@@ -284,13 +285,13 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let pool = Arc::new(Mempool::new(cache, reserved).unwrap());
     let use_one = |pool: &Mempool| {
         let object = pool.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now.
+        // SAFETY: just allocated.
         unsafe { pool.free(object) };
     };
     let not_reserved = pool.cache().alloc(Gfp::KERNEL);
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
-    // The other one may come first: what the reserve lacks is a plain number, at which loom switches no thread.
+    // The other thread may be first: the number of missing objects is a plain number, at which loom does not switch threads.
     pool.reserve();
     match not_reserved {
         // SAFETY: allocated above, of the pool's cache.

@@ -1,7 +1,7 @@
-//! What loom runs with the collector's own atomics explored (`--cfg crossbeam_loom`): readers beside memory that goes.
+//! loom's models with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
 //!
-//! A reader holds up all frees of its time, and each thread that pins registers with the collector: so these are two threads
-//! that pin once or a few times, and little else.
+//! A reader delays all frees of its time, and each thread that pins registers with the collector: so these models have two
+//! threads that pin once or a few times, and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};
@@ -11,24 +11,24 @@ use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
-/// Often enough for a grace period whose readers have gone: the epoch moves twice.
+/// Enough turns for a grace period whose readers have exited: the epoch advances twice.
 const TURNS: usize = 3;
 
-/// Where readers find an object, and what stands in it.
+/// Published object, and its contents.
 struct Shared {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
 }
 
 impl Shared {
-    /// A reader: looks at the object while it is pinned, if it finds it.
+    /// A reader: reads the object while it is pinned, if it finds it.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
         planted!("a reader is not pinned" => reader = None);
         // Not while a failing execution unwinds.
         let reader = ManuallyDrop::new(reader);
         if let Some(object) = NonNull::new(self.found.load(Acquire)) {
-            // SAFETY: written only by who has allocated the object anew; loom reports a race of the two.
+            // SAFETY: only a thread that has reallocated the object writes; loom reports a race.
             self.contents.with(|contents| assert_eq!(unsafe { *contents }, 7, "the object is another one"));
             world.touch(object);
         }
@@ -36,14 +36,14 @@ impl Shared {
     }
 }
 
-/// Helps until nothing waits.
+/// Advances the collector until nothing waits.
 fn wait(world: &World) {
     for _ in 0..2 * TURNS {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
         }
-        // A thread that has been joined still takes leave of the collector, and is pinned for it.
+        // A joined thread still unregisters from the collector, and is pinned for that.
         relax();
         rcu::advance();
     }
@@ -55,15 +55,15 @@ fn type_stable() -> Arc<World> {
     World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
 }
 
-/// Another thread hides the first object of `world` and does `frees` with it, while this one looks: so the one switch of the bound
-/// may be in the midst of the look.
-fn look_beside(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
+/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads it: so the one
+/// allowed switch may be in the midst of the read.
+fn read_during(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
     let object = world.alloc();
     let shared = Arc::new(Shared { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
     let (other, hidden) = (world.clone(), shared.clone());
     let t = thread::spawn(move || {
         on_cpu(1);
-        // No reader that begins from now on finds it.
+        // Readers that start from now on do not find it.
         hidden.found.store(null_mut(), Release);
         frees(&other, &hidden, object);
     });
@@ -73,35 +73,35 @@ fn look_beside(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
     World::end(world);
 }
 
-/// E1: the page of a slab that is given up stays while a reader looks, and then goes back once.
-pub(super) fn a_slab_goes_beside_a_reader() {
-    look_beside(type_stable(), |world, _, object| {
+/// E1: the page of a freed slab stays while a reader reads it, and is then freed once.
+pub(super) fn a_slab_is_freed_during_a_read() {
+    read_during(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
         (0..TURNS).for_each(|_| rcu::advance());
     });
 }
 
-/// E2: an object whose free is deferred is not handed out again while a reader looks at it.
-pub(super) fn a_deferred_free_beside_a_reader() {
+/// E2: an object whose free is deferred is not reallocated while a reader reads it.
+pub(super) fn a_deferred_free_during_a_read() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
-    look_beside(world, |world, shared, object| {
-        // SAFETY: allocated by `look_beside`, and hidden from new readers.
+    read_during(world, |world, shared, object| {
+        // SAFETY: allocated by `read_during`, and hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
         (0..TURNS).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
-            // SAFETY: its new owner; loom reports a reader beside it.
+            // SAFETY: the new owner's; loom reports a concurrent reader.
             shared.contents.with_mut(|contents| unsafe { *contents = 8 });
         }
         world.free(next);
     });
 }
 
-/// E3: an object of a type-stable cache is used anew at once, and a reader that looks at its key before and after takes nothing of
-/// the new one for the old one.
-pub(super) fn a_reader_of_an_object_that_is_used_anew() {
+/// E3: an object of a type-stable cache is reallocated immediately. A reader that checks its key before and after does not
+/// mistake the new object's contents for the old one's.
+pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {
         found: AtomicPtr<u8>,
         key: AtomicU64,
@@ -123,7 +123,7 @@ pub(super) fn a_reader_of_an_object_that_is_used_anew() {
         {
             other.touch(object);
             let value = readers.value.load(Relaxed);
-            // With the fence of the one that frees: who has read a later value sees that the key has gone.
+            // With the fence of the freeing thread: a reader that has read a later value sees the cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
             planted!("a reader does not look at the key again" => let same = true);

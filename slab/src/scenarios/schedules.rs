@@ -1,4 +1,4 @@
-//! What shuttle runs: four threads on two CPUs and four pages of two objects each.
+//! shuttle's scenarios: four threads on two CPUs and four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
 use crate::cache::core::Core;
@@ -15,10 +15,10 @@ use uslab_magazine::threads::{crowd, wander};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
-/// Turns that the reaper gets for what it has to do.
+/// Turns that the reaper gets to finish.
 const PATIENCE: usize = 3000;
 
-/// Two caches press each other for four pages; all allocate, free and shrink.
+/// Two caches reclaim from each other for four pages; all threads allocate, free and shrink.
 pub(super) fn lists(magazines: Magazines) {
     fn side(w: &World, _: usize) {
         let mut held = vec![];
@@ -46,7 +46,7 @@ pub(super) fn lists(magazines: Magazines) {
     World::end(world);
 }
 
-/// A CPU's work: at its end it holds one object, or none.
+/// Work of a CPU, which ends with one object or none.
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
@@ -62,7 +62,7 @@ fn work(world: &World) -> Option<NonNull<u8>> {
     last
 }
 
-/// Each object is a sample: what is live is what is held.
+/// Each object is a sample: the live ones are the held ones.
 pub(super) fn profiled() {
     struct Held {
         world: Arc<World>,
@@ -95,7 +95,7 @@ pub(super) fn profiled() {
     World::end(world);
 }
 
-/// The second profile would see one allocation in an exabyte: what it has is another one's.
+/// The second profile would sample one allocation in an exabyte, so a sample that it has is another profile's.
 pub(super) fn profiled_anew() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
@@ -117,7 +117,7 @@ pub(super) fn profiled_anew() {
     World::end(world);
 }
 
-/// Three use a cache that the fourth one wants to destroy.
+/// Three threads use a cache that the fourth one destroys.
 pub(super) fn destroy(magazines: Magazines) {
     struct Doomed {
         world: Arc<World>,
@@ -152,7 +152,7 @@ pub(super) fn destroy(magazines: Magazines) {
     World::end(world);
 }
 
-/// Four use a cache of two slabs at most; afterwards one of them gets all that it may have.
+/// Four threads use a cache of at most two slabs; afterwards one of them gets all objects up to the limit.
 pub(super) fn limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
@@ -181,7 +181,7 @@ pub(super) fn limit(config: Config) {
     World::end(world);
 }
 
-/// All publish, and look again.
+/// All threads publish, and read it again.
 pub(super) fn published() {
     let published = Arc::new(Published::new());
     let threads = [(); THREADS].map(|()| {
@@ -193,7 +193,7 @@ pub(super) fn published() {
     assert_eq!(found.len(), 1, "two values");
 }
 
-/// Two take pages and give them back, and the reaper that they started gives them to the system, however soon it falls asleep.
+/// Two threads allocate pages and free them. The reaper that they started decommits them, however soon it falls asleep.
 pub(super) fn reaped() {
     fn side(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
@@ -219,10 +219,11 @@ pub(super) fn reaped() {
     assert!(gone, "the reaper sleeps while there is memory to give back");
 }
 
-/// One waits at a limit for an object that is kept, and given up when nobody looks at it. Who looked has told nobody, and nothing is
-/// freed: the reaper asks again, however soon it falls asleep. Not woken, it is a deadlock.
+/// One thread waits at a limit for an object that a shrinker keeps, and frees when it is not busy. Nothing announces that, and
+/// no object is freed: the reaper calls the shrinker again, however soon it falls asleep. A lost wake-up is a deadlock.
 pub(super) fn asked_again() {
-    /// Who waits asks before it joins the queue, and once more. From then on a reaper that wakes up, be it by chance, asks, too.
+    /// A waiter calls the shrinkers before it joins the queue, and once more. From then on a reaper that wakes up, even by
+    /// chance, calls them, too.
     const IN_VAIN: u64 = 2;
     struct Kept {
         object: Mutex<Option<usize>>,
@@ -238,7 +239,7 @@ pub(super) fn asked_again() {
         fn scan(&self, _: usize, _: Gfp) -> usize {
             let Some(object) = self.object.try_lock().and_then(|mut kept| kept.take()) else { return 0 };
             let object = NonNull::new(core::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: kept from below, and taken once.
+            // SAFETY: kept below, and taken once.
             self.core.upgrade().into_iter().for_each(|core| unsafe { core.free(object) });
             1
         }
@@ -266,16 +267,16 @@ pub(super) fn asked_again() {
         until(&|| kept.in_vain.get() >= IN_VAIN);
     });
     until(&|| locked.load(Relaxed));
-    // Of a deadlock nothing may be dropped.
+    // After a deadlock nothing may be dropped.
     let cache = ManuallyDrop::new(cache);
     let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
     t.join().unwrap();
-    // SAFETY: allocated above, and freed once; the other one went by `Kept`.
+    // SAFETY: allocated above, and freed once; `Kept` freed the other one.
     unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
     drop(ManuallyDrop::into_inner(cache));
 }
 
-/// What users write: typed objects, blocks and prefilled objects of the global subsystem.
+/// The public API: typed objects, blocks and prefilled objects of the global subsystem.
 pub(super) fn public_api() {
     struct Caches {
         numbers: ObjectCache<u64>,

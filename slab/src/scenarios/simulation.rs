@@ -1,20 +1,22 @@
-//! The whole subsystem in one world: pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits, reaping,
-//! who waits at them, frees that wait for readers, checked frees, forks and their children, and faults, under shuttle, with a shadow of who has what.
+//! The whole subsystem in one world: pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and
+//! waiters, reaping, deferred frees, checked frees, forks and their children, and faults, under shuttle, with a shadow of all
+//! ownership.
 //!
-//! As FoundationDB and TigerBeetle test themselves: a seed draws a [script] and the schedule that it runs under, so a failure is a number.
-//! `WORLD_SEED=n` repeats it. One that fails is shrunk to a script of a few lines, which is written to a file; `WORLD_SCRIPT=file`
-//! runs that. Those in `kept/` are of bugs that were found, and run with the tests. `WORLD_SECONDS=s` goes on for so long,
-//! `WORLD_FROM=n` from that seed, `SHARD=i/n` with a share of them.
+//! This is how FoundationDB and TigerBeetle test: a seed determines a [script] and its schedule, so a failure is a number.
+//! `WORLD_SEED=n` repeats it. A failing script is shrunk to a few lines, which are written to a file; `WORLD_SCRIPT=file` runs
+//! that. The scripts in `kept/` are of fixed bugs, and run with the tests. `WORLD_SECONDS=s` runs for that time, `WORLD_FROM=n`
+//! from that seed, `SHARD=i/n` a shard of the seeds.
 //!
-//! What is asserted:
+//! Assertions:
 //!
-//! - always: no memory has two owners; what an owner wrote stays; an object is constructed once and stays so; memory that a reader
-//!   may look at is not handed out; nobody has more slabs than its limit; a free that cannot be right is refused, and nothing else;
-//! - of who waits at a limit: nobody who came later is served before; who gives up leaves what he was given to the next;
-//! - of a refusal: it is one of those that there may be, and nothing was taken;
-//! - when all rest: who waits and was told nothing has nothing to take; the census, whose numbers are those of the shadow; magazines and depots hold no more than they may; views of caches
-//!   and of CPUs' pages show each object that is out in one place, and nothing else;
-//! - in the end: one cache alone gets all the memory there is, twice, and all goes back.
+//! - always: no memory has two owners; an owner's writes stay; an object is constructed once and stays so; memory that a reader
+//!   may read is not reallocated; no cache has more slabs than its limit; an invalid free is refused, and nothing else;
+//! - for waiters at a limit: no later waiter is served first; a cancelled waiter passes its object to the next;
+//! - for a refusal: it is one of the possible errors, and nothing was allocated;
+//! - when all threads rest: a waiter that was not woken has nothing to take; the census agrees with the shadow; magazines and
+//!   depots hold no more than their limits; views of caches and of CPUs' pages show each allocated object in one place, and
+//!   nothing else;
+//! - at the end: one cache alone gets all memory, twice, and all of it is freed.
 
 mod books;
 mod ops;
@@ -56,40 +58,41 @@ use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Of an execution: one of some hundred operations has ten thousand; the longest of some hundred thousand had more than 300,000.
+/// Bound of an execution: one of some hundred operations has ten thousand steps; the longest of some hundred thousand
+/// executions had more than 300,000.
 const STEPS: usize = 3_000_000;
-/// What a constructor writes to an object.
+/// Value that a constructor writes to an object.
 const MADE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
-    /// The number of the thread, and the refusals that what it does should bring.
+    /// Number of the thread; corruption kinds that its operation should raise.
     static ME: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
 }
 
-/// A cache that there is now.
+/// An existing cache.
 struct Slot {
     cache: Arc<KmemCache>,
     number: u64,
     setup: CacheSetup,
-    /// Destroys that are going on, and whether one has succeeded.
+    /// Number of destructions in progress; true if one has succeeded.
     destroying: Cell<u32>,
     destroyed: Cell<bool>,
 }
-// SAFETY: as of the shadow.
+// SAFETY: all threads run on one system thread, and an access is not interrupted.
 unsafe impl Send for Slot {}
-// SAFETY: as above.
+// SAFETY: all threads run on one system thread, and an access is not interrupted.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Merged caches are one.
+    /// Identity of the cache; shared ones are equal.
     fn key(&self) -> usize {
         core::ptr::from_ref(self.cache.cache()).addr()
     }
 }
 
-/// What tells somebody who waits that he should look: whether it did since he looked last.
+/// Waker of a waiter: counts wake-ups since its last poll.
 #[derive(Default)]
 struct Bell(Counter);
 impl Wake for Bell {
@@ -98,7 +101,7 @@ impl Wake for Bell {
     }
 }
 
-/// Somebody who waits for an object of a slot's cache. It goes before the cache.
+/// A waiter for an object of a slot's cache. It is dropped before the cache.
 struct Wait {
     future: Acquiring<'static>,
     slot: Arc<Slot>,
@@ -107,7 +110,7 @@ struct Wait {
     bell: Arc<Bell>,
 }
 
-/// What a thread has.
+/// State of a thread.
 #[derive(Default)]
 struct Mine {
     held: Vec<Object>,
@@ -116,10 +119,10 @@ struct Mine {
     waits: Vec<Wait>,
 }
 
-/// As large as the least distance of objects in models: a hive takes neighbours for a slice.
+/// As large as the least stride in models, because a hive treats neighbours as a slice.
 type Value = [u64; SPACING / 8];
 
-/// What goes when a world ends well.
+/// Parts that are dropped when a world ends well.
 struct Parts {
     slots: Vec<Option<Arc<Slot>>>,
     kmalloc: Option<Kmalloc>,
@@ -137,12 +140,12 @@ struct World {
     faults: Faults,
     numbers: Cell<u64>,
 }
-// SAFETY: as of the shadow.
+// SAFETY: all threads run on one system thread, and an access is not interrupted.
 unsafe impl Sync for World {}
-// SAFETY: as above.
+// SAFETY: all threads run on one system thread, and an access is not interrupted.
 unsafe impl Send for World {}
 
-/// A thread of it, which is the so-manieth.
+/// A thread of the world, with its number.
 struct Side<'w> {
     world: &'w World,
     me: usize,
@@ -219,7 +222,7 @@ impl World {
     fn core(&self) -> &Arc<Core> {
         self.subsystem.core()
     }
-    /// A cache in that slot, if there is none.
+    /// Makes the cache of that slot, unless it exists.
     fn make(&self, slot: usize) {
         let setup = self.script.caches[slot].clone();
         let mut cache = KmemCache::builder(format!("cache{slot}"), 64 + setup.size as usize)
@@ -244,9 +247,9 @@ impl World {
                         made.made.borrow_mut().insert(object.addr().get()),
                         "an object is constructed twice"
                     );
-                    // SAFETY: new objects are nobody's.
+                    // SAFETY: a new object has no user.
                     unsafe { word(object, 0).write(MADE) };
-                    // SAFETY: as above.
+                    // SAFETY: a new object has no user.
                     unsafe { word(object, 1).write(0) };
                     true
                 })),
@@ -254,12 +257,12 @@ impl World {
                     if !gone.made.borrow_mut().remove(&object.addr().get()) {
                         gone.destructed.set(Some("what was not constructed is destructed"));
                     }
-                    // SAFETY: nobody has it any more.
+                    // SAFETY: the object has no user any more.
                     if unsafe { word(object, 0).replace(0) } != MADE {
                         gone.destructed.set(Some("what is destructed was not constructed any more"));
                     }
                 }))),
-                // SAFETY: its last owner gave it up.
+                // SAFETY: the object's last user freed it.
                 reset: (setup.reset > 0)
                     .then(|| Hook::new(Box::new(move |object| unsafe { word(object, 1).write(0) }))),
             });
@@ -285,9 +288,9 @@ impl World {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
     }
 
-    /// Takes memory back, however it was had. Its owner has given it up.
+    /// Frees memory, by the function that matches its allocation. Its owner has given it up.
     fn free(&self, Object { at, of, .. }: Object) {
-        // SAFETY: each has come from there, and goes back once.
+        // SAFETY: allocated by the matching function, and freed once.
         unsafe {
             match of {
                 Of::Cache(slot, number) => match self.slot(slot).filter(|slot| slot.number == number) {
@@ -309,7 +312,7 @@ impl World {
         self.free(object);
     }
 
-    /// No slab is more than its cache may have.
+    /// Checks that no cache exceeds its limit of slabs.
     fn within_limits(&self) {
         for slot in self.slots().filter(|slot| slot.setup.limit > 0) {
             let charged = slot.cache.cache().charged();
@@ -317,14 +320,13 @@ impl World {
         }
     }
 
-    /// Begins to wait, without looking.
+    /// Starts a wait, without polling.
     fn wait(&self, number: usize, slot: &Arc<Slot>, gfp: Gfp) -> Wait {
-        // SAFETY: the cache is there as long as the slot, which the wait keeps.
+        // SAFETY: the cache lives as long as the slot, which the wait keeps alive.
         let cache: &'static KmemCache = unsafe { &*Arc::as_ptr(&slot.cache) };
         let begun = self.shadow.books.borrow_mut().now();
         Wait { future: cache.acquire(gfp), slot: slot.clone(), number, begun, bell: Arc::default() }
     }
-    /// Looks.
     fn poll(&self, wait: &mut Wait) -> Poll<Result<NonNull<u8>, AllocError>> {
         let books = || self.shadow.books.borrow_mut();
         let is_due = books().queued.get(&wait.begun).is_some_and(|queued| queued.is_due);
@@ -347,18 +349,18 @@ impl World {
         self.shadow.books.borrow_mut().queued.remove(&wait.begun);
         drop(wait);
     }
-    /// An object of the cache in that slot has an owner from now on.
+    /// Records the owner of an allocated object of that slot's cache.
     #[track_caller]
     fn adopted(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
         let (of, made) = (Of::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
         let object = Object { at, len: slot.cache.geometry().object_size(), made, stamp: 0, of };
-        // SAFETY: the object is ours; what a reset cleared, or a constructor.
+        // SAFETY: the object is this thread's; a reset or the constructor cleared the word.
         let clean = slot.setup.reset == 0 || unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).read() } == 0;
         assert!(clean, "an object is not reset");
         let object = self.shadow.adopt(object);
         object.verify("a new object");
         if made > 0 {
-            // SAFETY: as above.
+            // SAFETY: the object is this thread's.
             unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).write(1) };
         }
         object
@@ -371,13 +373,13 @@ impl Config {
     }
 }
 
-/// Hears of what the subsystem refuses.
+/// Receives the subsystem's reports of invalid frees.
 fn refused(corruption: &Corruption<'_>) {
     let expected = EXPECTED.with(Cell::get);
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");
     REFUSED.with(|refused| refused.set(refused.get() + 1));
 }
-/// Does what must be refused in one of these ways, once.
+/// Runs `what`, which must be refused with one of these kinds, once.
 fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     EXPECTED.with(|expected| expected.set(kinds));
     REFUSED.with(|refused| refused.set(0));

@@ -1,4 +1,4 @@
-//! Waiting at a limit, for both checkers: a cache of one slab, which has two objects. Both are out.
+//! Waiting at a limit, for both checkers: a cache of one slab with two objects, both of them out.
 
 use super::world::{SMALL, World, alloc_constructed, constructed};
 use crate::cache::core::Core;
@@ -15,7 +15,7 @@ use uslab_magazine::sync::{Arc, thread};
 
 const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
 
-/// Of a deadlock nothing may be dropped: loom has no thread any more that could.
+/// After a deadlock nothing may be dropped: loom has no thread left to do it.
 fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
     let world = World::new(2, SMALL, &[Some(1)]);
     let objects = [world.alloc(), world.alloc()];
@@ -29,7 +29,7 @@ fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World
     (ManuallyDrop::new(World::on(core, (0..caches).map(build))), account)
 }
 
-/// `None` if it waits. Its waker does nothing.
+/// Polls once, with a waker that does nothing; `None` if the future waits.
 fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
     match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -37,22 +37,22 @@ fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> 
     }
 }
 
-/// Waits as long as it takes.
+/// Waits without a timeout.
 fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
     let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX)?;
     world.touch(object);
     Ok(object)
 }
 
-/// Asks once, and frees what it got.
-fn comes_and_goes(world: &World) {
+/// Polls once, frees the object if it got one, and drops the future.
+fn joins_and_leaves(world: &World) {
     let mut acquire = world.cache().acquire(Gfp::KERNEL);
     if let Some(object) = poll(&mut acquire) {
         world.free(object.unwrap());
     }
 }
 
-/// Does `what` with these objects on a thread of its own, on the other CPU.
+/// Runs `what` with these objects in another thread, on the other CPU.
 fn beside<const N: usize>(
     world: &ManuallyDrop<Arc<World>>,
     objects: [NonNull<u8>; N],
@@ -66,8 +66,8 @@ fn beside<const N: usize>(
         drop(ManuallyDrop::into_inner(other));
     })
 }
-/// The same on `threads` threads, with no objects.
-fn beside_each(
+/// Runs `what` in `threads` other threads, without objects.
+fn in_other_threads(
     world: &ManuallyDrop<Arc<World>>,
     threads: usize,
     what: impl Fn(&World) + Copy + Send + 'static,
@@ -82,12 +82,12 @@ fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
     objects.into_iter().for_each(|object| world.free(object));
 }
 
-/// L2: `waiters` threads sleep until another one frees; it frees one object for each of them, at most two. Lost, a wake-up is a
+/// L2: `waiters` threads sleep until another one frees; it frees one object for each of them, at most two. A lost wake-up is a
 /// deadlock.
-pub(super) fn who_waits_is_woken(waiters: usize) {
+pub(super) fn waiters_are_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
-    let others = beside_each(&world, waiters - 1, wait_and_free);
+    let others = in_other_threads(&world, waiters - 1, wait_and_free);
     let t = beside(&world, [a], free_all);
     wait_and_free(&world);
     t.join().unwrap();
@@ -97,8 +97,9 @@ pub(super) fn who_waits_is_woken(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread waits for an object that another one destructs. It gets it, and constructs it. Lost, a wake-up is a deadlock.
-pub(super) fn who_waits_is_woken_by_a_destructed_object() {
+/// L2: a thread waits for an object that another one destructs. It gets the object and constructs it. A lost wake-up is a
+/// deadlock.
+pub(super) fn a_destructed_object_wakes_a_waiter() {
     let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
     let t = beside(&world, [a], |world, [a]| {
@@ -106,7 +107,7 @@ pub(super) fn who_waits_is_woken_by_a_destructed_object() {
         world.cache().shrink();
     });
     let mine = wait(&world).unwrap();
-    // SAFETY: the object is ours.
+    // SAFETY: this thread owns the object.
     assert_eq!(unsafe { mine.read() }, 7, "an object is handed out that is not constructed");
     t.join().unwrap();
     world.free(mine);
@@ -114,10 +115,9 @@ pub(super) fn who_waits_is_woken_by_a_destructed_object() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread sleeps until another one defers a free, and nobody looks whether readers have gone but who waits. Lost, a wake-up is a
-/// deadlock.
+/// L2: a thread sleeps until another one defers a free; only the waiter advances the collector. A lost wake-up is a deadlock.
 #[cfg(shuttle)]
-pub(super) fn who_waits_is_woken_by_what_waits_for_readers() {
+pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
     // SAFETY: allocated above, freed once.
     let t = beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
@@ -128,14 +128,14 @@ pub(super) fn who_waits_is_woken_by_what_waits_for_readers() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: of two who wait, the first gets what is freed; an allocation gets nothing, nor do those of `others`.
+/// L3: of two waiters, the first gets the freed object; allocations get none, including those of `others`.
 pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
     let allocates =
         |world: &World| assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
-    let others = beside_each(&world, others, allocates);
+    let others = in_other_threads(&world, others, allocates);
     let t = beside(&world, [a], free_all);
     allocates(&world);
     t.join().unwrap();
@@ -148,11 +148,11 @@ pub(super) fn the_first_is_served_first(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: one joins while the first one, of so many who come and go, has not drained the CPUs yet: an allocation behind that gets nothing,
-/// on the CPU that has an object, either.
-pub(super) fn who_joins_is_not_passed(others: usize) {
+/// L3: a waiter joins while the first one, of `others` that join and leave, has not drained the CPUs yet: a later allocation
+/// gets nothing, not even on the CPU that has an object.
+pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let others = beside_each(&world, others, comes_and_goes);
+    let others = in_other_threads(&world, others, joins_and_leaves);
     world.free(a);
     let mut second = world.cache().acquire(Gfp::KERNEL);
     let mut got = poll(&mut second);
@@ -168,12 +168,12 @@ pub(super) fn who_joins_is_not_passed(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L4: the first of two who wait goes while an object is freed, and so do `others` behind them.
-pub(super) fn who_goes_gives_its_place_on(others: usize) {
+/// L4: the first of two waiters leaves while an object is freed, and so do `others` behind them.
+pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
-    let others = beside_each(&world, others, comes_and_goes);
+    let others = in_other_threads(&world, others, joins_and_leaves);
     let t = beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();
@@ -185,12 +185,12 @@ pub(super) fn who_goes_gives_its_place_on(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: the time of one who waits is over while an object is freed, as that of `others`, who free what they get: it has the object, or
-/// somebody else can.
-pub(super) fn a_time_is_over_beside_a_free(others: usize) {
+/// L5: a waiter's timeout passes while an object is freed, as do those of `others`, which free what they get. It has the
+/// object, or another thread can get it.
+pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
-    let others = beside_each(&world, others, move |world| {
+    let others = in_other_threads(&world, others, move |world| {
         ask(world).into_iter().for_each(|object| world.free(object));
     });
     let t = beside(&world, [a], free_all);
@@ -207,11 +207,11 @@ pub(super) fn a_time_is_over_beside_a_free(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L6: who waits, one and `others`, makes a slab when that of the others has gone back. Lost, the charge is a deadlock.
-pub(super) fn who_waits_grows_when_a_slab_goes_back(others: usize) {
+/// L6: waiters, one and `others`, make a slab after the other slab was freed. A lost charge is a deadlock.
+pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     let (world, objects) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
-    let others = beside_each(&world, others, wait_and_free);
+    let others = in_other_threads(&world, others, wait_and_free);
     let t = beside(&world, objects, |world, objects| {
         free_all(world, objects);
         _ = world.cache().shrink();
@@ -223,10 +223,10 @@ pub(super) fn who_waits_grows_when_a_slab_goes_back(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches of an account of one page. All of it is one's, and so many wait in the other one, who get the page when the
-/// objects of the first cache are free. With `another`, one more waits before that, is told, and goes. With `shrinks`, the first cache
-/// gives the page back without being asked. Lost, the charge is a deadlock.
-pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
+/// L8: two caches of an account of one page. The first has the page, and `waiters` wait in the other one, which get the page
+/// once the objects of the first cache are free. With `another`, one more waiter joins earlier, is notified, and leaves. With
+/// `shrinks`, the first cache frees the page itself. A lost charge is a deadlock.
+pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,
     shrinks: bool,
@@ -235,7 +235,7 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
     let objects = [world.alloc(), world.alloc()];
     let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
     assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free_of(1, object);
     });
@@ -250,7 +250,7 @@ pub(super) fn who_waits_gets_what_another_cache_of_the_account_had(
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: so many caches make a slab each, where their account has one page.
+/// L8: `caches` caches make a slab each, of an account of one page.
 pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     let (world, account) = of_an_account(Magazines::Off, caches);
     let grow = |cache| {
@@ -268,11 +268,11 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L9: so many wait for an account whose pages are all in use, until its limit is raised. Not told, it is a deadlock.
-pub(super) fn who_waits_gets_what_a_raised_limit_allows(waiters: usize) {
+/// L9: `waiters` wait for an account whose pages are all in use, until its limit is raised. A lost notification is a deadlock.
+pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free(object);
     });
@@ -283,10 +283,10 @@ pub(super) fn who_waits_gets_what_a_raised_limit_allows(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache is destroyed beside so many who wait: each gets an object, or is told.
-pub(super) fn a_cache_is_destroyed_beside_who_waits(waiters: usize) {
+/// L7: a cache is destroyed while `waiters` wait: each gets an object, or an error.
+pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
-    let waiters = beside_each(&world, waiters, |world| match wait(world) {
+    let waiters = in_other_threads(&world, waiters, |world| match wait(world) {
         Ok(object) => world.free(object),
         Err(error) => assert_eq!(error, AllocError::Destroyed),
     });
@@ -298,11 +298,11 @@ pub(super) fn a_cache_is_destroyed_beside_who_waits(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: the same of a cache that has nothing, while another one has all that their account may have. Not told, it is a deadlock.
-pub(super) fn a_cache_of_a_full_account_is_destroyed_beside_who_waits(waiters: usize) {
+/// L7: a cache without memory is destroyed, while another one has all of their account. A lost notification is a deadlock.
+pub(super) fn a_cache_of_a_full_account_is_destroyed_while_others_wait(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
-    let waiters = beside_each(&world, waiters, |world| {
+    let waiters = in_other_threads(&world, waiters, |world| {
         let got = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
         assert_eq!(got, Err(AllocError::Destroyed));
     });

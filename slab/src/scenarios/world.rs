@@ -1,8 +1,8 @@
-//! What the scenarios run on: caches on a few pages, and the census at the end. And scenarios that are for both checkers.
+//! The world of the scenarios: caches on a few pages, and the census at the end. Also the scenarios for both checkers.
 //!
-//! Handing an object out and taking it back changes a cell of that object: two owners and a double free fail, as does
-//! touching the frame of a page that was given back; under loom a free that does not happen before the next allocation does,
-//! too. A world ends in the census: slabs, objects and pages all add up, and then all go back.
+//! Allocating and freeing an object change a cell of that object: two owners and a double free fail, as does touching the frame
+//! of a freed page; under loom also a free that does not happen before the next allocation. A world ends in the census: slabs,
+//! objects and pages add up, and then everything is freed.
 
 use crate::Config;
 use crate::cache::core::Core;
@@ -19,7 +19,7 @@ use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
-    /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
+    /// Only dropped at the end of an execution that succeeded: a failing one must not continue the model while it unwinds.
     caches: ManuallyDrop<Vec<KmemCache>>,
     pub(crate) core: std::sync::Arc<Core>,
 }
@@ -69,24 +69,24 @@ impl World {
     pub(crate) fn alloc(&self) -> NonNull<u8> {
         self.alloc_of(0).unwrap()
     }
-    /// Uses the object: its page must be out.
+    /// Uses the object: its page must be allocated.
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         self.cache().touch(object);
     }
     pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
         self.touch(object);
-        // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
+        // SAFETY: the models free what they allocated, once; other errors are what they look for.
         unsafe { self.caches[cache].free(object) };
     }
     pub(crate) fn free(&self, object: NonNull<u8>) {
         self.free_of(0, object);
     }
-    /// Everything is where its state says; so many objects are in use.
+    /// Checks that everything is where its state says, and that `used` objects are in use.
     pub(crate) fn census(&self, used: u64) {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
     }
-    /// Nothing is in use: everything goes back.
+    /// Checks that nothing is in use, and frees everything.
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
         this.caches.iter().for_each(|cache| _ = cache.shrink());
@@ -94,12 +94,12 @@ impl World {
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
-        // SAFETY: `world` goes out of use here.
+        // SAFETY: `world` is not used after this.
         unsafe { ManuallyDrop::drop(&mut world.caches) };
     }
 }
 
-/// Two CPUs on so many nodes, with so many pages each.
+/// Two CPUs on `nodes` nodes, with `pages` pages each.
 pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
     let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
     config.pages.cpus = Cpus::simulated(2, nodes).unwrap();
@@ -107,33 +107,33 @@ pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
     config
 }
 
-/// C2: a cache with a free object in a magazine is dropped while others reap: `reapers` threads.
-pub(crate) fn drop_beside_reaps(reapers: u32) {
+/// C2: a cache with a free object in a magazine is dropped while `reapers` threads reap.
+pub(crate) fn drop_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated just now.
+    // SAFETY: just allocated.
     unsafe { cache.free(object) };
-    beside_reaps(core, reapers, false, || drop(cache));
+    during_reaps(core, reapers, false, || drop(cache));
 }
 
-/// W1: a hive with a value and a free place is walked, and dropped, while others reap its cache.
-pub(crate) fn walk_beside_reaps(reapers: u32) {
+/// W1: a hive with a value and a free place is iterated, and dropped, while other threads reap its cache.
+pub(crate) fn walk_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
-    beside_reaps(core, reapers, cfg!(shuttle), || {
+    during_reaps(core, reapers, cfg!(shuttle), || {
         let walked: Vec<u64> = hive.iter().copied().collect();
         assert_eq!(walked, [7], "not the values of the hive");
         drop(hive);
     });
 }
 
-/// Does `what` while others reap, and may give free pages back to the system. The only cache there is goes by it.
-pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
+/// Runs `what` while other threads reap, and, with `decommits`, decommit free pages. `what` destroys the only cache.
+pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
         move || {
@@ -147,8 +147,8 @@ pub(crate) fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
     all_gone(core);
 }
 
-/// C3: a cache is dropped while each of its objects is freed by a thread of its own. Whoever is last sees to its end.
-pub(crate) fn drop_beside_frees(objects: u32) {
+/// C3: a cache is dropped while each of its objects is freed by a separate thread. The last of these ends the cache.
+pub(crate) fn drop_during_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
@@ -157,9 +157,9 @@ pub(crate) fn drop_beside_frees(objects: u32) {
     all_gone(core);
 }
 
-/// C4: the last objects of a cache that nobody owns are freed, each by a thread of its own, while another cache is made, which may
-/// get its number.
-pub(crate) fn reuse_beside_late_frees(objects: u32) {
+/// C4: the last objects of an ownerless cache are freed, each by a separate thread, while another cache is made, which may get
+/// its number.
+pub(crate) fn reuse_during_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
@@ -178,8 +178,9 @@ pub(crate) fn reuse_beside_late_frees(objects: u32) {
     all_gone(core);
 }
 
-/// S4: what is in use is copied while `others` add slabs, an object each, on so many nodes. There is room for four slabs without asking.
-pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
+/// S4: the snapshot of objects in use is taken while `others` threads add slabs, one object each, on `nodes` nodes. There is
+/// room for four slabs without an allocation.
+pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
     let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
     let objects = [(); 8].map(|()| world.alloc());
@@ -199,7 +200,8 @@ pub(crate) fn live_beside_allocations(others: u32, nodes: u32) {
     World::end(world);
 }
 
-/// A builder of a cache whose objects say whether they are constructed: the first byte is 7 from the constructor to the destructor.
+/// A builder of a cache whose objects record that they are constructed: the first byte is 7 from the constructor to the
+/// destructor.
 pub(super) fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
         .ctor(|object| {
@@ -211,16 +213,16 @@ pub(super) fn constructed() -> KmemCacheBuilder {
             object[0] = 8;
         })
 }
-/// One that is handed out.
+/// Allocates a constructed object.
 pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     let object = world.alloc();
-    // SAFETY: the object is ours.
+    // SAFETY: the object is this thread's.
     assert_eq!(unsafe { object.read() }, 7, "an object is handed out that is not constructed");
     object
 }
 
-/// S5: a free object that is constructed is allocated while `others` shrink the cache. Another one of its slab is in use.
-pub(crate) fn construct_beside_shrinks(others: u32) {
+/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of its slab is in use.
+pub(crate) fn construct_during_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructed()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
     world.free(idle);
@@ -232,16 +234,16 @@ pub(crate) fn construct_beside_shrinks(others: u32) {
         let object = alloc_constructed(&world);
         world.free(object);
     });
-    // SAFETY: the object is ours.
+    // SAFETY: the object is this thread's.
     assert_eq!(unsafe { kept.read() }, 7, "an object in use was destructed");
     world.census(1);
     world.free(kept);
     World::end(world);
 }
 
-/// R1: three entries, of which these go, each by a thread of its own, while others walk: `walkers` threads, and this one. Two have
-/// gone before: with the third one the list moves up.
-pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: usize) {
+/// R1: three entries, of which those in `goes` are removed, each by a separate thread, while `walkers` threads and this one
+/// walk the list. Two were removed before: with the third one the list is compacted.
+pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
     entries.iter().for_each(|entry| registry.push(entry));
@@ -267,9 +269,9 @@ pub(crate) fn who_stays_is_seen_beside_those_that_go(goes: &[usize], walkers: us
     }
 }
 
-/// R1: nearly half of the entries are gone, and `others` and one go at once: with the first of them the list moves up. It knows how
-/// many stay.
-pub(crate) fn some_come_off_the_registry(others: usize) {
+/// R1: nearly half of the entries are removed, and `others` plus one threads remove one concurrently: the first of them
+/// compacts the list. It knows the number of remaining entries.
+pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
     let entries: Vec<_> = (0..all).map(std::sync::Arc::new).collect();
@@ -289,7 +291,7 @@ pub(crate) fn some_come_off_the_registry(others: usize) {
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
-/// P1: a mapping is freed by `others` and this thread, and looked at meanwhile.
+/// P1: `others` threads and this one free a mapping, while it is looked up.
 pub(crate) fn some_free_a_mapping(others: usize) {
     let core = Core::new(Config::for_models(1)).unwrap();
     let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
@@ -313,7 +315,7 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     assert_eq!(core.huge.info().pages, 0, "it is gone");
 }
 
-/// Does `what` while each of `others` is done on a thread of its own.
+/// Runs `what` while each of `others` runs in a separate thread.
 pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
     let threads: Vec<_> = (0..)
         .zip(others)
@@ -328,7 +330,7 @@ pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnO
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// All caches have gone, with all that they had.
+/// Checks that all caches are destroyed, with everything that they had.
 pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
@@ -341,13 +343,13 @@ pub(super) fn all_gone(core: std::sync::Arc<Core>) {
 pub(crate) struct Value(UnsafeCell<u32>);
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
 unsafe impl Sync for Value {}
-// SAFETY: as above.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
 unsafe impl Send for Value {}
-/// The value, made and published by whoever is first.
+/// Makes and publishes the value, unless another thread was first; returns its address.
 pub(crate) fn publish(published: &Published<Value>) -> *const Value {
     let value = published.get().unwrap_or_else(|| {
         let value = Value(UnsafeCell::new(0));
-        // SAFETY: nobody else knows the value.
+        // SAFETY: the value is not shared yet.
         value.0.with_mut(|value| unsafe { *value = 7 });
         published.publish(Box::new(value))
     });

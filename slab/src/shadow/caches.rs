@@ -1,5 +1,5 @@
-//! Caches against a map of the objects that are out: nothing twice, nothing overlapping, nothing lost, and what its
-//! owner wrote to an object is there when it is freed.
+//! Caches compared with a map of the objects in use: none twice, none overlapping, none lost, and an owner's bytes are
+//! unchanged when the object is freed.
 
 use super::{Refusals, Refuse, pages, unless_refused};
 use crate::Config;
@@ -13,7 +13,7 @@ use uslab_magazine::{Path, on_cpu};
 
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
-/// Every byte of a constructed object, for good.
+/// Every byte of a constructed object, permanently.
 const CONSTRUCTED: u8 = 0xc5;
 
 /// Caches to be made.
@@ -21,15 +21,15 @@ const CONSTRUCTED: u8 = 0xc5;
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Bytes of the first cache's objects; the others' are 1000, plain and constructed.
+    /// Bytes of the first cache's objects; the others, a plain and a constructed cache, have 1000.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
     pub(crate) magazines: Magazines,
-    /// Slabs that each may have.
+    /// Most slabs of each.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
-    /// What is done about their objects beside; the fuzzer knows of nothing.
+    /// Debug flags of their objects; the fuzzer uses none.
     #[arbitrary(default)]
     pub(crate) debug: SlabDebug,
 }
@@ -46,7 +46,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// What is done. Numbers are brought into their ranges.
+/// Steps. Numbers are brought into their ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -84,7 +84,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// And made anew, if it could be destroyed.
+    /// Followed by making it anew, if it could be destroyed.
     Destroy {
         cache: u8,
     },
@@ -99,7 +99,7 @@ pub(crate) enum Step {
 struct World {
     setup: Setup,
     caches: [KmemCache; CACHES],
-    /// Which objects are out, of which cache, and what its owner wrote.
+    /// Objects in use, with their cache and their owner's byte.
     live: BTreeMap<NonNull<u8>, (usize, u8)>,
     refusals: Refusals,
     serial: u8,
@@ -127,10 +127,10 @@ impl World {
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
     }
 
-    /// The bytes of an object that is out and the world's.
+    /// The bytes of an object that is in use by the world.
     fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
         let size = self.caches[cache].geometry().object_size();
-        // SAFETY: whoever calls this holds the object, and does not keep the slice.
+        // SAFETY: the caller holds the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
     fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
@@ -159,11 +159,11 @@ impl World {
     fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
-            // On one node a limit is met only when nothing is free: what CPUs keep was called in. (On two, bulk and
-            // strict requests may leave objects of the other one.)
+            // On one node a limit is only reached if nothing is free: other CPUs' objects were flushed. (On two nodes, bulk and
+            // strict requests may leave the other node's objects.)
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
-                // What a bulk request gave back when it failed may have been whole slabs.
+                // A failed bulk request may have freed whole slabs.
                 assert!(info.slabs <= u64::from(slabs), "beyond the limit");
                 assert!(wanted > 1 || info.slabs == u64::from(slabs), "at the limit");
                 if wanted == 1 && self.core.cpus.nodes() == 1 {
@@ -174,7 +174,7 @@ impl World {
             error => panic!("{error}"),
         }
     }
-    /// Takes an object, of `cache` if that is said, from its owner.
+    /// Takes an object from its owner, of `cache` if that is given.
     fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
         let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
         let n = self.live.iter().filter(matching).count();
@@ -186,13 +186,13 @@ impl World {
     }
     fn free(&mut self, pick: usize) {
         if let Some((object, cache)) = self.pick(pick, None) {
-            // SAFETY: out, of this cache, and not any more in `live`.
+            // SAFETY: in use, of this cache, and removed from `live`.
             self.seen(cache, || unsafe { self.caches[cache].free(object) });
         }
     }
 
-    /// Does at most one operation, and looks whether the class that counts it is as dear as what changed. (Exactly that for the
-    /// magazines alone: see the layer's shadow.)
+    /// Does at most one operation, and checks that its level is at least as slow as what changed. (For magazines alone the
+    /// layer's shadow checks equality.)
     fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// What was promised is there, whatever is refused meanwhile.
+    /// The promised objects are available, whatever is refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);
@@ -313,17 +313,17 @@ impl World {
             assert!(mine.len() >= n);
             let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();
             assert!(taken.len() >= n.min(takes), "{} of {n}", taken.len());
-            // SAFETY: out, of this cache, and picked: nobody's any more.
+            // SAFETY: in use, of this cache, and picked: it has no user any more.
             given.by_ref().for_each(|object| unsafe { mine.free(object) });
             Ok(taken)
         });
         match taken {
             Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
-            // A limit may be met: what is given is still out then.
+            // A limit may be reached: the objects to be freed are still in use then.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.failed(cache, error, n),
         }
-        // SAFETY: as above.
+        // SAFETY: in use, of this cache, and picked: it has no user any more.
         given.for_each(|object| unsafe { self.caches[cache].free(object) });
     }
 
@@ -354,10 +354,10 @@ impl World {
     }
 }
 
-/// Does all steps, checks after each of them, and frees everything in the end.
+/// Does all steps, checks after each of them, and frees everything at the end.
 ///
 /// # Panics
-/// The caches and their shadow do not agree.
+/// If the caches and their shadow disagree.
 pub(crate) fn run(setup: Setup, steps: &[Step]) {
     let mut world = World::new(setup);
     for step in steps {
@@ -380,10 +380,10 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Runs the caches that `data` describes through the steps that it describes.
+/// Runs the caches and steps that `data` describes.
 ///
 /// # Panics
-/// The caches and their shadow do not agree.
+/// If the caches and their shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.setup, &case.steps);

@@ -1,5 +1,5 @@
-//! Handle tables, slot maps and handle caches against a plain list of what is alive: who is named finds its own value, who
-//! is stale nothing, and each slot goes through its generations one by one.
+//! Handle tables, slot maps and handle caches compared with a plain list of the live values: a handle finds its own value, a
+//! stale one finds nothing, and each slot uses its generations one by one.
 
 use super::{SMALL, pages};
 use crate::handle::{
@@ -15,19 +15,19 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// What is done. Numbers are brought into their ranges.
+/// Steps. Numbers are brought into their ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
         cpu: u8,
     },
-    /// What is to be kept cannot be made.
+    /// The value to be stored cannot be made.
     Panic,
     Free {
         cpu: u8,
         pick: u16,
     },
-    /// A handle that was freed, or never was: it must find nothing, and free nothing.
+    /// A handle that was freed, or never existed: it must find nothing, and free nothing.
     Stale {
         pick: u16,
     },
@@ -49,13 +49,13 @@ pub(crate) enum Step {
     Shrink,
 }
 
-/// What all of them do.
+/// Common operations.
 trait Names<const G: u32> {
-    /// Why there is no object.
+    /// Reason why there is no object.
     type Object: fmt::Debug + fmt::Display;
     fn alloc_with(&mut self, make: impl FnOnce() -> u64)
     -> Result<Handle<u32, G>, HandleError<Self::Object>>;
-    /// The value that it had.
+    /// Frees the value and returns it.
     fn free(&mut self, handle: Handle<u32, G>) -> Option<u64>;
     fn get(&self, handle: Handle<u32, G>) -> Option<u64>;
     fn is_valid(&self, handle: Handle<u32, G>) -> bool;
@@ -109,11 +109,11 @@ impl<const G: u32> Names<G> for &Cache<G> {
     }
 }
 
-/// What is alive, what was, and the last life of each slot.
+/// Live values, stale handles, and the last generation of each slot.
 struct Shadow<N, const G: u32> {
     names: N,
     generations: Generations,
-    /// Whether it is known when it is full; a cache need not find an index that another CPU keeps.
+    /// True if it reports exactly when it is full; a cache need not find an index that another CPU keeps.
     exact: bool,
     live: Vec<(Handle<u32, G>, u64)>,
     stale: Vec<Handle<u32, G>>,
@@ -175,7 +175,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         Some(handle)
     }
 
-    /// Neither finds nor frees anything.
+    /// Checks that the handle neither finds nor frees anything.
     fn nothing_at(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");
@@ -187,7 +187,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
     fn forged(&mut self, index: u32, generation: u32) {
-        // Near those that there are, too.
+        // Includes existing indexes.
         for index in [index, index % 16] {
             for generation in [generation, generation % 8] {
                 let forged = Handle::new(index, generation);
@@ -220,7 +220,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
 
-    /// The handles and values that `iter` shows are those that live.
+    /// Checks that `iter` shows exactly the live handles and values.
     fn shows<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
         let mut shown: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
@@ -230,10 +230,10 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 }
 
-/// Does all steps with each of them, and checks.
+/// Does all steps with each container, and checks.
 ///
 /// # Panics
-/// One of them and its shadow do not agree.
+/// If one of them and its shadow disagree.
 pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages(CPUS, 1, 1 << 20)) };
     let subsystem = Subsystem::new(config).unwrap();
@@ -265,7 +265,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 on(cpu);
                 table.free(pick);
                 if let Some(freed) = usize::from(pick).checked_rem(map.live.len()) {
-                    // Where the map says that it is, it is in an array that was treated alike.
+                    // The array was treated alike, so it has the value where the map has it.
                     let (handle, value) = map.live[freed];
                     assert_eq!(map.names.place(handle).and_then(|place| packed.free(place)), Some(value));
                 }
@@ -318,7 +318,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "held, and another one's");
     }
-    // Alive, or held and freed.
+    // Live, or held and freed.
     let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
     out.extend(held.iter().map(|(_, value)| *value));
     out.sort_unstable();
@@ -330,13 +330,13 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Which handles.
+/// Kind of handles.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
-    /// Few slots of many lives, or many of few.
+    /// True for few slots with many lives, false for many slots with few.
     pub(crate) few: bool,
     pub(crate) wrap: bool,
-    /// Near the last generation.
+    /// True to start near the last generation.
     pub(crate) worn: bool,
 }
 
@@ -353,7 +353,7 @@ pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
 /// Names and forgets objects as `data` describes.
 ///
 /// # Panics
-/// A table and its shadow do not agree.
+/// If a table and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     let mut data = Unstructured::new(data);
     if let (Ok(setup), Ok(steps)) = (Setup::arbitrary(&mut data), Vec::arbitrary_take_rest(data)) {

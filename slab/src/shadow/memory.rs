@@ -1,5 +1,5 @@
-//! Kmalloc and malloc against a map of the memory that is out: aligned, large enough, apart from each other, zeroed where
-//! that was asked for, and every byte as its owner left it.
+//! Kmalloc and malloc compared with a map of the allocated memory: aligned, large enough, disjoint, zeroed on request, and
+//! every byte as its owner left it.
 
 use super::{Refusals, Refuse, SMALL, pages, unless_refused};
 use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
@@ -11,25 +11,25 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
-/// Bytes in all: no more than four of the largest blocks.
+/// Bytes of memory: at most four of the largest blocks.
 const MEMORY: usize = 16 << 20;
 /// Bytes of the largest block.
 const LARGEST: usize = 4 << 20;
-/// So many bytes at both ends of an allocation are written and compared.
+/// Bytes at both ends of an allocation that are written and compared.
 const COMPARED: usize = 256;
 
-/// Which way memory is asked for.
+/// Interface by which memory is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
 pub(crate) enum Way {
     /// By size: aligned as the class is.
     Kmalloc,
-    /// A number of things of a size: the same.
+    /// A number of elements of a size, in kmalloc.
     Array(u8),
     KmallocLayout,
     Malloc,
 }
 
-/// What is done. Numbers are brought into their ranges.
+/// Steps. Numbers are brought into their ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -43,17 +43,17 @@ pub(crate) enum Step {
     Free {
         cpu: u8,
         pick: u16,
-        /// With its layout, where the way has that.
+        /// With its layout, if the interface has that.
         sized: bool,
     },
-    /// Reallocated: way and alignment stay.
+    /// Reallocated: interface and alignment stay.
     Resize {
         cpu: u8,
         pick: u16,
         #[arbitrary(with = layout)]
         layout: Layout,
     },
-    /// Moved to memory of another layout, with what fits of its bytes.
+    /// Moved to memory of another layout, with as many bytes as fit.
     Move {
         cpu: u8,
         pick: u16,
@@ -83,16 +83,16 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()) & flags)
 }
 
-/// Memory that is out.
+/// Allocated memory.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     way: Way,
-    /// As it was asked for.
+    /// Requested layout.
     layout: Layout,
-    /// Bytes that were promised, and at which alignment.
+    /// Promised size, then its alignment.
     size: usize,
     align: usize,
-    /// What its owner wrote.
+    /// Byte that its owner wrote.
     written: u8,
 }
 
@@ -118,14 +118,14 @@ struct World {
     subsystem: Subsystem,
     malloc: Malloc,
     live: BTreeMap<NonNull<u8>, Held>,
-    /// Empty allocations, which are all at one address.
+    /// Empty allocations, which all have one address.
     empty: Vec<Held>,
     refusals: Refusals,
     serial: u8,
 }
 
 impl World {
-    /// All adds up, and nobody but mappings is charged.
+    /// Checks that everything adds up, and that only mappings are charged.
     fn census(&self) -> crate::Census {
         let census = self.subsystem.check().unwrap();
         let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
@@ -137,7 +137,7 @@ impl World {
     fn new(backend: Backend, debug: SlabDebug) -> Self {
         let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
-        // As much as three or four of the pieces that do not fit into a block.
+        // Three or four of the pieces that exceed a block.
         let huge_cache = 40 << 20;
         let slab_debug = debug.into();
         let config =
@@ -147,11 +147,11 @@ impl World {
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
     }
 
-    /// Both ends of some memory that is out and the world's.
+    /// Both ends of some memory that the world has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
         let first = bytes.min(COMPARED);
         let last = (bytes - first).min(COMPARED);
-        // SAFETY: whoever calls this holds so much memory, the ends do not overlap, and nobody keeps them.
+        // SAFETY: the caller has that memory, the ends do not overlap, and the slices are not kept.
         unsafe {
             [
                 core::slice::from_raw_parts_mut(at.as_ptr(), first),
@@ -197,7 +197,7 @@ impl World {
         }
         let start = at.addr().get();
         assert!(start.is_multiple_of(held.align), "{held:?} at {at:?}");
-        // SAFETY: allocated just now.
+        // SAFETY: just allocated.
         let usable = unsafe { self.malloc.usable_size(at) };
         assert!(usable >= held.size.max(1), "{usable} bytes for {held:?}");
         if let Some((below, other)) = self.live.range(..=at).next_back() {
@@ -229,7 +229,7 @@ impl World {
     }
 
     fn free(&self, at: NonNull<u8>, held: Held, sized: bool) {
-        // SAFETY: out with this layout, and picked: nobody's any more.
+        // SAFETY: allocated with this layout, and picked: it has no user any more.
         unsafe {
             match held.way {
                 Way::Malloc if sized => self.malloc.free_sized(at, held.layout),
@@ -243,11 +243,11 @@ impl World {
         if from == ZERO_SIZE {
             return self.free(from, held, true);
         }
-        // Out until its bytes are copied.
+        // Allocated until its bytes are copied.
         self.live.insert(from, held);
         let Some(to) = self.alloc(way, layout, Gfp::KERNEL) else { return };
         let new = Held::new(way, layout, self.serial);
-        // SAFETY: both are out, so they do not overlap, and both are at least so large.
+        // SAFETY: both are allocated, so they do not overlap, and both are at least that large.
         unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
         let [first, _] = Self::ends(to, held.size.min(new.size));
         assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
@@ -261,7 +261,7 @@ impl World {
             return self.relocate(from, held, held.way, held.layout);
         };
         let way = if held.way == Way::Malloc { Way::Malloc } else { Way::Kmalloc };
-        // SAFETY: out with this layout, and picked: after a success nobody's any more.
+        // SAFETY: allocated with this layout, and picked: after a success it has no user any more.
         let to = unless_refused(|| unsafe {
             match way {
                 Way::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
@@ -269,7 +269,7 @@ impl World {
             }
         });
         let Some(Ok(to)) = to else {
-            // As it was: the next one who picks it looks.
+            // Unchanged: the next step that picks it checks that.
             if from == ZERO_SIZE {
                 self.empty.push(held)
             } else {
@@ -285,10 +285,10 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // The end of what is kept was written if all is.
+        // The last kept byte was written if all of it was kept.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
-        // SAFETY: `new.size` bytes at `to` are ours.
+        // SAFETY: `new.size` bytes at `to` are the world's.
         let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
         assert!(zero || way != Way::Malloc, "{to:?} is not zero behind {kept}");
@@ -344,7 +344,7 @@ impl World {
 /// Does all steps on memory from `backend`, frees everything, and checks.
 ///
 /// # Panics
-/// The memory and its shadow do not agree.
+/// If the memory and its shadow disagree.
 pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     let mut world = World::new(backend, debug);
     for step in steps {
@@ -366,10 +366,10 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
 }
 
-/// Takes memory and gives it back as `data` describes.
+/// Allocates and frees memory as `data` describes.
 ///
 /// # Panics
-/// The memory and its shadow do not agree.
+/// If the memory and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
         run(Backend::Heap, SlabDebug::empty(), &steps);

@@ -1,12 +1,11 @@
 //! Memory of any size: size classes up to 8 KiB, pages above.
 //!
-//! Four kinds of 13 caches each, as the kernel has them: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
-//! (accounted) and `dma-kmalloc-N`. A free finds its cache by arithmetic and one load: address, frame, owner. Larger
-//! requests are blocks of pages, by order, marked as such in their frame and counted.
+//! There are four kinds of 13 caches each, as in the kernel: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
+//! (accounted) and `dma-kmalloc-N`. A free finds its cache by arithmetic and one load: address, frame, owner. Larger requests
+//! are blocks of pages, by order, marked as such in their frame and counted.
 //!
-//! What the kernel promises holds here: a class's objects are aligned to the largest power of two that divides its size
-//! (so a power of two is aligned to itself), and so is a large block. A size of 0 is a value: a dangling pointer that may
-//! be freed.
+//! The kernel's guarantees hold: a class's objects are aligned to the largest power of two that divides its size (so a power of
+//! two is aligned to itself), and so is a large block. The result for size 0 is a dangling pointer, which may be freed.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -18,7 +17,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 
-/// Which of the four families of caches.
+/// Family of kmalloc's caches.
 ///
 /// ```
 /// use uslab::{Gfp, KmallocKind, SizeClass, Subsystem};
@@ -35,17 +34,17 @@ pub enum KmallocKind {
     Normal = 0,
     /// `dma-kmalloc-N`: in zone DMA.
     Dma = 1,
-    /// `kmalloc-cg-N`: what is charged to somebody.
+    /// `kmalloc-cg-N`: accounted memory.
     Accounted = 2,
-    /// `kmalloc-rcl-N`: what a shrinker can drop.
+    /// `kmalloc-rcl-N`: memory that a shrinker can free.
     Reclaimable = 3,
 }
 
 impl KmallocKind {
-    /// All, in the order of their caches.
+    /// All kinds, in the order of their caches.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
-    /// The kind that flags ask for: DMA wins over reclaimable.
+    /// The kind for flags: DMA wins over reclaimable.
     #[inline]
     pub const fn of(gfp: Gfp) -> Self {
         if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
@@ -104,14 +103,14 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// The cache of a class.
+    /// The cache that serves a kind and a class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`. They are gone with
-    /// the [`Subsystem`](crate::Subsystem), unless they came from a size class.
+    /// Allocates `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. `gfp` selects the kind of cache. The memory is freed
+    /// with the [`Subsystem`](crate::Subsystem), unless it came from a size class.
     ///
     /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
     ///
@@ -123,7 +122,7 @@ impl Kmalloc {
         self.alloc_of(KmallocKind::of(gfp), size, gfp)
     }
 
-    /// As [`alloc`](Self::alloc), of the caches of one kind.
+    /// Allocates as [`alloc`](Self::alloc) does, from the caches of one kind.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -136,7 +135,7 @@ impl Kmalloc {
         }
     }
 
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -145,7 +144,7 @@ impl Kmalloc {
         self.alloc(size, gfp | Gfp::ZERO)
     }
 
-    /// `count` times `size` bytes.
+    /// Allocates `count` times `size` bytes.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`] if the product overflows; else as [`alloc`](Self::alloc).
@@ -155,7 +154,7 @@ impl Kmalloc {
         self.alloc(count.checked_mul(size).ok_or(AllocError::TooLarge)?, gfp)
     }
 
-    /// Memory for `layout`, whatever its alignment: from the smallest class that promises it. (An empty layout gets
+    /// Allocates memory for `layout`, from the smallest class that guarantees its alignment. (An empty layout gets
     /// [`ZERO_SIZE`] up to its alignment of 16, an object above.)
     ///
     /// # Errors
@@ -171,28 +170,28 @@ impl Kmalloc {
         }
     }
 
-    /// Takes memory back: anything that this subsystem's size classes, pages or caches handed out.
+    /// Frees memory: anything that this subsystem's size classes, pages or caches handed out.
     ///
     /// Cost: one load finds the cache; then [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from this subsystem and nobody uses it any more.
+    /// `memory` came from this subsystem and is no longer used.
     #[inline]
     #[doc(alias = "kfree")]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
         unsafe { self.core.free(memory) };
     }
 
-    /// `size` bytes instead of what `memory` has, with what fits of its bytes; with [`Gfp::ZERO`] what lies behind its
-    /// [`usable_size`](Self::usable_size) is zero. It is the same memory where that holds `size` bytes without being twice as
-    /// large. A size of 0 frees it.
+    /// Resizes the memory to `size` bytes and keeps as many bytes as fit; with [`Gfp::ZERO`] the bytes behind its
+    /// [`usable_size`](Self::usable_size) are zero. It stays in place if it holds `size` bytes and is less than twice as large.
+    /// A size of 0 frees it.
     ///
     /// Cost: a load of the page's frame in place; else an allocation, a copy and a free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
-    /// once its [corruption](crate::corruption) was reported.
+    /// As [`alloc`](Self::alloc); the old memory is unchanged. [`AllocError::NotAnObject`] for an address that is not an
+    /// object's, after its [corruption](crate::corruption) was reported.
     ///
     /// # Safety
     /// As [`free`](Self::free), after a success.
@@ -208,7 +207,8 @@ impl Kmalloc {
             return Ok(memory);
         }
         let moved = self.alloc(size, gfp)?;
-        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        // SAFETY: both have at least that size and do not overlap; the old memory is no longer used, by this function's
+        // contract.
         unsafe {
             moved.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
@@ -216,11 +216,11 @@ impl Kmalloc {
         Ok(moved)
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
-    /// [corruption](crate::corruption), and 0.
+    /// Usable bytes at `memory`, at least the requested size. For an address that is not an object's it reports
+    /// [corruption](crate::corruption), and returns 0.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is not freed meanwhile.
+    /// `memory` came from this subsystem and is not freed during the call.
     #[doc(alias = "ksize")]
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.core.usable_size(memory)

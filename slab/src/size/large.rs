@@ -1,7 +1,8 @@
-//! Blocks of pages for what no size class holds, and the way back of any memory: address, frame, owner.
+//! Blocks of pages above the size classes, and the free of any memory: address, frame, owner.
 //!
-//! What no block holds, above 4 MiB, is a mapping of its own: see [`huge`](crate::huge). Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
-//! block is marked as such in its frame and counted.
+//! Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), which differ only in their size tables. A large block
+//! is marked as such in its frame and counted. Memory above 4 MiB, which no block holds, is a separate mapping: see
+//! [`huge`](crate::huge).
 
 use crate::cache::Object;
 use crate::cache::core::Core;
@@ -19,57 +20,57 @@ use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
 use uslab_magazine::tracepoints::What;
 
-/// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
+/// Result of an allocation of 0 bytes: aligned to 16, and not accessible.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
 
-/// Whether memory of `usable` bytes is kept when it is to have `size`: it holds them, and is not twice as large (mimalloc's
-/// rule).
+/// Returns `true` if memory of `usable` bytes is kept for a new size: it holds `size`, and is less than twice as large
+/// (mimalloc's rule).
 pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
 impl Core {
-    /// A block of pages of at least `size` bytes, its bytes unspecified, or zero with [`Gfp::ZERO`].
+    /// Allocates a block of pages of at least `size` bytes, its bytes unspecified, or zero with [`Gfp::ZERO`].
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.zeroed(gfp);
         let (memory, op) = (&self.memory, &self.operation(What::Alloc));
-        // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
+        // Zeroed below: only the request and not all of the block, which may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
-            // What caches keep without using it may be what is missing.
+            // Free objects that caches keep may suffice.
             Err(error) => {
                 let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
                 let again = || {
                     self.shrink(op);
                     alloc()
                 };
-                // What users have and can do without.
+                // Then objects that users can do without.
                 self.shrink_until(gfp, None, again, result)?
             }
             Ok(first) => first,
         };
         let frame = memory.frames().frame(first);
         let is_zero = frame.state().is_zero();
-        // SAFETY: the block is ours, and `large` is no cache.
+        // SAFETY: this thread has just allocated the block, and `large` is no cache.
         unsafe { frame.set_owner(large()) };
         self.large.allocated(op, order);
         self.grown();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
-            // All of it where what others left is not to be seen: its user may grow in place.
+            // All of it if old data must not be visible: the user may grow in place.
             let bytes = if self.zeroed(Gfp::empty()).is_empty() { size } else { order.bytes() };
-            // SAFETY: the block is ours until it is returned, and at least so large.
+            // SAFETY: only this thread has the block, which is at least that large.
             unsafe { memory.write_bytes(0, bytes) };
         }
         self.note_large(memory, order.bytes(), "large");
         Ok(memory)
     }
 
-    /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
+    /// Allocates memory for a [huge](is_huge) layout, its bytes unspecified, or zero with [`Gfp::ZERO`].
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
@@ -86,7 +87,7 @@ impl Core {
         }
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
-            // Or it is addresses that are missing, of which pages have more than they use.
+            // Addresses may be short instead, of which pages have more than they use.
             let wanted = layout.size().saturating_add(layout.align());
             self.map_charged(layout, || self.give_up_addresses(|_| wanted))
         });
@@ -96,7 +97,7 @@ impl Core {
         Ok(memory)
     }
 
-    /// Memory for a layout of at most the largest block: a mapping with a guard while there are some for guards, or a block.
+    /// Allocates memory of at most the largest block: a mapping with a guard if one is available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -110,7 +111,8 @@ impl Core {
         Ok(block)
     }
 
-    /// A new mapping that is charged, or nothing is. Once the limit has room for it, room is made: what that costs does not come back.
+    /// Maps and charges new memory, or does neither. `make_room` only runs once the limit has admitted the charge, because it
+    /// cannot be undone.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
@@ -119,8 +121,9 @@ impl Core {
         memory
     }
 
-    /// Does `attempt`, again and again: what is kept without being used may be what is missing, or what users can do without. Not where
-    /// the limit leaves no hope for so many bytes. What other CPUs keep, and what users have, is for who may reclaim.
+    /// Retries `attempt` after freeing memory that is kept unused, then memory that users can do without. It gives up
+    /// immediately if the limit can never hold `bytes`. Other CPUs' objects and shrinkers are only for requests that may
+    /// reclaim.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| {
@@ -136,28 +139,28 @@ impl Core {
         self.shrink_until(gfp, None, again, first).ok()
     }
 
-    /// Flags of memory that nobody may find used.
+    /// Flags of memory in which old data must not be visible.
     fn zeroed(&self, gfp: Gfp) -> Gfp {
         if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
     }
 
-    /// The object at `memory` is to have `size` bytes, no more than it has. `false` if nobody takes notice of sizes.
+    /// Records that the user of the object at `memory` has `size` bytes, at most its size. `false` if sizes are not recorded.
     ///
     /// # Safety
-    /// What lies at `memory` is the caller's.
+    /// The memory is the caller's.
     pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
-        // SAFETY: it is an object of this cache, whose size is known.
+        // SAFETY: an object of this cache, which is the caller's.
         cache.is_some_and(|cache| unsafe {
             cache.place(Object::new(memory)).is_ok() && cache.resize(memory, size)
         })
     }
 
-    /// Makes the piece at `memory` as long as `to`; it may move if an alignment to pages is enough. `None`, with nothing
-    /// changed, if that cannot be done.
+    /// Resizes the piece at `memory` to `to`; it may move if an alignment to pages is enough. `None`, with nothing changed, if
+    /// that fails.
     #[cold]
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        // Where it cannot be resized, its user moves it.
+        // A guarded piece cannot be resized; its user moves it.
         if self.harden.guard_pages {
             return None;
         }
@@ -166,7 +169,7 @@ impl Core {
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
-        // Before: behind it the address may be another one's.
+        // Before the resize, after which the address may be another piece's.
         self.note_free(memory);
         let resized = self.huge.resize(memory, to.size(), to.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
@@ -175,7 +178,7 @@ impl Core {
         resized
     }
 
-    /// Takes back what lies in no page of this subsystem.
+    /// Frees memory that is in no page of this subsystem.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
         if self.free_sample(memory, NO_CACHE) {
@@ -194,7 +197,7 @@ impl Core {
         }
     }
 
-    /// Takes memory back if it is a sample of the guard, of the cache of that name.
+    /// Frees a sample of the guard, allocated from the cache of that name; `false` if the memory is none.
     pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
         let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
@@ -215,7 +218,7 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Makes memory that is no object's one for `to`, if it is a block that fits_in_place or a piece that the system resizes.
+    /// Resizes memory that is not an object, if it is a block with room or a piece that the system resizes.
     #[cold]
     pub(crate) fn resized(&self, at: NonNull<u8>, old: Layout, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(to)) {
@@ -224,20 +227,20 @@ impl Core {
         }
     }
 
-    /// Takes back anything that the caches and pages of this subsystem handed out. What is foreign, and what lies inside of an
-    /// object, is refused: its frame and its cache are looked at anyway, and tell.
+    /// Frees anything that the caches and pages of this subsystem handed out. A foreign or interior address is detected and
+    /// refused, because its frame and cache are read anyway.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and nobody uses it any more.
+    /// `memory` came from this subsystem and is no longer used.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
         if !unsafe { self.free_object(memory) } {
-            // SAFETY: passed on.
+            // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
             unsafe { self.free_other(memory) };
         }
     }
-    /// Where no object begins.
+    /// Frees memory at which no object begins.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -246,9 +249,9 @@ impl Core {
     unsafe fn free_other(&self, memory: NonNull<u8>) {
         match self.memory.pages.pfn_of(memory.as_ptr()) {
             Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
-                // SAFETY: passed on.
+                // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
                 Some(cache) => unsafe { cache.free_at_frame(memory) },
-                // SAFETY: passed on.
+                // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
                 None => unsafe { self.free_large(memory, pfn) },
             },
             None if memory != ZERO_SIZE => self.free_huge(memory),
@@ -256,7 +259,7 @@ impl Core {
         }
     }
 
-    /// Bytes that may be used at `address`; or why it is none of ours. 0 for [`ZERO_SIZE`].
+    /// Usable bytes at `address`, or the error of an address that is not this subsystem's. 0 for [`ZERO_SIZE`].
     pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let memory = &self.memory;
         let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
@@ -269,7 +272,7 @@ impl Core {
         }
     }
 
-    /// The same, where what is none of ours is reported: 0 then.
+    /// Usable bytes at `memory`; a foreign address is reported, and has 0.
     pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.size_of(memory).unwrap_or_else(|_| {
             self.refuse(CorruptionKind::NotAnObject, memory);
@@ -277,7 +280,7 @@ impl Core {
         })
     }
 
-    /// The same for a caller who is to give the memory up.
+    /// Usable bytes at `memory`, for a caller that is about to free it.
     pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
         self.size_of(memory).map_err(|kind| {
             self.refuse(kind, memory);
@@ -285,8 +288,7 @@ impl Core {
         })
     }
 
-    /// Whether the memory is an object that is watched, and has `size` bytes now; see
-    /// `Cache::resize_watched`.
+    /// Resizes a watched object to `size` bytes; `false` if it is not watched. See `Cache::resize_watched`.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
@@ -294,12 +296,12 @@ impl Core {
         false
     }
 
-    /// The order of the large block at `address`, in page `pfn` that no cache owns.
+    /// Order of the large block at `address`, in page `pfn` without an owner.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);
         if frame.owner() != large() {
-            // A later page of a large block knows its first one.
+            // Later pages of a large block refer to its first one.
             let head = memory.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
             return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
@@ -321,8 +323,8 @@ impl Core {
         self.note_free(memory);
         self.large.freed(order);
         let op = self.operation(What::Free);
-        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
-        // that the owner is cleared.
+        // SAFETY: the owner says that it is a large block, so it was allocated with the order in its frame; the free clears the
+        // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();

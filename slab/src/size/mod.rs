@@ -3,11 +3,11 @@
 //! | file | |
 //! |---|---|
 //! | [`size_class`], [`kmalloc`] | the kernel's 13 classes |
-//! | [`malloc`] | four classes a doubling |
-//! | `large` | what no class holds, and the way back of any memory |
-//! | [`huge`] | what no block of pages holds: mappings of their own |
+//! | [`malloc`] | four classes per doubling |
+//! | `large` | memory above the classes, and the free of any memory |
+//! | [`huge`] | memory above the largest block: separate mappings |
 
-// No subsystem has one under a checker.
+// A checker's subsystem has none.
 pub mod kmalloc;
 pub(crate) mod large;
 #[cfg(not(any(loom, shuttle)))]

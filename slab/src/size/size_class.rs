@@ -1,16 +1,16 @@
-//! The kernel's 13 size classes of kmalloc: sizes, lookup and the alignment that each promises.
+//! The kernel's 13 size classes of kmalloc: sizes, lookup and guaranteed alignment.
 //!
-//! 8 to 8,192 bytes in powers of two, and 96 and 192 besides, because so many structures lie just above 64 and 128
-//! bytes. Up to 192 bytes a table with one byte for each 8 bytes of size gives the class; above, the bit length does
-//! (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
+//! The classes are 8 to 8,192 bytes in powers of two, and 96 and 192, because many structures are just above 64 and 128 bytes.
+//! Up to 192 bytes a table with one byte for each 8 bytes of size gives the class; above, the bit length does (`kmalloc_info`
+//! and `__kmalloc_index` of `mm/slab_common.c`).
 
-/// How many classes there are.
+/// Number of classes.
 pub(crate) const CLASSES: usize = 13;
 
 /// Bytes of the objects of each class, ascending.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 
-/// As the class names have them: `kmalloc-1k`.
+/// Labels in the class names: `kmalloc-1k`.
 const LABELS: [&str; CLASSES] =
     ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
 
@@ -73,15 +73,15 @@ impl SizeClass {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
-    /// Bytes of its objects.
+    /// Bytes of an object of the class.
     pub const fn size(self) -> usize {
         CLASS_SIZES[self.index()]
     }
-    /// The alignment that it promises: the largest power of two that divides its size.
+    /// Guaranteed alignment: the largest power of two that divides the size.
     pub const fn align(self) -> usize {
         1 << self.size().trailing_zeros()
     }
-    /// The size as cache names have it: `8`, `192`, `1k`.
+    /// The size as in cache names: `8`, `192`, `1k`.
     pub(crate) const fn label(self) -> &'static str {
         LABELS[self.index()]
     }

@@ -1,4 +1,4 @@
-//! Where the caches of `uslab.h` stand in this library: in the process's global subsystem.
+//! The subsystem of the caches of `uslab.h` in this library: the process's global one.
 
 use core::cell::Cell;
 use nix::libc;
@@ -13,12 +13,12 @@ static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 fn started() -> Option<&'static Subsystem> {
     // Acquire: pairs with the Release in `start`.
     let started = STARTED.load(Acquire);
-    // SAFETY: the global one, which lives for ever.
+    // SAFETY: the global one, which is never freed.
     unsafe { started.as_ref() }
 }
 
 fn start() -> Result<&'static Subsystem, CacheError> {
-    // Others' constructors may come first.
+    // Constructors of other libraries may run before this one's.
     register();
     let subsystem = Subsystem::global()?;
     // Release: pairs with the Acquire in `started`.
@@ -26,14 +26,15 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Runs when the library is loaded: so a program's own handlers of forks run before ours take the locks, and after ours have let them go.
+/// Runs when the library is loaded: so a program's own fork handlers run before these take the locks, and after these have
+/// released them.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;
 
 extern "C" fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: only says who does it.
+    // Relaxed: only decides which thread registers.
     if !REGISTERED.swap(true, Relaxed) {
         // SAFETY: functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -41,14 +42,14 @@ extern "C" fn register() {
 }
 
 std::thread_local! {
-    /// Whose locks the forking thread holds: none if it starts meanwhile.
+    /// Subsystem whose locks the forking thread holds; `None` if it starts during the fork.
     static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
-    // The word first: what it needs may come from a malloc.
+    // The thread-local first: it may need a malloc.
     FORKING.set(started());
-    // SAFETY: one of the other two follows, on this thread.
+    // SAFETY: `in_parent` or `in_child` follows on this thread.
     FORKING.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
 }
 extern "C" fn in_parent() {
@@ -56,7 +57,8 @@ extern "C" fn in_parent() {
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
 extern "C" fn in_child() {
-    // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
+    // SAFETY: the thread is the copy of the one that took all locks in `before_fork`, and the only one. The C library's `vfork`
+    // and `posix_spawn` run no handlers.
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 

@@ -1,7 +1,7 @@
-//! `libuslab-cache.so`: the object caches of `uslab.h` for a program that keeps the malloc that it has.
+//! `libuslab-cache.so`: the object caches of `uslab.h` for a program that keeps its malloc.
 //!
-//! The functions are those of `libuslab.so`, from one source; see its `Makefile` for how both are installed. The caches stand in a
-//! subsystem of the process, which starts with the first of them, and forks find its locks held.
+//! It shares the functions of `libuslab.so`, from one source; see its `Makefile` for how to install both. The caches are in a
+//! subsystem of the process, which starts with the first of them; forks hold its locks.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!("the C libraries are for Linux");

@@ -1,4 +1,4 @@
-//! Chunks come, move, fill up and go; and where allocations lie after much churn.
+//! Chunks are added, moved, filled up and freed; and the places of allocations after much churn.
 
 use super::super::ReservedPool;
 use super::*;
@@ -68,7 +68,7 @@ fn purging_gives_empty_chunks_back_and_no_other() {
 }
 
 #[test]
-fn a_chunk_that_is_refused_is_a_value() {
+fn a_refused_chunk_is_an_error_value() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
@@ -99,7 +99,7 @@ fn wrong_frees_have_names() {
     let mut pool = pool();
     let slot = take(&mut pool, 1)[0];
     let address = slot.addr().get();
-    // SAFETY: within the slot's chunk; what is wrong is refused.
+    // SAFETY: within the slot's chunk; invalid frees are refused.
     unsafe {
         assert_eq!(pool.free(slot.add(8)), Err(BadFree::Interior { address: address + 8, slot: 0 }));
         let head = slot.sub(64);
@@ -109,7 +109,7 @@ fn wrong_frees_have_names() {
     }
 }
 
-/// A pool that is dropped gives all its chunks back. (Another thread may map something in their place, so it has a few tries.)
+/// A dropped pool unmaps all its chunks. (Another thread may map something in their place, hence the retries.)
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn a_dropped_pool_gives_all_chunks_back() {
@@ -131,14 +131,14 @@ fn a_dropped_pool_gives_all_chunks_back() {
     }));
 }
 
-/// Distinct pages under 1,000 operations in a row, after random churn.
+/// Distinct pages of 1,000 consecutive operations, after random churn.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     allocs: usize,
     frees: usize,
 }
 
-/// `live` objects come, half of them go in random order, and then as many come and go at random as there are four times over.
+/// Allocates `live` objects, frees half of them in random order, and then allocates and frees four times as many at random.
 fn pages<P>(
     pool: &mut P,
     live: usize,
@@ -154,7 +154,7 @@ fn pages<P>(
     };
     let mut out: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
-        // At random, and back to the half: so not only the last hole is used.
+        // At random, around the half: so not only the last hole is used.
         if step < live / 2 || random(live) < out.len() {
             let pick = random(out.len());
             free(pool, out.swap_remove(pick));
@@ -171,8 +171,8 @@ fn pages<P>(
     Pages { allocs, frees: distinct(freed) }
 }
 
-/// The dispute in the comments on the post: does one list over a large range touch more pages than lists by chunk? When
-/// objects come, many more; when they go at random, as many.
+/// The dispute in the comments on the post: does one list over a large range touch more pages than a list per chunk? Many more
+/// for allocations in a row; as many for random frees.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_keep_allocations_on_few_pages() {
@@ -190,7 +190,7 @@ fn chunks_keep_allocations_on_few_pages() {
             &mut ChunkedPool::new(slots, bytes).unwrap(),
             live,
             |pool| pool.alloc(OBJECT).unwrap(),
-            // SAFETY: as above.
+            // SAFETY: allocated from it, and freed once.
             |pool, slot| unsafe { pool.free(slot) }.unwrap(),
         )
     };

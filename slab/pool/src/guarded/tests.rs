@@ -1,4 +1,4 @@
-//! Each mistake is made on purpose, and found by the name of what it is.
+//! Each error is made on purpose, and detected with the right name.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -9,7 +9,7 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-/// Writes a byte beside the object at `at`.
+/// Writes a byte outside the object at `at`.
 fn poke(at: NonNull<u8>, offset: isize) {
     // SAFETY: the tests stay within the pool's memory, which is theirs.
     unsafe { at.offset(offset).write(0x11) };
@@ -28,7 +28,7 @@ fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
         assert_eq!((found.address, found.side), (objects[1].addr().get(), side));
         assert_eq!(pool.check_all().collect::<Vec<_>>(), [found]);
         assert_eq!((pool.check(objects[0]), pool.check(objects[2])), (Ok(()), Ok(())));
-        // SAFETY: nobody uses it.
+        // SAFETY: the object is not used.
         assert_eq!(unsafe { pool.free(objects[1]) }, Err(BadFree::Overrun(found)));
         assert_eq!(pool.pool().live(), 3, "it stays out");
     }
@@ -38,9 +38,9 @@ fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
 fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
-    // SAFETY: 30 bytes are ours.
+    // SAFETY: the 30 bytes are the test's.
     unsafe { object.write_bytes(0xFF, 30) };
-    // 8 + 30 + 4 bytes are rounded up to 44: two are nobody's.
+    // 8 + 30 + 4 bytes are rounded up to 44: two are padding.
     poke(object, 34);
     // SAFETY: allocated above, not used any more.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
@@ -51,7 +51,7 @@ fn wrong_frees_have_names() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
-    // SAFETY: nobody uses them; what is no object is refused.
+    // SAFETY: the objects are not used; invalid frees are refused.
     unsafe {
         let inside = object.add(1);
         assert_eq!(pool.free(inside), Err(BadFree::Interior { address: address + 1, slot: 0 }));
@@ -91,7 +91,7 @@ fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
 fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: ours; then free, and read as memory of the pool's area, which the test has.
+    // SAFETY: the test's object; then free, and read as memory of the pool's area, which the test has.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();
@@ -115,7 +115,7 @@ fn leaks_are_reported_with_file_and_line() {
         "{says}"
     );
     let mut pool = pool.destroy().unwrap_err();
-    // Four bytes of a site: gone, and said so.
+    // The four bytes of a site are destroyed, which is reported.
     (0..4).for_each(|byte| poke(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: allocated above.
@@ -124,7 +124,7 @@ fn leaks_are_reported_with_file_and_line() {
 }
 
 #[test]
-fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
+fn aligned_objects_have_guards_and_unaligned_memory_is_refused() {
     let layout = Layout::from_size_align(5, 32).unwrap();
     let mut pool = GuardedPool::new(HeapArea::new(256, 32).unwrap(), layout).unwrap();
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
@@ -141,7 +141,7 @@ fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
 }
 
 #[test]
-fn each_place_in_the_source_is_kept_once() {
+fn each_source_location_is_stored_once() {
     let mut pool = pool(6);
     let order = [2, 0, 1, 0, 2, 1];
     for place in order {

@@ -1,4 +1,4 @@
-//! The lazy pool beside a small model of the paper's listing, and where it must differ from that.
+//! The lazy pool compared with a small model of the paper's listing, and its intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -20,7 +20,7 @@ impl Listing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// As `CreatePool` of a pool that there is already: all is set but the count of initialised blocks.
+    /// `CreatePool` on an existing pool: sets everything except the count of initialised blocks.
     fn create_again(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
@@ -56,7 +56,7 @@ impl<A: Area> IndexPool<A> {
         self.alloc().map(|block| self.index(block).unwrap())
     }
     fn give(&mut self, index: u32) {
-        // SAFETY: the tests free what they allocated, once, and use none of it.
+        // SAFETY: the tests free what they allocated, once, and do not use it.
         unsafe { self.free(self.address(index)) }.unwrap();
     }
 }
@@ -66,7 +66,7 @@ fn the_pool_is_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states (its drawing is not in the text that is left).
+/// The paper's second figure has four blocks and eight states (the available text lacks the drawing).
 #[test]
 fn four_blocks_step_by_step_as_in_the_paper() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -106,12 +106,12 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // A write anywhere would be a fault here, where memory is mapped.
+    // Where memory is mapped, a write would fault here.
     assert!((0..blocks).all(|block| pool.take() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
 
-/// One object at a time: the paper's policy takes a block into the chain, and so touches it, at each allocation.
+/// One object at a time: the paper's policy adds a block to the chain, and so touches it, at each allocation.
 #[test]
 fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
     let initialised = |policy| {
@@ -125,7 +125,7 @@ fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// The same in resident pages, of a gibibyte.
+/// The same in resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn late_initialisation_leaves_memory_with_the_system() {
@@ -142,7 +142,7 @@ fn late_initialisation_leaves_memory_with_the_system() {
         [before, resident(pool.area.memory())]
     };
     let [late, each] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
-    // A huge page at most, where the system makes some by itself.
+    // At most a huge page, if the system makes some automatically.
     assert!(late[0] == 0 && late[1] <= 512, "{late:?}");
     assert!(each[0] == 0 && each[1] >= 1000, "{each:?}");
 }
@@ -165,7 +165,7 @@ fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
 }
 
 #[test]
-fn what_the_memory_does_not_hold_is_refused() {
+fn more_blocks_than_the_memory_holds_are_refused() {
     let area = || HeapArea::new(64, 8).unwrap();
     let build = |size, blocks| IndexPool::with_blocks(area(), size, blocks, Initialise::WhenEmpty).err();
     assert_eq!(build(65, 1), Some(PoolError::NoRoom { bytes: 64, needed: 65 }));
@@ -181,7 +181,7 @@ fn wrong_addresses_are_named() {
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
     let at = |address: usize| block.with_addr(address.try_into().unwrap());
-    // SAFETY: what is wrong is refused; the block is ours.
+    // SAFETY: invalid frees are refused; the block is the test's.
     unsafe {
         assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
         assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
@@ -195,7 +195,7 @@ fn wrong_addresses_are_named() {
     assert_eq!(pool.live(), 0);
 }
 
-/// The listing keeps its count of initialised blocks when it is created again, and hands out a link that nobody wrote.
+/// The listing keeps its count of initialised blocks when it is created again, and hands out an unwritten link.
 #[test]
 fn a_pool_that_is_created_again_begins_anew() {
     let mut listing = Listing::new(4);
@@ -263,24 +263,24 @@ fn a_block_of_a_pool_can_be_a_pool() {
     let mut outer = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
         let block = outer.alloc().unwrap();
-        // SAFETY: 256 bytes that are ours until the block is freed; the borrow ends before.
+        // SAFETY: 256 bytes of the test's until the block is freed; the borrow ends before.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
         let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
         assert_eq!(taken.len(), 10);
         assert!(taken.iter().all(|at| (0..256).contains(&(at.addr().get() - block.addr().get()))));
-        // SAFETY: allocated above, and nothing of it is used.
+        // SAFETY: allocated above, and not used.
         unsafe { outer.free(block) }.unwrap();
     }
     assert_eq!(outer.live(), 0);
 }
 
-/// `(uint)(p - start)` of the listing cuts the distance to 32 bits.
+/// `(uint)(p - start)` of the listing truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn blocks_beyond_four_gibibytes_keep_their_numbers() {
     struct Ends(Region);
-    // SAFETY: the region's own; the test touches only the pages at both ends, which are committed.
+    // SAFETY: owned by the region; the test only touches the pages at both ends, which are committed.
     unsafe impl Area for Ends {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())

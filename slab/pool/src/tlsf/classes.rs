@@ -6,19 +6,19 @@
 //!   fl 0: 16 20 24 28    fl 1: 32 40 48 56    fl 2: 64 80 96 112    fl 3: 128 160 192 224  ...
 //! ```
 //!
-//! A free block goes to the class that its size lies in. A search begins at the first class *all* of whose blocks are large
-//! enough: the size rounded up to the next step. So any block of the class found will do and no list is searched, and the
-//! price is that a block of the request's own class may be passed over, though it would fit.
+//! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks are large
+//! enough: the size rounded up to the next step. So any block of that class fits and no list is searched. In return, a block of
+//! the request's own class may be skipped, although it would fit.
 //!
 //! The rounding up is less than `1 / 2^sli` of the size. It decides where the search begins, not how much the block takes up:
-//! what is found is cut to the size that was asked for.
+//! the block that is found is cut to the requested size.
 
 /// Two levels of size classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classes {
-    /// Steps in a doubling, as a power of two (SLI).
+    /// Logarithm of the number of steps in a doubling, to base 2 (SLI).
     bits: u32,
-    /// The smallest class, as a power of two (FLI).
+    /// Logarithm of the smallest class, to base 2 (FLI).
     smallest: u32,
 }
 
@@ -32,32 +32,32 @@ pub struct Class {
 }
 
 impl Classes {
-    /// `2^bits` steps in each doubling from `2^smallest` bytes on.
+    /// Makes classes with `2^bits` steps in each doubling from `2^smallest` bytes on.
     pub const fn new(bits: u32, smallest: u32) -> Self {
         Self { bits, smallest }
     }
-    /// Steps in a doubling.
+    /// Number of steps in a doubling.
     pub const fn steps(self) -> usize {
         1 << self.bits
     }
 
-    /// The class that `size` bytes lie in. Below the smallest class: the smallest.
+    /// Class of `size`. For a size below the smallest class: the smallest.
     pub const fn of(self, size: usize) -> Class {
         if size < 1 << self.smallest {
             return Class { fl: 0, sl: 0 };
         }
         let power = size.ilog2();
-        // The bits behind the highest, as many as there are steps.
+        // The bits after the highest, as many as index the steps.
         let sl = if power >= self.bits { size >> (power - self.bits) } else { size << (self.bits - power) };
         Class { fl: (power - self.smallest) as usize, sl: sl - self.steps() }
     }
-    /// Bytes at which the class begins.
+    /// Smallest size of the class, in bytes.
     pub const fn start(self, class: Class) -> usize {
         let power = class.fl as u32 + self.smallest;
         ((self.steps() + class.sl) << power) >> self.bits
     }
-    /// `size` rounded up to where a class begins: a search for `size` bytes begins at that class. Sizes above the largest
-    /// doubling that a `usize` has are `None`.
+    /// `size` rounded up to the start of a class, at which a search for it begins. `None` for sizes above the largest doubling
+    /// of a `usize`.
     pub const fn round_up(self, size: usize) -> Option<usize> {
         if size <= 1 << self.smallest {
             return Some(1 << self.smallest);

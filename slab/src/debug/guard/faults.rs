@@ -1,22 +1,23 @@
-//! Faults in the pool of the [sampled guard](super), told: a handler of `SIGSEGV` that knows whose page it was.
+//! Reports of faults in the pool of the [sampled guard](super): a handler of `SIGSEGV` that finds the page's object.
 //!
-//! It is installed when the first allocation is sampled, or before, by a library's constructor. Handlers which the program has by then
-//! are behind it: a fault elsewhere goes to them as it came. If a program installs one later, faults of samples are not reported.
+//! It is installed when the first allocation is sampled, or earlier by a library's constructor. It forwards faults outside the
+//! pool, unchanged, to the handler that the program had installed before. If a program installs its handler later, faults of
+//! samples are not reported.
 
 use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// The pools whose faults are told. Those of more subsystems are told at the free only.
+/// Pools whose faults are reported. Pools of further subsystems only report at the free.
 static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
-/// Standard error, past everything that may hold a lock.
+/// Standard error, without any lock.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         #[cfg(unix)]
-        // SAFETY: the text is so long. There is nobody to tell that it is closed.
+        // SAFETY: the pointer and length are the text's. An error cannot be reported.
         unsafe {
             libc::write(2, text.as_ptr().cast(), text.len());
         }
@@ -26,14 +27,14 @@ impl Write for Stderr {
     }
 }
 
-/// From now on faults in `pool` are told, and end the process.
+/// Reports faults in `pool` from now on; they end the process.
 pub(super) fn tell(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
     for place in &POOLS {
         if place.get().is_null() {
             place.set(pool);
         }
-        // Two that come at once may want one place.
+        // Two concurrent calls may try one place.
         if place.get() == pool {
             break;
         }
@@ -42,12 +43,12 @@ pub(super) fn tell(pool: &Pool) {
     handler::install();
 }
 
-/// Whether faults in the pool are told.
+/// Returns `true` if faults in the pool are reported.
 #[cfg(test)]
 pub(super) fn tells(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
-/// There is no such pool any more.
+/// Removes a pool that is being dropped.
 pub(super) fn forget(pool: &Pool) {
     for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
         place.set(core::ptr::null_mut());
@@ -65,17 +66,17 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    /// What was there before.
+    /// The handler that was installed before.
     static BEFORE: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
         static INSTALLED: AtomicBool = AtomicBool::new(false);
-        // Relaxed: only says who does it.
+        // Relaxed: only decides which thread installs it.
         if INSTALLED.swap(true, Relaxed) {
             return;
         }
         let mut before = MaybeUninit::<sigaction>::zeroed();
-        // SAFETY: it only asks; zeros are an action, too.
+        // SAFETY: it only reads the current action; all zeros is a valid one.
         unsafe {
             if libc::sigaction(SIGSEGV, core::ptr::null(), before.as_mut_ptr()) != 0 {
                 return;
@@ -83,7 +84,7 @@ pub(crate) mod handler {
             // Before the handler can run.
             BEFORE.put(before.assume_init());
             let mut own: sigaction = before.assume_init();
-            // What is called in turn runs on the stack that it asked for.
+            // The previous handler runs on the stack that it requested.
             let has_none = [SIG_DFL, SIG_IGN].contains(&own.sa_sigaction);
             own.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
             own.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
@@ -91,9 +92,9 @@ pub(crate) mod handler {
         }
     }
 
-    /// The pool of an address, if its faults are told.
+    /// The pool of an address, if its faults are reported.
     fn pool_of(address: usize) -> Option<&'static Pool> {
-        // SAFETY: a pool that is named lives.
+        // SAFETY: a listed pool is alive.
         let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
         { pools }.find(|pool| pool.holds(address))
     }
@@ -103,26 +104,27 @@ pub(crate) mod handler {
         }
         std::process::abort();
     }
-    /// Lets the thread go on in [`told`] when the handler returns, on its own stack: names need more than a handler's has, where that is
-    /// another one.
+    /// Makes the thread continue in [`told`] when the handler returns, on its own stack: symbol lookup needs more stack than an
+    /// alternate signal stack may have.
     ///
     /// # Safety
-    /// It is the thread's, whose stack did not overflow.
+    /// `context` is this thread's, whose stack has not overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
     unsafe fn go_to(context: *mut libc::ucontext_t, address: usize) {
         let told: extern "C" fn(usize) -> ! = told;
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: by contract.
+        // SAFETY: the context is valid, by this function's contract.
         unsafe {
             let registers = &mut (*context).uc_mcontext.gregs;
-            // Below what a function may use there, and aligned as behind a call.
+            // Below the red zone, and aligned as after a call.
             let stack = &mut registers[libc::REG_RSP as usize];
             *stack = ((*stack - 128) & !15) - 8;
             registers[libc::REG_RDI as usize] = address as i64;
             registers[libc::REG_RIP as usize] = told as usize as i64;
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: by contract. It is aligned where a fault is no fault of the stack's.
+        // SAFETY: the context is valid, by this function's contract. The stack pointer is aligned unless the fault is the
+        // stack's.
         unsafe {
             let registers = &mut (*context).uc_mcontext;
             registers.regs[0] = address as u64;
@@ -133,18 +135,18 @@ pub(crate) mod handler {
     }
 
     extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel's; a code above 0 is a fault's, which has an address.
+        // SAFETY: passed by the kernel; a code above 0 is a fault, which has an address.
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
-            // SAFETY: the kernel's, of this thread, which goes on with it.
+            // SAFETY: the kernel's context of this thread, which resumes with it.
             return unsafe { go_to(context.cast(), address) };
         }
-        // SAFETY: put there before this was installed, and never taken.
+        // SAFETY: written before this handler was installed, and never removed.
         let Some(before) = (unsafe { BEFORE.get() }) else { return };
         match before.sa_sigaction {
-            // The access is made again, or the signal sent, without this handler.
+            // The access or signal is repeated without this handler.
             SIG_DFL => {
-                // SAFETY: what was there.
+                // SAFETY: the previous action.
                 unsafe {
                     libc::sigaction(signal, &raw const *before, core::ptr::null_mut());
                     if fault.is_none() {
@@ -158,13 +160,13 @@ pub(crate) mod handler {
                 unsafe { libc::signal(signal, SIG_DFL) };
             }
             handler if before.sa_flags & SA_SIGINFO != 0 => {
-                // SAFETY: what the flag says of it.
+                // SAFETY: the flag says that the handler has this type.
                 let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                     unsafe { transmute(handler) };
                 handler(signal, info, context);
             }
             handler => {
-                // SAFETY: what the absent flag says of it.
+                // SAFETY: without the flag the handler has this type.
                 let handler: extern "C" fn(c_int) = unsafe { transmute(handler) };
                 handler(signal);
             }

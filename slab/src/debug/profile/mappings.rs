@@ -1,4 +1,5 @@
-//! The files whose code the process runs, and where it is mapped. A profile names them, so that functions are looked up elsewhere.
+//! The files whose code the process has mapped, and their addresses. A profile lists them, so that symbols can be looked up
+//! elsewhere.
 
 /// A segment of a file whose code is mapped.
 #[cfg_attr(
@@ -7,29 +8,29 @@
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Its first address, and the one behind its last.
+    /// Range of addresses.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Where in the file it begins.
+    /// Offset of the segment in the file.
     pub(super) offset: usize,
-    /// Where the file's first segment is mapped.
+    /// Address of the file's first segment.
     pub(super) base: usize,
     pub(super) file: String,
-    /// As hexadecimal digits; empty if the file has none.
+    /// Build id in hexadecimal; empty if the file has none.
     pub(super) build_id: String,
 }
 
-/// All of the process, the program's own first. Empty on systems without `dl_iterate_phdr`.
+/// All code mappings of the process, the program's own first. Empty on systems without `dl_iterate_phdr`.
 pub(super) fn mappings() -> Vec<Mapping> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
     let mut found = vec![];
     #[cfg(target_os = "linux")]
-    // SAFETY: `add` gets this list and descriptions that hold during its call.
+    // SAFETY: `add` gets this list, and descriptions that are valid during the call.
     let _ = unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     found
 }
 
-/// The mapping that has this address.
+/// Index of the mapping that has this address.
 pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
     mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(&address))
 }
@@ -37,11 +38,12 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
 /// Adds the code of one loaded file.
 ///
 /// # Safety
-/// As the loader calls it, with a list of mappings.
+/// `info` comes from the loader, and `list` is a list of mappings.
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;
-    // SAFETY: the caller's condition. The headers are mapped as long as the file, and its name ends in a NUL.
+    // SAFETY: valid pointers, by this function's contract. The headers are mapped as long as the file, and its name ends in a
+    // NUL.
     let (info, headers, name, list) = unsafe {
         let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
@@ -53,7 +55,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
     let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
-    // SAFETY: these bytes are in a segment of the file, and nothing writes to notes.
+    // SAFETY: these bytes are in a segment of the file, and notes are never written.
     let id = id
         .into_iter()
         .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
@@ -75,7 +77,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
     0
 }
 
-/// The build id among ELF notes.
+/// Finds the build id among ELF notes.
 #[cfg(target_os = "linux")]
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     while let Some((head, rest)) = notes.split_at_checked(12) {
@@ -124,9 +126,9 @@ mod tests {
 
     /// The kernel's list of mappings has each of these, with its file and offset.
     #[test]
-    fn code_is_where_the_kernel_has_mapped_it() {
+    fn mappings_agree_with_the_kernels_list() {
         let all = mappings();
-        let here = code_is_where_the_kernel_has_mapped_it as *const () as usize;
+        let here = mappings_agree_with_the_kernels_list as *const () as usize;
         let own = &all[position(&all, here).unwrap()];
         let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
         assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));

@@ -1,24 +1,24 @@
-//! What a profile notes: who allocated, and which samples are live.
+//! Records of a profile: sites, and live samples.
 
 use super::own::{LIVE, Own};
 use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
-/// Who allocated what.
+/// A cache and call stack that allocated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) cache: [u8; NAME],
     pub(super) len: u8,
-    /// The number of the call stack.
+    /// Number of the call stack.
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
-    /// The next one of its list, and 1.
+    /// Index plus one of the next site on its list.
     pub(super) next: u32,
 }
 
-/// An [`Amount`] in parts of objects. What is added and taken away again leaves exactly nothing.
+/// An [`Amount`] in fractions of objects. Adding and subtracting the same leaves exactly nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) samples: u64,
@@ -27,7 +27,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// What a sample of so many bytes stands for.
+    /// Estimate that a sample of `bytes` bytes stands for.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
@@ -55,21 +55,21 @@ impl Sum {
     }
 }
 
-/// A sample that is live.
+/// A live sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
-    /// Inverted, so that a walk for leaks finds no pointer here; 0 is none.
+    /// Inverted, so that a search for leaks finds no pointer here; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
-    /// The next one of its list, or of those that are free, and 1.
+    /// Index plus one of the next sample on its list, or on the free list.
     pub(super) next: u32,
 }
 
-/// What is noted. Nothing here allocates once it is made: it is used inside of a malloc.
+/// Records of a profile. It allocates only when it is made, because it is used inside a malloc.
 #[derive(Debug)]
 pub(super) struct Noted {
-    /// Which profile it is of, counted from 1.
+    /// Number of the profile, from 1.
     pub(super) run: u32,
     pub(super) rate: u64,
     pub(super) lost: u64,
@@ -82,7 +82,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// Of no profile.
+    /// Empty records of no profile.
     pub(super) const fn nothing() -> Self {
         Self {
             run: 0,
@@ -96,7 +96,7 @@ impl Noted {
             own: None,
         }
     }
-    /// With room for all that there may be; what is not used of it is no memory yet, but for the heads of lists.
+    /// Makes records with room for everything; unused parts are untouched memory, except the list heads.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut noted = Self { rate, ..Self::nothing() };
         noted.sites.try_reserve_exact(SITES).ok()?;
@@ -108,7 +108,7 @@ impl Noted {
         Some(noted)
     }
 
-    /// The place of a site; `None` if there is no room for a new one.
+    /// Index of a site; `None` if there is no room for a new one.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
         let len = name.len().min(NAME);
@@ -135,7 +135,7 @@ impl Noted {
         Some(self.sites.len() as u32 - 1)
     }
 
-    /// The list of an address.
+    /// Index of an address's list.
     pub(super) fn list_of(address: usize) -> usize {
         ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
     }
@@ -161,7 +161,7 @@ impl Noted {
         site.live.add(sum);
         Some(())
     }
-    /// The sample at an address is freed, if there is one.
+    /// Removes the sample at an address; `false` if there is none.
     pub(super) fn forget(&mut self, address: usize) -> bool {
         let list = Self::list_of(address);
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Memory of the samples of a malloc.
+//! Separate memory for the samples of a malloc.
 
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{Faults, RESERVE};
@@ -7,18 +7,17 @@ use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Reserved, address_limit};
 use uslab_magazine::Operation;
 
-/// Samples that are live and that there is room for.
+/// Most live samples.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
-/// Bytes that each of them may have: the largest object of a size class, and the most that one is aligned to.
+/// Most bytes of a sample: the largest object of a size class, and its largest alignment.
 pub(crate) const PLACE: usize = 32 << 10;
 
-/// Memory of samples' own. It lies in no page of the subsystem, so a free that finds its class by the address misses there, and no other
-/// free needs to come by.
+/// Separate memory for samples. It is in no page of the subsystem, so a free that finds its class by address misses there, and
+/// other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct Own {
     memory: Reserved,
-    /// By place: the bytes of the sample that is there, or if it is free, the next one that is, and 1. The highest bit says that it
-    /// is free.
+    /// Per place: bytes of its sample, or, with the highest bit set, index plus one of the next free place.
     places: Vec<u32>,
     free: u32,
 }
@@ -26,7 +25,7 @@ pub(crate) struct Own {
 const FREE: u32 = 1 << 31;
 
 impl Own {
-    /// `None` where addresses are refused, limited, or memory.
+    /// Makes the memory; `None` if addresses are refused or limited, or memory is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
         if !mapped || backend != Backend::Os || address_limit().is_some() {
@@ -42,7 +41,7 @@ impl Own {
     }
     pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let place = match self.free {
-            // Nothing can be committed behind the last place.
+            // The next place cannot be committed.
             0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * PLACE) => return None,
             0 => {
                 self.places.push(FREE);
@@ -69,7 +68,7 @@ impl Own {
         let bytes = self.size_of(address)?;
         let place = (address - self.base()) / PLACE;
         if bytes > PAGE_SIZE {
-            // SAFETY: committed, and nobody's any more.
+            // SAFETY: committed, and no longer used.
             unsafe { self.memory.discard(place * PLACE + PAGE_SIZE..(place + 1) * PLACE) };
         }
         self.places[place] = self.free | FREE;
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_to_note_each_place_when_it_is_made() {
+    fn each_place_has_a_record_when_it_is_made() {
         let own = Own::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }

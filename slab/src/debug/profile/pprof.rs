@@ -1,4 +1,4 @@
-//! A profile as `pprof` reads it: the message of pprof's `profile.proto`, compressed, and written as it is made.
+//! A profile in `pprof`'s format: the message of its `profile.proto`, compressed while it is written.
 
 use super::Profile;
 use super::mappings::{mappings, position};
@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// The numbers of a sample, in their order. Those of objects are counts, others bytes.
+/// Names of a sample's numbers, in order. Those of objects are counts, others bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// Functions that `pprof` drops with all that they call: the allocator's, and those of Rust's and C's libraries that call nothing else.
+/// Functions that `pprof` drops with all their callees: the allocator's, and functions of Rust's and C's libraries that call
+/// nothing else.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
@@ -21,7 +22,7 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     }
     into.push(number as u8);
 }
-/// A message of numbers, each behind the number of its field.
+/// Encodes a message of numbers, each after its field number.
 fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut made = vec![];
     for (field, number) in numbers {
@@ -30,17 +31,17 @@ fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     }
     made
 }
-/// Adds a field of bytes.
+/// Appends a field of bytes.
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     varint(field << 3 | 2, into);
     varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
-/// The message as it is written.
+/// The message being written.
 struct Writing<W: Write> {
     into: GzEncoder<W>,
-    /// Places in the table of strings.
+    /// Indices in the table of strings.
     strings: BTreeMap<String, u64>,
 }
 
@@ -50,7 +51,7 @@ impl<W: Write> Writing<W> {
         bytes(field, content, &mut made);
         self.into.write_all(&made)
     }
-    /// The place of a string, which is written if it is new.
+    /// Index of a string, which is written if it is new.
     fn string(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
@@ -68,15 +69,15 @@ impl<W: Write> Writing<W> {
 }
 
 impl Profile {
-    /// Writes the profile as `pprof` reads it: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`. Each sample has
-    /// four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is shown unless another is requested) and the
-    /// label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the files that were mapped. The
-    /// difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
+    /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`.
+    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
+    /// and the label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the mapped
+    /// files. The difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
     ///
-    /// Allocates some 16 bytes for each place in the code, and 400 KiB to compress.
+    /// Allocates some 16 bytes for each code address, and 400 KiB to compress.
     ///
     /// # Errors
-    /// Those of `into`.
+    /// Errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -92,7 +93,7 @@ impl Profile {
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
-        // Numbers are fields of pprof's `profile.proto`. The first string is to be empty.
+        // Numbers are fields of pprof's `profile.proto`. The first string must be empty.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
         out.value_type(11, "space")?;
@@ -114,7 +115,7 @@ impl Profile {
         let mut frames = BTreeSet::<usize>::new();
         self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
-            // The address is inside of the call, the id is where it returns to.
+            // The address is inside the call; the id is the return address.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
             out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
@@ -137,7 +138,7 @@ mod tests {
     use flate2::read::GzDecoder;
     use std::io::Read;
 
-    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that are read here.
+    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that this test reads.
     mod field {
         pub(super) const SAMPLE_TYPE: u64 = 1;
         pub(super) const SAMPLE: u64 = 2;
@@ -159,7 +160,7 @@ mod tests {
         let bytes = from.split_off(..len).unwrap();
         bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
     }
-    /// The fields of a message: a number is a field of no bytes.
+    /// Fields of a message: a number is a field without bytes.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !message.is_empty() {
@@ -171,26 +172,25 @@ mod tests {
         }
         found
     }
-    /// The numbers of a field.
     fn numbers(message: &[u8], field: u64) -> Vec<u64> {
         fields(message).into_iter().filter(|of| of.0 == field).map(|of| of.1).collect()
     }
 
     #[test]
-    fn numbers_are_written_seven_bits_a_byte_the_lowest_first() {
+    fn varints_have_seven_bits_per_byte_lowest_first() {
         assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
             assert_eq!(numbers(&message([(3, value)]), 3), [value]);
         }
     }
 
-    /// What pprof reads: places of strings, mappings and locations that there are, and the numbers of each stack.
+    /// The message as pprof reads it: valid indices of strings, mappings and locations, and the numbers of each stack.
     #[test]
     fn the_message_has_the_numbers_of_the_profile_and_addresses_in_mapped_code() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // One place in the code, which no unrolling makes several.
+        // One call site, which no unrolling duplicates.
         let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
@@ -226,7 +226,7 @@ mod tests {
             }
             let program = std::env::current_exe().unwrap();
             assert_eq!(text(mappings[0][3]), program.to_string_lossy());
-            // Stacks that differ in what the allocator called inside are several samples.
+            // Stacks that differ in the allocator's inner calls are several samples.
             let mut holder = BTreeSet::new();
             profile.samples[0].stack.each_function(|function| {
                 holder.extend(

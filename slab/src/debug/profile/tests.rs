@@ -1,4 +1,5 @@
-//! Estimates beside the truth. Everything on one simulated CPU is a function of the seed; so nothing here is left to chance.
+//! Estimates compared with the truth. On one simulated CPU everything is a function of the seed, so nothing here depends on
+//! chance.
 
 use super::*;
 use crate::{Config, Gfp, KmemCache, Malloc, ObjectCache, Subsystem};
@@ -12,7 +13,7 @@ fn subsystem(cpus: Cpus) -> Subsystem {
     let pages = PageConfig::default_for(cpus).limit(256 << 20);
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
-/// Whether samples can have memory of their own here.
+/// True if samples can have separate memory in this build.
 const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 fn one_cpu() -> Subsystem {
@@ -20,9 +21,9 @@ fn one_cpu() -> Subsystem {
     subsystem(Cpus::simulated(1, 1).unwrap())
 }
 
-/// The least rate at which samples have memory of their own.
+/// The lowest rate at which samples have separate memory.
 #[test]
-fn samples_have_memory_of_their_own_from_a_certain_rate_on() {
+fn samples_have_separate_memory_from_a_certain_rate_on() {
     for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
@@ -31,13 +32,13 @@ fn samples_have_memory_of_their_own_from_a_certain_rate_on() {
         let base = profiler.base.get() as usize;
         let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
-        // A CPU that nobody knew of.
+        // A CPU beyond the configured ones.
         _ = profiler.countdown(u32::MAX);
     }
 }
 
 #[test]
-fn a_sample_of_a_profile_that_is_over_is_none() {
+fn samples_of_a_stopped_profile_are_ignored() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -48,7 +49,7 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
     assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
-    // Nor is it one of the next profile.
+    // It is no sample of the next profile, either.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
     profiler.sample(run, profiler.countdown(0), NonNull::dangling(), 64, "late");
@@ -56,7 +57,7 @@ fn a_sample_of_a_profile_that_is_over_is_none() {
 }
 
 #[test]
-fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
+fn a_profile_that_cannot_close_the_paths_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -85,9 +86,9 @@ fn a_profile_that_cannot_close_the_paths_leaves_all_as_it_was() {
     }
 }
 
-/// The fence takes its time, and a second thread wants a profile meanwhile.
+/// A second thread starts a profile while the first one is in its fence.
 #[test]
-fn a_profile_that_begins_keeps_others_from_it() {
+fn a_starting_profile_excludes_others() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -105,7 +106,7 @@ fn a_profile_that_begins_keeps_others_from_it() {
 }
 
 #[test]
-fn of_two_that_start_a_profile_at_once_one_does() {
+fn one_of_two_concurrent_starts_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -130,7 +131,7 @@ fn of_two_that_start_a_profile_at_once_one_does() {
 }
 
 #[test]
-fn the_object_that_a_count_ends_in_is_the_sample() {
+fn the_object_at_which_the_count_ends_is_the_sample() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
@@ -140,26 +141,26 @@ fn the_object_that_a_count_ends_in_is_the_sample() {
 }
 
 #[test]
-fn memory_of_a_sample_that_goes_is_that_of_no_other_one() {
+fn samples_do_not_share_memory() {
     let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
     assert_eq!(own.is_some(), HAS_OWN);
     let Some(mut own) = own else { return };
     let bytes = PLACE;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
-    // SAFETY: so many bytes each are the test's.
+    // SAFETY: each piece has `bytes` bytes, which are the test's.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
     own.free(all[3].addr().get()).unwrap();
     own.free(all[1].addr().get()).unwrap();
     for memory in [all[0], all[2]] {
-        // SAFETY: as above.
+        // SAFETY: the piece is still allocated.
         assert!(unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) }.iter().all(|byte| *byte == 1));
     }
-    // SAFETY: as above, again.
+    // SAFETY: the new piece is the test's.
     let again = unsafe { core::slice::from_raw_parts(own.alloc(bytes).unwrap().as_ptr(), bytes) };
     assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
-/// Once a sample was aligned to a page, whatever was asked for. What lies between takes the system's next addresses.
+/// Once a sample was aligned to a page, whatever was requested. A mapping in between takes the system's next addresses.
 #[test]
 fn samples_are_aligned_as_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -171,7 +172,7 @@ fn samples_are_aligned_as_the_largest_class() {
     }
 }
 
-/// What a program did at one place.
+/// The true amounts of one site.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
     bytes: u64,
@@ -179,7 +180,7 @@ struct Truth {
     live: u64,
 }
 
-/// A program with sites of known sizes and rates. Each site is a function, which its stack names.
+/// A program whose sites have known sizes and rates. Each site is a function, which its stack names.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
@@ -210,12 +211,12 @@ impl Program<'_> {
     }
     fn run(&mut self) {
         for round in 0..400 {
-            // One object that its stack always has.
+            // An object that the CPU's stack always has.
             for _ in 0..200 {
                 let memory = self.hot_pair(64);
                 self.free(memory);
             }
-            // Magazines of this size have 64 objects: the same one of 64 allocations misses.
+            // Magazines of this size have 64 objects: one particular allocation of 64 misses.
             for i in 0..64 {
                 let (site, memory) = match i {
                     0 => ("fills_the_magazine", self.fills_the_magazine(256)),
@@ -241,7 +242,7 @@ impl Program<'_> {
     }
 }
 
-/// The samples of a site: the first function on its stack.
+/// Samples of a site, which is the first function on its stack.
 fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     let is_of_it = |sample: &&Sample| {
         let mut first = None;
@@ -254,16 +255,16 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     (found.iter().map(|sample| sample.allocated).sum(), found.iter().map(|sample| sample.live).sum())
 }
 
-/// Each estimate of a site is a sum over `n` objects of which each counts `1 / p` with probability `p`: so its variance is
-/// `n (1 - p) / p`. Of 20 runs with seeds 1 to 20 each estimate lies within four standard deviations, nineteen of twenty within two, and
-/// their mean within four of the mean's.
+/// Each estimate of a site is a sum over `n` objects of which each counts `1 / p` with probability `p`: so its variance is `n
+/// (1 - p) / p`. In 20 runs with seeds 1 to 20 each estimate is within four standard deviations, nineteen of twenty within two,
+/// and their mean within four of the mean's.
 #[cfg(feature = "stacks")]
 #[test]
-fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_miss_too() {
+fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    // Every other one with memory of samples' own, as programs have it that are sampled at larger rates.
+    // Every other run has separate memory for samples, as programs have it at larger rates.
     for seed in 1..=SEEDS {
         let subsystem = one_cpu();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -294,7 +295,7 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
                 errors.entry((site, what)).or_default().push(error);
             }
         }
-        // Exactly nothing is left when all is freed.
+        // When all is freed, exactly nothing is live.
         for memory in core::mem::take(&mut program.held) {
             program.free(memory);
         }
@@ -311,9 +312,10 @@ fn every_site_is_estimated_without_bias_and_as_well_as_said_those_that_always_mi
     assert!((0.92..0.98).contains(&within), "{within}");
 }
 
-/// With a sample a byte nothing is left to chance (40 bytes are none in 1 of 10^17 cases): whatever way objects come and go, each is counted once, and nothing is left.
+/// With a sample per byte nothing depends on chance (an object of 40 bytes is missed in 1 of 10^17 cases): each object is
+/// counted once on every path, and in the end nothing is live.
 #[test]
-fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
+fn every_path_counts_an_object_once_and_nothing_stays_live() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
@@ -328,7 +330,7 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
                 .reset(|n| n[0] = 0)
                 .build_in(&subsystem)
                 .unwrap();
-            // What lies on stacks from before, and is held over the start, is of no profile.
+            // Objects on stacks from before the start, and those held across it, belong to no profile.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
             subsystem.core().start_profile_with(1, None, own).unwrap();
             let seen = |objects: u64, live: u64| {
@@ -351,7 +353,7 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
             }
             seen(6, 0);
             let (small, large) = (layout(100), layout(3000));
-            // SAFETY: allocated here, freed once; a resized one is as large.
+            // SAFETY: allocated here, freed once; the resized piece has the same size.
             unsafe {
                 let memory = malloc.alloc(small, Gfp::ZERO).unwrap();
                 assert_eq!(malloc.usable_size(memory), 112);
@@ -392,9 +394,9 @@ fn every_way_of_an_object_is_seen_once_and_when_all_is_freed_nothing_is_live() {
     }
 }
 
-/// What threads hold is live, and what one thread allocates and another one frees is not, on real CPUs.
+/// Objects that threads hold are live, and an object that another thread freed is not; on real CPUs.
 #[test]
-fn what_threads_exchange_is_counted_once() {
+fn objects_exchanged_between_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
     let cache = KmemCache::builder("exchanged", 128).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -412,9 +414,9 @@ fn what_threads_exchange_is_counted_once() {
     assert_eq!((total.allocated.objects, total.live), (8000, Amount::default()));
 }
 
-/// What is freed behind the end of a profile is noticed by nobody; the next one begins with nothing.
+/// A free after the end of a profile changes nothing, and the next profile starts empty.
 #[test]
-fn a_profile_that_has_ended_stays_as_it_was_and_the_next_one_begins_anew() {
+fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
     assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
@@ -432,7 +434,7 @@ fn a_profile_that_has_ended_stays_as_it_was_and_the_next_one_begins_anew() {
 }
 
 #[test]
-fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
+fn a_stock_is_live_until_it_is_dropped() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -446,7 +448,7 @@ fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
     assert_eq!(live(), 9);
     drop(stock);
     assert_eq!((live(), subsystem.profile().total().allocated.objects), (0, 10));
-    // What the CPU has already, too.
+    // Includes what the CPU had already.
     assert!(cache.info().in_magazines >= 4);
     let stock = cache.prefill(Gfp::KERNEL, 4).unwrap();
     assert_eq!(live(), 4);
@@ -455,7 +457,7 @@ fn a_stock_is_live_from_when_it_is_kept_back_to_when_it_is_given_up() {
 }
 
 #[test]
-fn who_holds_most_comes_first_and_samples_of_heap_memory_have_no_place() {
+fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
     let subsystem = one_cpu();
     let [small, large] =
         [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
@@ -479,7 +481,7 @@ fn a_bulk_that_fails_leaves_nothing_live() {
 }
 
 #[test]
-fn sites_of_one_list_are_told_apart() {
+fn sites_of_one_list_are_distinguished() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
     let sites = |noted: &mut Noted| -> Vec<_> {
@@ -493,7 +495,7 @@ fn sites_of_one_list_are_told_apart() {
 }
 
 #[test]
-fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost() {
+fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -522,7 +524,7 @@ fn folded_lines_go_from_the_cache_over_the_outermost_function_to_the_innermost()
 }
 
 #[test]
-fn samples_for_which_there_is_no_room_are_counted() {
+fn samples_without_room_are_counted() {
     let subsystem = one_cpu();
     let cache =
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
@@ -536,22 +538,22 @@ fn samples_for_which_there_is_no_room_are_counted() {
     assert_eq!(subsystem.profile().total().live, Amount::default());
 }
 
-/// What its own memory knows of a sample: from one profile into the next one.
+/// Records of separate memory, from one profile into the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_checked() {
+fn samples_with_separate_memory_outlive_their_profile_and_their_frees_are_checked() {
     use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
     let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
-    // SAFETY: in the place.
+    // SAFETY: within the piece.
     let inside = |memory: NonNull<u8>| unsafe { memory.add(8) };
     subsystem.core().start_profile_with(1, None, true).unwrap();
     let held = [40, 100, 32 << 10].map(alloc);
     assert!(held.iter().all(|memory| profiler.holds(*memory)));
     assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
     assert_eq!(profiler.free(inside(held[1])), Err(Interior));
-    // SAFETY: no place so far.
+    // SAFETY: within the memory; no piece starts there yet.
     assert_eq!(profiler.size_of(unsafe { held[2].add(PLACE) }), Err(Foreign));
     subsystem.stop_profile();
     let before = subsystem.profile();
@@ -561,19 +563,19 @@ fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_ch
     assert_eq!((profiler.free(held[0]), subsystem.profile()), (Err(DoubleFree), before));
     assert!(!profiler.holds(alloc(40)));
     subsystem.core().start_profile_with(1, None, false).unwrap();
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { malloc.free(held[1]) };
     let other = alloc(40);
     assert!(!profiler.holds(other));
-    // SAFETY: as above.
+    // SAFETY: allocated above, freed once.
     unsafe { malloc.free(other) };
     subsystem.stop_profile();
     subsystem.core().start_profile_with(1, None, true).unwrap();
-    // The places that were given back, the last one first.
+    // Freed pieces are reused, the last one first.
     assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
-    // SAFETY: in the object.
+    // SAFETY: within the object.
     let late = unsafe { held[2].add(20_000) };
-    // SAFETY: as above; the place stays mapped, and its memory behind the first page goes back.
+    // SAFETY: the address stays mapped; the memory behind the first page is decommitted.
     unsafe {
         late.write(7);
         [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory));
@@ -583,9 +585,9 @@ fn samples_with_memory_of_their_own_outlive_their_profile_and_their_frees_are_ch
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
 }
 
-/// Frees by another thread, of memory that is a sample's own or not, on real CPUs.
+/// Frees by another thread, of samples with and without separate memory, on real CPUs.
 #[test]
-fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
+fn frees_by_address_in_other_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
     let malloc = Malloc::new(&subsystem).unwrap();
     subsystem.core().start_profile_with(1000, None, true).unwrap();
@@ -619,7 +621,7 @@ fn what_threads_free_by_address_is_counted_once_where_only_allocations_are() {
 }
 
 #[test]
-fn nothing_is_allocated_under_the_lock_because_all_has_its_room() {
+fn records_have_their_room_before_the_lock_is_taken() {
     let noted = Noted::with_room(1).unwrap();
     assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
@@ -631,7 +633,7 @@ fn distances_follow_from_the_published_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        // So large that the last bit counts.
+        // So large that the last bit matters.
         let rate = 1 << 60;
         assert_eq!(countdown.draw(rate), (-unit.ln() * rate as f64).ceil() as u64);
     }
@@ -648,8 +650,8 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
 }
 
 #[test]
-fn pages_of_samples_that_have_gone_are_not_marked() {
-    // None of the process's: its lowest pages are nobody's, whose numbers others have hardly.
+fn pages_of_freed_samples_are_not_marked() {
+    // An address that the process cannot have, in its lowest pages, whose counters few other pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
@@ -659,7 +661,7 @@ fn pages_of_samples_that_have_gone_are_not_marked() {
     assert!(is_marked(address));
     mark(address, false);
     assert_eq!(mark_of(address).load(Relaxed), before);
-    // Of more than it can count nobody knows when they have gone.
+    // A saturated counter never falls.
     let many = address + 2 * uslab_buddy::PAGE_SIZE;
     (0..300).for_each(|_| mark(many, true));
     (0..300).for_each(|_| mark(many, false));
@@ -667,8 +669,8 @@ fn pages_of_samples_that_have_gone_are_not_marked() {
 }
 
 #[test]
-fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_gone() {
-    // As above.
+fn a_page_counts_its_samples_until_they_are_freed_or_the_profile_is_replaced() {
+    // An address that the process cannot have, in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
     let before = mark_of(page).load(Relaxed);
@@ -680,18 +682,18 @@ fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_
         assert_eq!((total.allocated.samples, total.live.samples), (allocated, live));
     };
     start();
-    // The first one of the third's address went with its cache, and was not freed.
+    // The first object at the third's address was destroyed with its cache, and never freed.
     for offset in [0, 64, 0] {
         profiler.allocated(|| 0, at(offset), 64, "marked");
     }
     seen(2, 3, 2);
-    // None that was sampled.
+    // Not a sample.
     profiler.freed(at(128));
     seen(2, 3, 2);
     profiler.freed(at(64));
     seen(1, 3, 1);
     assert!(profiler.stop(|| ()));
-    // It stays as it was.
+    // The stopped profile stays as it was.
     profiler.allocated(|| 0, at(192), 64, "late");
     profiler.freed(at(0));
     seen(1, 3, 1);
@@ -701,7 +703,7 @@ fn a_page_is_marked_as_often_as_it_has_samples_until_they_or_their_profile_have_
 }
 
 #[test]
-fn each_cpu_begins_with_a_distance_of_its_own_that_follows_from_the_seed() {
+fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
     let (profiler, seed) = (Profiler::new(3), 9);
     profiler.start(1 << 30, Some(seed), None::<fn() -> Option<Own>>, |_| true).unwrap();
     let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
@@ -712,9 +714,9 @@ fn each_cpu_begins_with_a_distance_of_its_own_that_follows_from_the_seed() {
     assert_eq!(left, [0, 1, 2].map(drawn));
 }
 
-/// What is told of samples that have memory of their own.
+/// Reports on samples that have separate memory.
 #[test]
-fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
+fn samples_of_a_malloc_without_room_are_counted() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -728,7 +730,7 @@ fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
         let known = noted.site(&names[5], CallStack::NONE);
         assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (SITES, Some(5), None));
     }
-    // Its user has it all the same.
+    // The allocation succeeds all the same.
     let memory = sample();
     assert_eq!((memory.is_some(), lost()), (HAS_OWN, 1));
     if let Some(memory) = memory {
@@ -739,7 +741,7 @@ fn samples_of_a_malloc_for_which_there_is_no_room_are_counted() {
 }
 
 #[test]
-fn places_of_samples_that_have_gone_are_those_of_the_next_ones() {
+fn records_of_freed_samples_are_reused() {
     let mut noted = Noted::with_room(1).unwrap();
     let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
     for _ in 0..3 {
@@ -752,7 +754,7 @@ fn places_of_samples_that_have_gone_are_those_of_the_next_ones() {
     }
     let site = &noted.sites[0];
     assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
-    // They are found soon.
+    // It takes few tries to find them.
     let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Noted::list_of(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());
 }

@@ -11,13 +11,13 @@ impl Bytes {
     pub(super) fn new(_bytes: usize) -> Self {
         Self
     }
-    /// The byte of what begins so many bytes behind the start of the range. Never `None`.
+    /// Tag at `offset` bytes from the start of the range. Never `None`.
     ///
     /// # Safety
-    /// It is committed.
+    /// The tag is committed.
     #[inline(always)]
     pub(super) unsafe fn at<'a>(&'a self, memory: &'a Reserved, offset: usize) -> Option<&'a AtomicU8> {
-        // SAFETY: committed, by contract; an atomic byte is a byte, and all accesses come here.
+        // SAFETY: committed, by this function's contract; an atomic byte is a byte, and all accesses use it.
         Some(unsafe { memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() })
     }
 }

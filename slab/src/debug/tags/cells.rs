@@ -1,11 +1,11 @@
-//! Tags as a checker sees them: its atomics are no bytes of zero.
+//! Tags in a checker's builds, whose atomics are not zeroed bytes.
 
 use super::GRAIN;
 use crate::geometry::SPACING;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::AtomicU8;
 
-/// One for each place where an object may begin.
+/// One tag for each place where an object may begin.
 #[derive(Debug)]
 pub(super) struct Bytes(Box<[AtomicU8]>);
 
@@ -13,10 +13,10 @@ impl Bytes {
     pub(super) fn new(bytes: usize) -> Self {
         Self((0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect())
     }
-    /// `None` if no object begins there.
+    /// The tag at `offset`; `None` if no object begins there.
     ///
     /// # Safety
-    /// As of bytes of memory.
+    /// None in this build.
     pub(super) unsafe fn at(&self, _: &Reserved, offset: usize) -> Option<&AtomicU8> {
         offset.is_multiple_of(SPACING).then(|| &self.0[offset / SPACING])
     }

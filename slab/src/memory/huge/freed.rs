@@ -1,35 +1,35 @@
-//! Freed mappings that are kept for the next piece.
+//! Freed mappings that are kept for reuse.
 
 use core::alloc::Layout;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
-/// The most of them. Each is looked at by each operation, which costs less than a page fault.
+/// Most freed mappings. Each operation visits all of them, which costs less than a page fault.
 const MOST: usize = 64;
 
-/// The most of a mapping that goes along with a request and is not needed, as a part of the request.
+/// One part in `WASTE` of a request is the most surplus that is handed out with it.
 const WASTE: usize = 8;
 
-/// Reaping intervals after which a mapping that was not of use goes back.
+/// Reaping intervals after which an unused mapping is unmapped.
 const IDLE: u8 = 2;
 
-/// A freed mapping, or what is left of one.
+/// A freed mapping, or the rest of one.
 #[derive(Debug)]
 struct Extent {
     region: Region,
-    /// The number of the free that brought it, or its last part.
+    /// Number of the free of its latest part.
     since: u64,
     /// Intervals that ended since then.
     idle: u8,
 }
 
-/// Freed mappings. Their contents are what their last users left.
+/// Freed mappings, with the contents that their last users left.
 ///
 /// # Invariants
-/// No two of them are adjacent, unless both could not be joined; `bytes` is the sum of their bytes.
+/// No two of them are adjacent, unless the system refused to join them; `bytes` is the sum of their bytes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// So many that they do not belong on the stack of whoever makes them.
+    /// Boxed, because there are too many for the stack.
     extents: Box<[Option<Extent>]>,
     bytes: usize,
     frees: u64,
@@ -46,7 +46,7 @@ impl Freed {
         self.extents.iter().flatten().map(|extent| &extent.region)
     }
 
-    /// The smallest mapping that holds `layout`, without what is too much of it.
+    /// Takes the smallest mapping that holds `layout`, and cuts off a surplus.
     pub(super) fn take(&mut self, layout: Layout) -> Option<Region> {
         let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = |region: &Region| {
@@ -62,13 +62,13 @@ impl Freed {
         Some(region)
     }
 
-    /// Keeps a mapping. Gives one back if there is no place for so many: the one that has not been of use for longest.
+    /// Keeps a mapping. If there is no room, returns the one that has been unused for longest.
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {
             let Some(Extent { region: mut other, since, idle }) = slot.take() else { continue };
             let apart = match other.join(region) {
-                // It was below.
+                // The lower neighbour.
                 Ok(()) => {
                     region = other;
                     continue;
@@ -90,8 +90,8 @@ impl Freed {
         victim
     }
 
-    /// Something that goes back, if there are more than `most` bytes: what has not been of use for longest, no more of it than
-    /// is needed.
+    /// Takes something to unmap if more than `most` bytes are kept: the mapping that has been unused for longest, and no more
+    /// of it than necessary.
     pub(super) fn pop_above(&mut self, most: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(most).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;
@@ -108,7 +108,7 @@ impl Freed {
         self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
     }
 
-    /// One that was not of use for too long.
+    /// Takes a mapping that has been unused for too long.
     pub(super) fn pop_idle(&mut self) -> Option<Region> {
         let idle = |slot: &&mut Option<Extent>| slot.as_ref().is_some_and(|extent| extent.idle >= IDLE);
         let region = self.extents.iter_mut().find(idle)?.take()?.region;
@@ -146,7 +146,7 @@ mod tests {
         sizes.sort_unstable();
         sizes
     }
-    /// Mappings of so many MiB, one behind the other.
+    /// Adjacent mappings with these sizes in MiB.
     fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
         let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
         mib.map(|mib| {
@@ -157,18 +157,18 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_holds_a_request_is_taken_and_what_is_too_much_of_it_stays() {
+    fn the_smallest_fitting_mapping_is_taken_and_its_surplus_kept() {
         let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
         assert!(freed.take(layout(21 * MIB)).is_none());
-        // Less than an eighth too much.
+        // A surplus of less than an eighth.
         let whole = freed.take(layout(11 * MIB / 2)).unwrap();
         assert_eq!((whole.base(), whole.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
         let part = freed.take(layout(5 * MIB + 1)).unwrap();
         assert_eq!((part.base(), part.bytes()), (at[1], 5 * MIB + PAGE_SIZE));
         assert_eq!(freed.bytes(), 15 * MIB - PAGE_SIZE);
-        // It is one again.
+        // Joined to one mapping again.
         freed.put(part);
         assert_eq!(sizes(&freed), [20]);
         let aligned = Layout::from_size_align(5 * MIB, 1 << 40).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_of_use_for_longest_goes_first_and_no_more_than_is_needed() {
+    fn the_least_recently_used_mapping_is_unmapped_first_and_no_more_than_needed() {
         let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
         let bases = [&a, &b, &c].map(Region::base);
         [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn two_intervals_without_use_are_enough_and_use_begins_anew() {
+    fn a_mapping_is_idle_after_two_unused_intervals() {
         let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
         freed.put(a);
         freed.end_interval();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_place_for_so_many_and_then_the_oldest_goes() {
+    fn a_full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
         let mut apart = vec![];
@@ -240,7 +240,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of who has which bytes: everybody's are his alone, and what is kept is all that was put and not taken.
+        /// Compared with a list of the owners of all bytes: no byte has two owners, and the kept bytes are those that were put
+        /// and not taken.
         #[test]
         fn freed_mappings_against_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
@@ -282,7 +283,7 @@ mod tests {
                 let mut all: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
                 all.sort_unstable();
                 prop_assert!(all.is_sorted_by(|low, high| low.0 + low.1 <= high.0), "two have the same bytes: {:?}", all);
-                // All of it is there, to read and to write.
+                // All of it can be read and written.
                 for region in &held {
                     // SAFETY: committed as a whole, and the test's.
                     unsafe { region.base().add(region.bytes() - 1).write(1) };

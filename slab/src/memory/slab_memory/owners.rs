@@ -1,4 +1,4 @@
-//! Who owns an object: only checkers watch it.
+//! Object ownership: only watched by checkers.
 
 use super::SlabMemory;
 use core::ptr::NonNull;

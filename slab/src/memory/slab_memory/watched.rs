@@ -14,14 +14,14 @@ struct Owner {
     race: UnsafeCell<()>,
 }
 
-// SAFETY: the cell holds nothing; loom watches who writes it when, which is what it is for.
+// SAFETY: the cell has no data; loom watches its accesses, which is its purpose.
 unsafe impl Sync for Owner {}
 
 impl Owner {
     #[track_caller]
     fn set(&self, out: bool, _object: NonNull<u8>) {
         tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
-        // First what is wrong in any order, then what is wrong for want of one.
+        // First the errors in any order, then those for lack of an ordering.
         let text = if out { "object handed out twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(out), "{text}");
         self.race.with_mut(|_| ());
@@ -44,7 +44,7 @@ impl Owners {
     pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
         self.of(memory, object).set(false, object);
     }
-    /// The memory of these pages is lost: no object there is out, nor handed out at the same time.
+    /// Reports that the memory of these pages is lost: no object there is out, or is allocated concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
         tell!("discards {pages} pages from {first} on");
         let each = PAGE_SIZE / SPACING;

@@ -1,4 +1,4 @@
-//! Events of pressure where no system tells them.
+//! Pressure events on systems without them.
 
 use super::Psi;
 use std::io;
@@ -8,7 +8,7 @@ use std::io;
 pub(crate) enum Watched {}
 
 impl Psi {
-    /// Begins to watch.
+    /// Starts watching.
     ///
     /// # Errors
     /// Always; the error names the file.

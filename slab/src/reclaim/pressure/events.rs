@@ -1,4 +1,4 @@
-//! Events of pressure, as Linux tells them: a trigger is written to a file, which is then ready at each event.
+//! Pressure events on Linux: a trigger is written to a file, which is ready at each event.
 
 use super::Psi;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) type Watched = OwnedFd;
 
 impl Psi {
-    /// Begins to watch.
+    /// Starts watching.
     ///
     /// # Errors
-    /// There is no such file, or the kernel does not take the trigger; the error names the file.
+    /// The file does not exist, or the kernel rejects the trigger; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
@@ -24,7 +24,7 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`; `false` once `stop` is closed or broken, or nothing more will come.
+/// Waits for the next event of `watched`; `false` once `stop` is closed or broken, or there will be no more events.
 pub(crate) fn next(watched: &Watched, stop: &io::PipeReader) -> bool {
     loop {
         let mut fds =

@@ -1,8 +1,8 @@
-//! Grace periods under shuttle: what `crossbeam-epoch` promises, and no more, in a few lines. Its own atomics and its collector
-//! belong to the process: they would outlive executions, and what they ran would be of another one.
+//! Grace periods under shuttle: a minimal implementation of what `crossbeam-epoch` guarantees. The crate's atomics and
+//! collector belong to the process: they would outlive executions, and run closures in another execution.
 //!
-//! What was deferred runs when nobody is pinned any more who was so at that time; on a thread that pins or flushes, at once or
-//! later, as the schedule has it.
+//! A deferred closure runs once all readers that were pinned at that time have unpinned, in a thread that pins or flushes,
+//! immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -11,20 +11,20 @@ use uslab_magazine::sync::{lazy_static, relax};
 
 #[derive(Default)]
 struct Periods {
-    /// Of readers, and of what is deferred.
+    /// Next number of a reader or closure.
     next: u64,
     readers: BTreeSet<u64>,
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
-/// Of an execution, whose threads are all on one of the system's: none is inside while another one runs.
+/// State of an execution, whose threads all run on one system thread and switch only outside of accesses.
 #[derive(Default)]
 struct Shared(RefCell<Periods>);
-// SAFETY: as said there.
+// SAFETY: one system thread runs all threads, and an access is not interrupted.
 unsafe impl Sync for Shared {}
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What an execution that failed leaves behind has no checker any more.
+        // The closures of a failed execution have no checker any more.
         core::mem::forget(core::mem::take(&mut self.0.borrow_mut().waiting));
     }
 }
@@ -33,11 +33,11 @@ lazy_static! {
     static ref PERIODS: Shared = Shared::default();
 }
 
-/// A reader, as long as it lives.
+/// A pinned reader, until it is dropped.
 #[derive(Debug)]
 pub struct Guard(u64);
 
-/// Enters a reader.
+/// Enters a read-side section.
 pub(super) fn pin() -> Guard {
     relax();
     let mut periods = PERIODS.0.borrow_mut();
@@ -52,14 +52,14 @@ pub(super) fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Runs `f` when all readers of now have gone, this one included.
+    /// Runs `f` after all current readers have exited, this one included.
     pub fn defer(&self, f: impl FnOnce() + Send + 'static) {
         let mut periods = PERIODS.0.borrow_mut();
         periods.next += 1;
         let number = periods.next;
         periods.waiting.push_back((number, Box::new(f)));
     }
-    /// Runs what may run.
+    /// Runs the closures whose readers have exited.
     pub fn flush(&self) {
         collect();
     }
@@ -71,7 +71,7 @@ impl Drop for Guard {
     }
 }
 
-/// Whether nothing waits.
+/// Returns `true` if no closure waits.
 #[cfg(test)]
 pub(crate) fn is_idle() -> bool {
     PERIODS.0.borrow().waiting.is_empty()

@@ -1,25 +1,25 @@
-//! The reaper that a subsystem starts by itself.
+//! The reaper thread of a subsystem.
 //!
 //! ```text
 //!                               grown to START_BYTES, an object with a destructor
-//!                               was constructed, or somebody waits at a limit
+//!                               was constructed, or a cache has a waiter
 //!  off ── reap_every ──> wanted ─────────────────────────────> running <──────────────┐
-//!                          ^  └── no thread: at twice the size, ──┘ │                 │ pages come back,
-//!                          │      or when the next one waits        └─── quiet ──> asleep   or somebody waits
+//!                          ^  └── no thread: at twice the size, ──┘ │                 │ pages are freed,
+//!                          │      or for the next waiter            └─── quiet ──> asleep   or a waiter joins
 //!                          └───────────── the child of a fork ──────────┴─────────────┘
 //! ```
 //!
 //! # Rules
 //!
-//! * It is started by allocations that make a slab, take a block, map, or wait at a limit, never by frees: those come from inside of thread libraries,
-//!   which may hold the locks that a new thread needs. What starts it holds no lock of ours. What a start allocates finds it
-//!   running already.
-//! * The thread is the C library's, not `std`'s, whose start looks at the environment under a lock of its own, and registers
+//! * Allocations start it that make a slab, take a block, map, or wait at a limit; frees never do: thread libraries free memory
+//!   while they may hold the locks that a new thread needs. The starting thread holds none of the subsystem's locks.
+//!   Allocations made by the start find the reaper running already.
+//! * The thread is made by the C library, not by `std`, whose thread start reads the environment under a lock, and registers
 //!   destructors of thread-locals.
-//! * A free wakes it by an unpark: a word and a futex, no lock and no memory.
-//! * It holds the subsystem only during an interval. The last user's drop wakes it, and it ends.
-//! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When none is left but the library's own, they
-//!   end, and the process with them.
+//! * A free wakes it by an unpark: a word and a futex, without a lock or memory.
+//! * It holds the subsystem only during an interval. The drop of the last user wakes it, and it exits.
+//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads are left,
+//!   they exit, and the process with them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,16 +28,16 @@ use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic, planted};
 
-/// Bytes of pages that a subsystem has committed, and of mappings above 4 MiB, before it starts a thread: what is less is not worth one.
+/// Committed pages and mappings above 4 MiB, in bytes, that a subsystem has before it starts a thread: less is not worth one.
 pub const START_BYTES: usize = 8 << 20;
 
-/// Intervals in a row that find nothing before the thread sleeps: more than a depot needs to give up what it holds.
+/// Consecutive intervals without work after which the thread sleeps: more than a depot needs to be flushed.
 const QUIET: u32 = 4;
 
-/// How often the thread looks, asleep, whether it is the last one of the process.
+/// Interval at which the sleeping thread checks if it is the last one of the process.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the thread of [`Config::reap_every`](crate::Config::reap_every) is doing.
+/// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
 ///
 /// ```
 /// use uslab::{Config, ReaperThread, Subsystem};
@@ -50,13 +50,13 @@ const LOOK: Duration = Duration::from_secs(1);
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ReaperThread {
-    /// Nobody asked for one.
+    /// No reaper was configured.
     Off,
-    /// There is none: the subsystem is too small yet, or the system refused it.
+    /// No thread yet: the subsystem is too small, or the system refused one.
     Wanted,
-    /// It ends intervals.
+    /// Runs, and ends intervals.
     Running,
-    /// It waits for pages to come back, or for somebody who waits at a limit.
+    /// Sleeps until pages are freed, or a waiter joins.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -84,41 +84,42 @@ impl ReaperThread {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReaperInfo {
-    /// What it is doing.
+    /// State of the thread.
     pub thread: ReaperThread,
-    /// Milliseconds of an interval.
+    /// Length of an interval, in milliseconds.
     pub interval_ms: u32,
-    /// Intervals that it ended.
+    /// Number of intervals ended.
     pub intervals: u64,
-    /// Times that the system gave no thread.
+    /// Number of times that the system refused a thread.
     pub refused: u64,
 }
 
-/// What is reaped.
+/// The reaped subsystem.
 pub(crate) trait Reap: Send + Sync {
-    /// Ends an interval. Bytes that went back to the system.
+    /// Ends an interval. Returns the bytes decommitted.
     fn end_interval(&self) -> usize;
-    /// Memory is short outside: all that can be had goes back.
+    /// Frees all unused memory, when the system is short of memory.
     fn relieve(&self);
-    /// As long as this stays, another interval finds nothing new.
+    /// A change counter: if unchanged, another interval finds nothing new.
     fn changes(&self) -> u64;
-    /// Whether somebody waits for the next interval, or it [changed](Self::changes) although nobody wakes the thread for that.
+    /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes) without a
+    /// wake-up.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
-    /// The thread of its own.
+    /// The subsystem's reaper thread.
     fn background(&self) -> &Background;
 }
 
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// A [`ReaperThread`].
+    /// State: a [`ReaperThread`].
     state: AtomicU32,
-    /// Milliseconds.
+    /// Interval in milliseconds.
     interval: Fixed,
-    /// MiB of committed pages at which it is started.
+    /// MiB of committed pages at which the thread is started.
     start_at: Fixed,
-    /// The thread, to wake it; null before it says who it is.
+    /// Handle of the thread, to wake it; null until the thread sets it.
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
@@ -143,20 +144,20 @@ impl Background {
         new
     }
 
-    /// From now on, in steps of a millisecond, at least one.
+    /// Sets the interval, in steps of a millisecond, at least one.
     pub(crate) fn reap_every(&self, interval: Duration) {
         self.interval.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // Relaxed: a hint to whoever grows next.
+        // Relaxed: a hint to the next allocation that grows the subsystem.
         let _ = self.state.compare_exchange(Off as u32, Wanted as u32, Relaxed, Relaxed);
     }
 
-    /// Whether it should be started, once the subsystem is large enough.
+    /// Returns `true` if the thread should be started once the subsystem is large enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.is(Wanted)
     }
 
-    /// Starts the thread if `committed` bytes are enough for it to look after.
+    /// Starts the thread if `committed` bytes are enough.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
@@ -164,16 +165,16 @@ impl Background {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
         }
     }
-    /// Starts it if it is wanted. `false`: the system has no thread.
+    /// Starts the thread if it is wanted. Returns `false` if the system refuses one.
     fn start_now(&self) -> bool {
-        // Relaxed: who starts it is all that is decided; the thread gets what it needs by the start.
+        // Relaxed: only decides which thread starts it; the new thread gets its data by the start itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
             return true;
         }
         let started = thread::start(self.core.clone());
         if !started {
             self.refused.add(1);
-            // Relaxed: as above.
+            // Relaxed: only decides which thread starts it.
             self.state.store(Wanted as u32, Relaxed);
         }
         started
@@ -184,7 +185,7 @@ impl Background {
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
-    /// Pages came back, or somebody waits: there may be something to do.
+    /// Wakes the thread, after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.is(Asleep) {
@@ -192,27 +193,27 @@ impl Background {
         }
     }
 
-    /// Somebody waits for what the next interval may bring.
+    /// Starts or wakes the thread, for a waiter that may be served by the next interval.
     pub(crate) fn start_or_wake(&self) {
         planted!("who waits at a limit wakes no reaper" => return);
-        // However small the subsystem is, and although there was none before.
+        // However small the subsystem is, and although it had no thread.
         self.start_now();
         self.wake();
     }
 
     #[cold]
     fn unpark(&self) {
-        // Relaxed: one of those who come together wakes it, and the pages are under their zone's lock.
+        // Relaxed: one of several concurrent callers wakes it; the freed pages are under their zone's lock.
         if self.state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed).is_ok() {
             // Acquire: pairs with the Release in `run`.
-            // SAFETY: null, or the thread's handle, which is freed by the drop of this only.
+            // SAFETY: null, or the thread's handle, which is freed only when `self` is dropped.
             unsafe { self.thread.load(Acquire).as_ref() }.into_iter().for_each(Thread::unpark);
         }
     }
 
-    /// In the child of a fork there is no such thread; another one is started when it grows, or when somebody waits.
+    /// Resets the state in the child of a fork, which has no such thread. The next growth or waiter starts one.
     pub(crate) fn in_child(&self) {
-        // Relaxed: the child has one thread. The handle is leaked, as all that other threads had.
+        // Relaxed: the child has one thread. The handle is leaked, as is everything that other threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
         if self.state.load(Relaxed) != Off as u32 {
             self.state.store(Wanted as u32, Relaxed);
@@ -234,24 +235,24 @@ impl Drop for Background {
         // Acquire: pairs with the Release in `run`.
         let thread = self.thread.load(Acquire);
         if !thread.is_null() {
-            // SAFETY: made by `run` from a box; nobody else has this any more.
+            // SAFETY: made by `run` from a box; `self` is being dropped, so there is no other user.
             unsafe { Box::from_raw(thread) }.unpark();
         }
     }
 }
 
-/// Ends intervals as long as there is a subsystem.
+/// Thread body: ends intervals as long as the subsystem lives.
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
         let own = Box::into_raw(Box::new(current()));
-        // Release: pairs with the Acquires of those who wake or drop it.
+        // Release: pairs with the Acquires in `unpark` and `drop`.
         core.background().thread.store(own, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
         let own = core.background();
-        // What panics has been reported where it did so.
+        // The panic hook has reported a panic already.
         contain_panic(|| core.end_interval());
         own.intervals.add(1);
         let now = core.changes();
@@ -263,21 +264,21 @@ fn run(weak: &Weak<dyn Reap>) {
             wait(interval);
         } else {
             quiet = 0;
-            // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or took its lock after
-            // that, and then finds that the thread sleeps.
+            // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or takes its lock
+            // afterwards and then sees that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
             planted!("the reaper falls asleep without another look" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
-            // Until somebody frees pages, waits at a limit, or drops the subsystem.
+            // Until another thread frees pages, waits at a limit, or drops the subsystem.
             let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LOOK);
             }
             if let Some(core) = weak.upgrade() {
-                // Relaxed: as above. Who woke it has done so already.
+                // Relaxed: only ends the sleep, unless a waker has done so already.
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
@@ -287,20 +288,20 @@ fn run(weak: &Weak<dyn Reap>) {
     }
 }
 
-/// For an interval, or less.
+/// Waits for an interval, or less.
 fn wait(interval: Duration) {
-    // Under shuttle nobody's time passes: there the park below ends by a wake-up only, so that a lost one shows.
+    // Under shuttle time does not pass: there the park below ends by a wake-up only, so that a lost one shows.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// How many threads the library has for itself in this process, by its number, which is in front: the child of a fork has none. A
-/// process ends with the last of its own threads, and these are none.
+/// Pid in the upper half, and the number of threads that the library runs in this process in the lower; the child of a fork has
+/// none. These threads do not keep a process alive.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// Changes how many there are.
+/// Changes the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
-    // Relaxed, here and where it is looked at: a number.
+    // Relaxed, here and at the read: a counter.
     let mut now = OWN.load(Relaxed);
     loop {
         let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
@@ -311,13 +312,13 @@ fn change_own(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// The calling thread is one of them, as long as this lives.
+/// Marks the calling thread as the library's, as long as the value lives.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// From now on.
+    /// Marks the calling thread.
     pub fn begin() -> Self {
         change_own(|own| own + 1);
         Self(())
@@ -330,7 +331,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// Whether the main thread has ended and none is left but the library's own.
+/// Returns `true` if the main thread has exited and only the library's threads are left.
 #[doc(hidden)]
 pub fn are_alone() -> bool {
     if MODEL {
@@ -341,12 +342,12 @@ pub fn are_alone() -> bool {
         use std::io::Read;
         let (mut text, own) = ([0; 512], OWN.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
-        // `number (name) state ...`, the twentieth is how many threads; the name may have anything in it.
+        // `number (name) state ...`; the twentieth field is the number of threads, and the name may contain any character.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
         let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
-        // One that begins or ends meanwhile is among the threads or is not: the next look tells.
+        // A thread that starts or exits meanwhile is counted or is not: the next check decides.
         is_over && OWN.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(target_os = "linux"))]
@@ -360,16 +361,16 @@ mod thread {
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
 
-    /// Bytes of the thread's stack, as `std`'s: destructors run on it.
+    /// Bytes of the thread's stack, as in `std`: destructors run on it.
     const STACK: usize = 2 << 20;
 
-    /// A thread of its own, which takes no signals. `false` if the system gives none.
+    /// Starts a thread, which takes no signals. Returns `false` if the system refuses.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
-        // SAFETY: each is initialised by the call that it is first passed to; the thread owns what it is passed, and this
-        // does if there is none.
+        // SAFETY: each value is initialised by the call that it is first passed to. The thread owns its argument; if there is
+        // no thread, this function does.
         unsafe {
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
                 drop(Box::from_raw(core));
@@ -377,7 +378,7 @@ mod thread {
             }
             libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-            // The new thread has the mask of this one: no handler of the program should run on it.
+            // The new thread inherits this mask: no signal handler of the program should run on it.
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             let made = libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), main, core.cast());
@@ -392,11 +393,11 @@ mod thread {
 
     extern "C" fn main(core: *mut c_void) -> *mut c_void {
         #[cfg(target_os = "linux")]
-        // SAFETY: a name of less than 16 bytes, which ends in a NUL.
+        // SAFETY: a name of less than 16 bytes that ends in a NUL.
         unsafe {
             libc::prctl(libc::PR_SET_NAME, c"uslab-reaper".as_ptr());
         }
-        // SAFETY: from `start`, which gave it up.
+        // SAFETY: from `start`, which gave up its ownership.
         super::run(&unsafe { *Box::from_raw(core.cast::<Weak<dyn Reap>>()) });
         null_mut()
     }
@@ -409,7 +410,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// A thread of the checker's.
+    /// Starts a thread of the checker.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         drop(uslab_magazine::sync::thread::spawn(move || super::run(&core)));
         true
@@ -420,7 +421,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// A thread of its own. `false` if the system gives none.
+    /// Starts a thread. Returns `false` if the system refuses.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         std::thread::Builder::new().name("uslab-reaper".to_owned()).spawn(move || super::run(&core)).is_ok()
     }

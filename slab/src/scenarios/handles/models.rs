@@ -6,8 +6,8 @@ use crate::debug::check::on_cpu;
 use crate::scenarios::world::SMALL;
 use uslab_magazine::sync::thread;
 
-/// H1: a handle that is held is the old object until it is let go, or nothing.
-pub(in crate::scenarios) fn held_beside_a_free_and_the_next_life() {
+/// H1: a held handle is the old object until it is dropped, or stale.
+pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
@@ -23,7 +23,7 @@ pub(in crate::scenarios) fn held_beside_a_free_and_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H2: one frees, the object comes back once.
+/// H2: of two frees one succeeds, and the object is returned once.
 pub(in crate::scenarios) fn two_frees_of_one_handle() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
@@ -37,8 +37,8 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
     Objects::end(world, 0);
 }
 
-/// H3: the last one gives the object back, once.
-pub(in crate::scenarios) fn two_holders_beside_a_free() {
+/// H3: the last holder returns the object, once.
+pub(in crate::scenarios) fn two_holders_during_a_free() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     let held = world.cache.get(handle).unwrap();
@@ -56,16 +56,16 @@ pub(in crate::scenarios) fn two_holders_beside_a_free() {
     Objects::end(world, 0);
 }
 
-/// H4: who gets it finds the object prepared, and may free it. What kills this model are weaker orderings.
+/// H4: a thread that gets a handle finds the object prepared, and may free it. Weaker orderings fail this model.
 pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
         let Some((handle, _)) = other.passed(0) else { return };
-        // Before its life begins, as this thread sees it, or in it.
+        // Before its life begins, as this thread sees it, or during it.
         if other.find(handle, 1) && other.cache.free(handle) {
-            // The same object, most often.
+            // The same object in most executions.
             other.alloc(2);
         }
     });
@@ -74,8 +74,8 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     Objects::end(world, 1);
 }
 
-/// H4: whoever guesses a handle before it is given out finds its object prepared, or nothing.
-pub(in crate::scenarios) fn a_guessed_handle_beside_its_allocation() {
+/// H4: a thread that guesses a handle before it is handed out finds the object prepared, or nothing.
+pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -91,8 +91,8 @@ pub(in crate::scenarios) fn a_guessed_handle_beside_its_allocation() {
     Objects::end(world, used);
 }
 
-/// H4: the one who frees a passed handle does not hold the object before.
-pub(in crate::scenarios) fn a_passed_handle_is_freed_at_once() {
+/// H4: a thread frees a passed handle without holding the object before.
+pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -106,8 +106,8 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_at_once() {
     Objects::end(world, 1);
 }
 
-/// H5: whoever gave the object back. What kills this model are weaker orderings.
-pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_life() {
+/// H5: whichever thread returned the object. Weaker orderings fail this model.
+pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     assert_eq!(handle.index(), 0);
@@ -117,7 +117,7 @@ pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_li
         drop(other.cache.get(handle));
         let mine = other.alloc(2);
         if mine.index() == 0 {
-            // The object is this thread's: so is what belongs to its index.
+            // The object is this thread's, and so is the state of its index.
             other.beside.set(2);
         }
     });
@@ -127,8 +127,8 @@ pub(in crate::scenarios) fn what_was_done_before_a_free_comes_before_the_next_li
     Objects::end(world, 1);
 }
 
-/// H6: two numbers, and entries.
-pub(in crate::scenarios) fn two_objects_get_numbers_at_once() {
+/// H6: two numbers, and two entries.
+pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -142,8 +142,8 @@ pub(in crate::scenarios) fn two_objects_get_numbers_at_once() {
     Objects::end(world, 2);
 }
 
-/// H7: beside stale handles, none of which finds the new one.
-pub(in crate::scenarios) fn a_number_goes_from_a_destructed_object_to_a_new_one() {
+/// H7: stale handles do not find the new object.
+pub(in crate::scenarios) fn a_number_is_reused_after_destruction() {
     let world = Objects::new(Magazines::Off);
     let stale = world.alloc(1);
     world.cache.free(stale);

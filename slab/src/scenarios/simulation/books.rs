@@ -1,13 +1,13 @@
-//! What a simulation knows of who has what, beside the subsystem.
+//! Shadow of all ownership in a simulation, separate from the subsystem.
 
 use super::*;
 
-/// How memory was had, and so how it goes back.
+/// Origin of memory, which determines how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Of the cache in that slot, the so-manieth there.
+    /// Of the cache in that slot, with the cache's number there.
     Cache(usize, u64),
-    /// Of any cache: kmalloc's, too.
+    /// Of any cache, kmalloc's included.
     Any,
     Pool,
     Large(Order),
@@ -15,12 +15,12 @@ pub(super) enum Of {
     Pages(Pfn, Order),
 }
 
-/// Memory in somebody's hands.
+/// Memory with an owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     pub(super) at: NonNull<u8>,
     pub(super) len: usize,
-    /// Bytes at its beginning that are the constructor's.
+    /// Leading bytes that the constructor writes.
     pub(super) made: usize,
     pub(super) stamp: u64,
     pub(super) of: Of,
@@ -34,45 +34,45 @@ impl Object {
         offsets.map(move |offset| self.at.as_ptr().wrapping_add(offset).cast())
     }
     pub(super) fn write(self) {
-        // SAFETY: its owner writes within it.
+        // SAFETY: its owner writes within the object.
         self.words().for_each(|word| unsafe { word.write(self.stamp ^ word.addr() as u64) });
     }
     #[track_caller]
     pub(super) fn verify(self, what: &str) {
-        // SAFETY: as above; the memory is there as long as it has an owner, or a reader.
+        // SAFETY: the memory stays as long as it has an owner, or a reader.
         let whole = self.words().all(|word| unsafe { word.read() } == self.stamp ^ word.addr() as u64);
         assert!(whole, "{what} changed");
-        // SAFETY: as above.
+        // SAFETY: the memory stays as long as it has an owner, or a reader.
         let made = || unsafe { self.at.cast::<u64>().read() };
         assert!(self.made == 0 || made() == MADE, "{what} is not constructed");
     }
 }
 
-/// Who has what, by the operations.
+/// Ownership, as the operations imply it.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) stamps: u64,
     pub(super) owned: BTreeMap<usize, Object>,
-    /// Those that wait for readers: their stamp, and for which.
+    /// Objects that wait for readers: their stamp, and the readers.
     pub(super) waiting: BTreeMap<usize, (u64, Vec<u64>)>,
     pub(super) readers: BTreeSet<u64>,
-    /// What others are given, and what a shrinker drops.
+    /// Objects passed to other threads, or hoarded for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
     pub(super) handles: Vec<Named>,
-    /// Of the pool, those on their way included; and the most since each thread's operation began.
+    /// Objects out of the pool, including those in transit; and the most since each thread's operation began.
     pub(super) pool_out: usize,
     pub(super) pool_most: [usize; 8],
-    /// Who waits at a limit, by when he began.
+    /// Waiters at a limit, by the start of their wait.
     pub(super) queued: BTreeMap<u64, Queued>,
 }
-/// What is known of one who waits.
+/// Record of a waiter.
 pub(super) struct Queued {
-    /// Which cache's, by its address.
+    /// Address of the cache.
     pub(super) cache: usize,
-    /// When he had his place.
+    /// Time at which it joined.
     pub(super) joined: u64,
-    /// Somebody was served who began behind that.
+    /// True if a later waiter was served.
     pub(super) is_due: bool,
 }
 impl Books {
@@ -80,14 +80,14 @@ impl Books {
         self.stamps += 1;
         self.stamps
     }
-    /// Who began at `begun` got an object of this cache: so have all who waited before.
+    /// Records that a waiter from `begun` got an object of this cache: all earlier waiters must have one, too.
     pub(super) fn served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
         before.for_each(|other| other.is_due = true);
     }
 }
-/// What is known of a handle.
+/// Record of a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) handle: Handle,
@@ -96,22 +96,22 @@ pub(super) struct Named {
     pub(super) freed: bool,
 }
 
-/// The books, and the set of objects that are constructed. All threads of an execution are on one of the system's, and nobody keeps
-/// them borrowed where another may run.
+/// The books, and the set of constructed objects. All threads of an execution run on one system thread, and none keeps a borrow
+/// across a switch.
 #[derive(Default)]
 pub(super) struct Shadow {
     pub(super) books: RefCell<Books>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// A destructor's complaint, whose panic would stay with it.
+    /// Error found by a destructor, whose panic would be contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
-// SAFETY: as said there.
+// SAFETY: all threads run on one system thread, and no borrow is kept across a switch.
 unsafe impl Sync for Shadow {}
-// SAFETY: as above.
+// SAFETY: all threads run on one system thread, and no borrow is kept across a switch.
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Memory has an owner from now on.
+    /// Records an owner of memory.
     #[track_caller]
     pub(super) fn adopt(&self, mut object: Object) -> Object {
         let books = &mut *self.books.borrow_mut();
@@ -131,7 +131,7 @@ impl Shadow {
         books.owned.insert(start, object);
         object
     }
-    /// It is about to be given back: it has none any more.
+    /// Removes the owner of memory that is about to be freed.
     #[track_caller]
     pub(super) fn disown(&self, object: Object) {
         object.verify("an object in use");
@@ -147,7 +147,7 @@ impl Shadow {
     }
 }
 
-/// Objects that are kept to save work, and go when memory is short.
+/// Objects that are kept to save work, and freed when memory is short.
 pub(super) struct Hoard(pub(super) Arc<Shadow>, pub(super) std::sync::Weak<Core>);
 
 impl Shrinker for Hoard {
@@ -161,7 +161,7 @@ impl Shrinker for Hoard {
         dropped
             .map(|object| {
                 self.0.disown(object);
-                // SAFETY: nobody has it any more.
+                // SAFETY: the object has no user any more.
                 unsafe { core.free(object.at) };
             })
             .count()

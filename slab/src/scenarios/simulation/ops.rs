@@ -1,4 +1,4 @@
-//! What a thread of a simulation may do. Each operation asserts what it can by itself.
+//! Operations of a simulation's threads. Each asserts what it can check alone.
 
 use super::*;
 use crate::Fork;
@@ -10,7 +10,7 @@ use uslab_magazine::sync::schedule::{alone, end};
 
 type Does = fn(&Side<'_>, &Told);
 
-/// Each with the group that it is drawn with, and how often it is drawn.
+/// Each with the group that it is drawn with, and its weight.
 pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("alloc", 'o', 20, alloc),
     ("free", 'o', 20, free),
@@ -91,7 +91,7 @@ impl Side<'_> {
     fn slot(&self, a: u64) -> Option<Arc<Slot>> {
         self.world.slot(self.number(a))
     }
-    /// One of what it holds, which it has no more.
+    /// Takes one of the thread's objects.
     fn pick(&self, a: u64) -> Option<Object> {
         self.mine(|mine| (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len())))
     }
@@ -106,7 +106,7 @@ impl Side<'_> {
     fn got_any(&self, at: NonNull<u8>, len: usize, of: Of) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
-    /// What an allocation may be refused with.
+    /// Checks that an allocation may fail with this error.
     #[track_caller]
     fn refused(&self, slot: &Slot, error: AllocError) {
         let allowed = match error {
@@ -120,7 +120,7 @@ impl Side<'_> {
         };
         assert!(allowed, "an allocation is refused with {error:?}");
     }
-    /// A wait is over.
+    /// Ends a wait.
     #[track_caller]
     pub(super) fn ends_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
         match result {
@@ -128,7 +128,7 @@ impl Side<'_> {
             Err(error) => self.refused(&wait.slot, error),
         }
     }
-    /// Looks, and goes on waiting if there is nothing; `false` then.
+    /// Polls, and keeps waiting if there is nothing; `false` then.
     #[track_caller]
     fn polls(&self, mut wait: Wait) -> bool {
         match self.world.poll(&mut wait) {
@@ -140,13 +140,13 @@ impl Side<'_> {
         }
         true
     }
-    /// One of those that it waits by, which it has no more.
+    /// Takes one of the thread's waits.
     fn pick_wait(&self, a: u64) -> Option<Wait> {
         self.mine(|mine| {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
-    /// Its reader leaves.
+    /// Unpins the thread's reader.
     pub(super) fn ends_reading(&self) {
         if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));
@@ -158,11 +158,11 @@ impl Side<'_> {
 fn gfp(b: u64) -> Gfp {
     [Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::NOWAIT, Gfp::HIGH, Gfp::MEMALLOC | Gfp::ZERO][b as usize % 6]
 }
-/// An object without a constructor that was asked for so is zero.
+/// Checks that an object without a constructor is zero if that was requested.
 #[track_caller]
 fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
-        // SAFETY: the object is ours.
+        // SAFETY: the object is this thread's.
         let bytes = unsafe { core::slice::from_raw_parts(at.as_ptr(), slot.cache.geometry().object_size()) };
         assert!(bytes.iter().all(|byte| *byte == 0), "an object is not zero");
     }
@@ -198,7 +198,7 @@ fn free(s: &Side<'_>, t: &Told) {
         s.world.give_back(object);
     }
 }
-/// By its address alone.
+/// Frees by address only.
 fn free_any(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     let of = if let Of::Cache(..) = object.of { Of::Any } else { object.of };
@@ -233,7 +233,7 @@ fn prefill(s: &Side<'_>, t: &Told) {
                     s.hold(object);
                 } else {
                     s.world.shadow.disown(object);
-                    // SAFETY: of this cache, and nobody's.
+                    // SAFETY: of this cache, and without a user.
                     unsafe { prefilled.free(at) };
                     break;
                 }
@@ -273,7 +273,7 @@ fn pin(s: &Side<'_>, _: &Told) {
     });
     s.mine(|mine| mine.reader = Some((guard, number, seen)));
 }
-/// What a reader found when it came is there: deferred objects as they were, others of a type-stable cache constructed.
+/// Checks what the reader found when it pinned: deferred objects are unchanged, others of a type-stable cache are constructed.
 fn look(s: &Side<'_>, _: &Told) {
     s.mine(|mine| {
         let Some((_, number, seen)) = &mine.reader else { return };
@@ -297,7 +297,7 @@ fn look(s: &Side<'_>, _: &Told) {
         }
     });
 }
-/// A reader for as long as some others take.
+/// A reader for the duration of some operations.
 fn read(s: &Side<'_>, t: &Told) {
     pin(s, t);
     for _ in 0..2 * t.a {
@@ -307,7 +307,7 @@ fn read(s: &Side<'_>, t: &Told) {
     s.ends_reading();
 }
 
-/// Some objects, up to the first that it must wait for.
+/// Acquires some objects, up to the first that it must wait for.
 fn acquire(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
     _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
@@ -315,7 +315,8 @@ fn acquire(s: &Side<'_>, t: &Told) {
 fn poll(s: &Side<'_>, t: &Told) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
-/// As a thread that sleeps: it looks when it was told, for as long as some others take; then it goes, or leaves that for later.
+/// Waits like a sleeping thread: polls when it was woken, for the duration of some operations; then it cancels the wait, or
+/// leaves that for later.
 fn wait(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
@@ -357,7 +358,7 @@ fn hoard(s: &Side<'_>, t: &Told) {
         object => object.into_iter().for_each(|object| s.hold(object)),
     }
 }
-/// As long as fewer are out than the reserve was made for, there is one.
+/// As long as fewer objects are out than the reserve, an allocation succeeds.
 fn pool_alloc(s: &Side<'_>, _: &Told) {
     let Some(pool) = s.world.parts.borrow().pool.clone() else { return };
     s.books(|books| {
@@ -458,7 +459,7 @@ fn pages(s: &Side<'_>, t: &Told) {
     let types = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::ZERO];
     let pages = s.world.subsystem.pages();
     let Ok(block) = pages.alloc_block(order, types[t.b as usize % 4], None) else { return };
-    // A quarter of them are split: then each page goes back by itself.
+    // A quarter of the blocks are split, so that each page is freed separately.
     for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
         let (order, pfn) = (part.order(), part.into_pfn());
         s.got_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
@@ -472,11 +473,11 @@ fn large(s: &Side<'_>, t: &Told) {
 }
 fn kmalloc(s: &Side<'_>, t: &Told) {
     let parts = s.world.parts.as_ptr();
-    // SAFETY: nobody writes there before the end.
+    // SAFETY: not written before the end.
     let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
     let size = [8, 100, 1000, 3000][t.a as usize % 4];
     if let Ok(at) = kmalloc.alloc(size, gfp(t.b)) {
-        // SAFETY: allocated just now.
+        // SAFETY: just allocated.
         let usable = unsafe { kmalloc.usable_size(at) };
         assert!(usable >= size, "{usable} bytes can be used of {size}");
         s.got_any(at, size, Of::Any);
@@ -486,7 +487,7 @@ fn huge(s: &Side<'_>, t: &Told) {
     let bytes = (4 << 20) + (1 + t.a as usize % 3) * (1 << 20);
     let layout = Layout::from_size_align(bytes, 4096).expect("small");
     if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
-        // Its ends are what is written: all of it would take most of the time.
+        // Only its ends are written: all of it would take most of the time.
         s.got_any(at, 64, Of::Huge);
     }
 }
@@ -502,7 +503,7 @@ fn drain(s: &Side<'_>, t: &Told) {
     let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
     s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
 }
-/// Who was alive throughout is among the live ones.
+/// An object that was in use throughout is among the live ones.
 fn live(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
     let of = |slot: &Slot| Of::Cache(s.number(t.a), slot.number);
@@ -526,17 +527,17 @@ fn destroy(s: &Side<'_>, t: &Told) {
         let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
         let left = s.world.shadow.count(|owned| (owned == of).into());
         assert!(shared || left == 0, "destroyed with {left} objects in use");
-        // Which refusal: an allocation that is on its way to its own may count at the limit.
+        // Any error: a concurrent allocation may still count at the limit.
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }
 }
-/// Its handle goes; objects of it may be in use.
+/// Drops the handle; objects of the cache may be in use.
 fn leave(s: &Side<'_>, t: &Told) {
     let slot = s.world.parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 
-/// A cache that is left with objects in use as soon as it was made.
+/// A cache that is dropped with objects in use immediately after it was made.
 fn brief(s: &Side<'_>, t: &Told) {
     let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
     let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
@@ -553,11 +554,11 @@ fn brief(s: &Side<'_>, t: &Told) {
     left.iter().for_each(|object| s.hold(*object));
 }
 
-/// A free that cannot be right is refused, and the object is as it was.
+/// An invalid free is refused, and the object is unchanged.
 fn wrong_free(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     let core = s.world.core();
-    // SAFETY: what is freed is no object, or none of that cache; so it is refused.
+    // SAFETY: the address is no object, or none of that cache; so the free is refused.
     unsafe {
         match (object.of, t.b % 3) {
             (Of::Cache(..), 0) => {
@@ -579,17 +580,17 @@ fn wrong_free(s: &Side<'_>, t: &Told) {
     s.hold(object);
 }
 
-/// What a process waits for that forks, while others work; it is the parent.
+/// Takes and releases the locks of a fork while others work; this is the parent.
 fn fork(s: &Side<'_>, t: &Told) {
-    // SAFETY: nothing of the subsystem is used between.
+    // SAFETY: nothing of the subsystem is used in between.
     unsafe {
         s.world.subsystem.before_fork();
         (0..t.a).for_each(|_| relax());
         s.world.subsystem.after_fork_in_parent();
     }
 }
-/// The child: a copy of the memory at this moment, with this thread only. What others own it leaves alone, and what they had in hand
-/// is lost. The execution ends here: nobody is left to go on.
+/// The child: a copy of the current memory, with this thread only. It does not touch what others own, and what they were moving
+/// is lost. The execution ends here, because no other thread is left.
 fn child(s: &Side<'_>, t: &Told) {
     let subsystem = &s.world.subsystem;
     // SAFETY: from `alone` on there is no other thread.

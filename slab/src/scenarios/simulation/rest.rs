@@ -1,10 +1,10 @@
-//! What holds while all threads rest, and in the end.
+//! Checks while all threads rest, and at the end.
 
 use super::*;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 impl World {
-    /// All threads rest: who waits and was told takes what there is for him; who was not has nothing to take.
+    /// All threads rest: a waiter that was woken takes what there is for it; one that was not has nothing to take.
     pub(super) fn settle(&self) {
         let mut goes_on = true;
         while core::mem::take(&mut goes_on) {
@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// All threads rest: all that there is adds up, to what the shadow says. It is `quiet` if nothing waits for readers.
+    /// All threads rest: everything adds up, and agrees with the shadow. It is `quiet` if nothing waits for readers.
     pub(super) fn census(&self, quiet: bool) {
         self.settle();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -45,7 +45,7 @@ impl World {
         assert_eq!(census.large_pages, large, "pages of large blocks: {census:?}");
         let blocks =
             self.shadow.count(|of| if let Of::Pages(_, order) = of { order.pages().into() } else { 0 });
-        // Slabs that wait for readers, of a cache that has gone, are in no other account.
+        // Slabs of a destroyed cache that wait for readers are in no other count.
         let exact = census.block_pages == blocks || census.block_pages > blocks && !quiet;
         assert!(exact, "{} pages of blocks, {blocks} are there: {census:?}", census.block_pages);
         assert_eq!(
@@ -72,7 +72,7 @@ impl World {
         assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
     }
 
-    /// A view of a cache shows each object that is out once: with its owner or in a magazine.
+    /// Checks that a view of a cache shows each object that is out once: with its owner or in a magazine.
     fn seen(&self, slot: &Slot) {
         // SAFETY: all threads rest.
         let view = unsafe { slot.cache.view() };
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Nobody waits for a reader any more, and there is none.
+    /// Waits until nothing waits for a reader; there is none.
     pub(super) fn grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
@@ -120,7 +120,7 @@ impl World {
         panic!("what waits for readers goes on waiting when there are none");
     }
 
-    /// Everything goes back; between, one cache after the other has all memory for itself.
+    /// Frees everything; in between, each cache has all memory for itself.
     pub(super) fn end(self: Arc<Self>) {
         self.faults.disarm();
         on_cpu(0);
@@ -182,7 +182,7 @@ impl World {
         assert_eq!(self.core().caches.iter().count(), 0, "a cache that nobody owns is left");
         assert!(self.shadow.made.borrow().is_empty(), "objects are constructed that are no more");
         let Some(mut world) = Arc::into_inner(self) else { panic!("the threads have ended") };
-        // SAFETY: the world goes out of use here.
+        // SAFETY: the world is not used after this.
         unsafe {
             ManuallyDrop::drop(&mut world.parts);
             ManuallyDrop::drop(&mut world.sides);
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// A cache that is alone has all that its limit and the pages allow, wherever it lies what it freed before.
+    /// Checks that a single cache gets all that its limit and the pages allow, wherever its free objects are.
     fn all_of(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
@@ -199,7 +199,7 @@ impl World {
         while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
             all.push(self.adopted(number, slot, at));
         }
-        // Slabs may be as small as one object, where there are no larger blocks.
+        // Slabs may be as small as one object, if there are no larger blocks.
         let order = geometry.min_order();
         let blocks = (1 + setup.pages) >> order.get();
         let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
@@ -216,14 +216,14 @@ impl World {
             self.give_back(object);
         }
     }
-    /// At rest nobody has had the object again meanwhile.
+    /// While all rest, no thread has reallocated the object.
     fn double_free(&self, cache: &KmemCache) {
         on_cpu(0);
         let Ok(object) = cache.alloc(Gfp::KERNEL) else { return };
-        // SAFETY: the second one is refused.
+        // SAFETY: the second free is refused.
         unsafe {
             cache.free(object);
-            // Its slab may be gone, too.
+            // Its slab may have been freed, too.
             expect(&[CorruptionKind::DoubleFree, CorruptionKind::Foreign], || cache.free(object));
         }
     }

@@ -1,16 +1,16 @@
-//! What a simulation does, as numbers: drawn from a seed, written as lines of text, and shrunk.
+//! The operations of a simulation as numbers: drawn from a seed, written as lines of text, and shrunk.
 //!
 //! ```text
 //! schedule 77                                    which thread runs when: `schedule::once`
-//! setup nodes=1 pages=6 rseq=1                   what is not named is 0, the simplest that there is
+//! setup nodes=1 pages=6 rseq=1                   unnamed numbers are 0, the simplest value
 //! fault point=4 percent=10
 //! cache size=700 capacity=2 depot=1 limit=3
-//! thread                                         each does its operations one after the other
+//! thread                                         each executes its operations in order
 //! alloc a=1 cpu=1
-//! free cpu=1 at=2 abort=1                        on CPU 1; aborted and moved to CPU 0 at the second look at its number
+//! free cpu=1 at=2 abort=1                        on CPU 1; aborted and moved to CPU 0 at the second read of its number
 //! thread
 //! shrink
-//! rest                                           all have come so far, and the census is taken
+//! rest                                           all threads have arrived, and the census is taken
 //! ```
 
 use super::ops::OPS;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uslab_magazine::sync::schedule::Rng;
 
-/// A line of a script: named numbers, 0 unless said otherwise.
+/// A line of a script: named numbers, 0 by default.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
         $(#[$doc])*
@@ -51,52 +51,52 @@ macro_rules! numbers {
     )+ };
 }
 numbers! {
-    /// The subsystem. Numbers beyond what is possible are cut.
+    /// The subsystem. Numbers beyond the possible range are clamped.
     Setup {
         /// CPUs beyond the first.
         cpus,
         /// Nodes beyond the first.
         nodes,
-        /// Whether restartable sequences serve, and not the claimed slot.
+        /// 1 for restartable sequences, 0 for the claimed slot.
         rseq,
-        /// Of each node, beyond the first.
+        /// Pages of each node, beyond the first.
         pages,
-        /// Of the largest block.
+        /// Order of the largest block.
         order,
-        /// Of slabs, at most.
+        /// Largest order of slabs.
         slab_order,
-        /// Whether CPUs keep pages.
+        /// 1 if CPUs keep pages.
         per_cpu,
-        /// Free pages that stay, and 1; 0 is all.
+        /// Free pages that are kept, plus one; 0 keeps all.
         keep,
         /// Objects in the reserve of a mempool, if there is one.
         pool,
-        /// Whether there are kmalloc's caches.
+        /// 1 for kmalloc's caches.
         kmalloc,
-        /// Whether pages are mapped, and not of the heap.
+        /// 1 if pages are mapped, 0 for the heap.
         mapped,
-        /// Whether what is hoarded goes for the limit of the first cache, and not for all memory.
+        /// 1 if the hoard is for the limit of the first cache, 0 for all memory.
         hoard_limit
     }
     /// Calls that are refused.
     Fault {
-        /// By its place in `POINTS`.
+        /// Index in `POINTS`.
         point, percent
     }
-    /// A cache that there may be.
+    /// Configuration of a cache.
     CacheSetup {
         /// Bytes, above the least.
         size,
-        /// Of its magazines; 0 is none.
+        /// Capacity of its magazines; 0 is none.
         capacity, stock, depot,
         /// Slabs; 0 is no limit.
         limit, ctor, reset, checked, stable, merge
     }
-    /// What an operation is told, and where its thread is: as in `Script`.
+    /// Arguments of an operation, and its thread's place: as in `Script`.
     Told { a, b, cpu, at, then, abort }
 }
 
-/// An operation: which of [`OPS`], and what it is told.
+/// An operation: its index in [`OPS`], and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     pub(crate) name: &'static str,
@@ -110,7 +110,7 @@ pub(crate) struct Script {
     pub(crate) setup: Setup,
     pub(crate) faults: Vec<Fault>,
     pub(crate) caches: Vec<CacheSetup>,
-    /// Between two rests: what each thread does.
+    /// Operations of each thread between two rests.
     pub(crate) rounds: Vec<Vec<Vec<Op>>>,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// Reads what was written. `#` begins a comment.
+    /// Parses a written script. `#` begins a comment.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut read = Self::default();
         let mut threads: Vec<Vec<Op>> = vec![];
@@ -160,8 +160,8 @@ impl Script {
         Ok(read)
     }
 
-    /// The script of a seed. Each has a few of the operations only, some of them much more often than others: a mix of all would be
-    /// the same all the time (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// The script of a seed. Each has a few of the operations only, some of them much more often than others: a mix of all
+    /// would always be the same (Groce et al., "Swarm Testing", ISSTA 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
@@ -186,7 +186,7 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // Of all but the constructor, which panics: a checker lets no panic pass.
+                    // All points except the constructor, which panics: a checker does not allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
@@ -210,7 +210,7 @@ impl Script {
                 }
             })
             .collect();
-        // Few groups of operations, or some, or half of all: what concerns each other meets often enough only among few.
+        // Few groups of operations, or some, or half of all: related operations meet often enough only among few.
         let one_of = [2, 4, 8][rng.below(3) as usize];
         let groups: BTreeMap<char, u64> = OPS
             .iter()
@@ -248,15 +248,15 @@ impl Script {
             .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
-            // The last thing that happens.
+            // The last operation.
             let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
             ops.into_iter().for_each(|ops| ops.push(Op { name: "child", told: draw(rng).told }));
         }
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// The smallest script found that fails in the same way: without rounds, threads, operations, faults, and with less of each
-    /// number, as long as `fails` says under which schedule it does.
+    /// Finds the smallest script that fails in the same way: without rounds, threads, operations, faults, and with lower
+    /// numbers, as long as `fails` returns a schedule under which it does.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;
         loop {
@@ -266,7 +266,7 @@ impl Script {
                     _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
                 });
             }
-            // Chunks of operations of all threads as one list, half of them, a quarter, ... one.
+            // Chunks of the operations of all threads as one list: half of them, a quarter, ... one.
             let mut chunk = best.ops().count().next_power_of_two();
             while chunk > 0 {
                 let mut at = 0;

@@ -1,13 +1,13 @@
-//! Runs simulations by their seeds, and shrinks what fails.
+//! Runs simulations by their seeds, and shrinks failures.
 
 use super::*;
 
-/// Runs it under its schedule. What it failed with.
+/// Runs a script under its schedule. The error is the failure.
 fn outcome(script: &Script) -> Result<(), String> {
     let (schedule, script) = (script.schedule, script.clone());
     once(schedule, STEPS, move || run(&script))
 }
-/// The way that something failed, without what differs from one time to the next.
+/// Kind of a failure, without the parts that vary between runs.
 fn way(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
@@ -18,14 +18,14 @@ pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 impl Seeds {
     /// Schedules under which a smaller script is tried.
     const TRIES: u64 = 30;
-    /// The time that one failure is shrunk for.
+    /// Time for shrinking one failure.
     const PATIENCE: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
     }
-    /// The seeds that are asked for, as long as there is time.
+    /// The requested seeds, as long as there is time.
     fn each(&self) -> impl Iterator<Item = u64> {
         let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
         let shard = shard().unwrap_or(Shard::WHOLE);
@@ -40,7 +40,7 @@ impl Seeds {
         seeds.take_while(move |_| seconds.is_none_or(|seconds| begun.elapsed().as_secs() < seconds))
     }
 
-    /// Runs them, and tells the first that fails as a script.
+    /// Runs them, and reports the first failure as a script.
     pub(in crate::scenarios) fn run(self, name: &str, _: fn()) {
         if let Ok(path) = std::env::var("WORLD_SCRIPT") {
             let text =
@@ -76,7 +76,7 @@ impl Seeds {
         );
     }
 
-    /// Expects that they notice a planted bug, among so many seeds.
+    /// Expects that they detect a planted bug within `seeds` seeds.
     pub(in crate::scenarios) fn bug(
         self,
         bug: &'static str,
@@ -117,7 +117,7 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     (script, failure)
 }
 
-/// How soon a world with each of these bugs fails, and how; `WORLD_BUGS=file` has their names, one a line.
+/// Number of seeds until each of these bugs is detected, and the failure; `WORLD_BUGS=file` has their names, one per line.
 #[test]
 fn detection() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
@@ -135,7 +135,7 @@ fn detection() {
     }
 }
 
-/// Those of bugs that were found: see the first line of each.
+/// The scripts of fixed bugs: see the first line of each.
 #[test]
 fn kept_scripts_run() {
     let scripts = [
@@ -151,7 +151,7 @@ fn kept_scripts_run() {
 }
 
 #[test]
-fn a_script_is_read_as_it_is_written_and_what_is_none_is_refused_by_its_line() {
+fn scripts_round_trip_and_bad_lines_are_refused() {
     for seed in 1..50 {
         let script = Script::draw(seed);
         assert_eq!(Script::read(&script.to_string()).as_ref(), Ok(&script));
@@ -163,7 +163,7 @@ fn a_script_is_read_as_it_is_written_and_what_is_none_is_refused_by_its_line() {
     assert_eq!(said("alloc"), "line 1: expected `thread` before");
 }
 
-/// One is enough of each: the operations that it takes to give a slab back, and nothing beside.
+/// One of each is enough: the operations that it takes to free a slab, and nothing else.
 #[test]
 fn a_failing_seed_is_shrunk_to_a_script_that_fails_the_same_way() {
     plant("a released slab stays charged");
