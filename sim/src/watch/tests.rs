@@ -217,8 +217,9 @@ fn what_is_on_the_screen_is_what_the_engine_s_view_has() {
     );
     // The book shows it.
     let rows = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
-    let mut blocks =
-        include_str!("../../../slab/book/src/study.md").split("```text\n").filter_map(|block| block.split("```").next());
+    let mut blocks = include_str!("../../../slab/book/src/study.md")
+        .split("```text\n")
+        .filter_map(|block| block.split("```").next());
     let picture = blocks.find(|block| block.starts_with("uslab watch")).unwrap();
     let last = seen.last().unwrap();
     assert!(rows(picture) == rows(last), "what slab/book/src/study.md shows, and what is drawn:\n{last}");
