@@ -4,9 +4,9 @@
 //! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
 //!
 //! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, so that a machine with more CPUs takes the node's lock
-//!   less often; at most what the largest ordinary order holds, at least one.
+//!    less often; at most what the largest ordinary order holds, at least one.
 //! 2. Of the orders that hold that many, it has the smallest whose leftover is at most 1/16 of the slab; failing that, 1/8,
-//!   then 1/4, then 1/2.
+//!    then 1/4, then 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one.
 //!
 //! Hence **the CPU count is an input**: with another CPU count the same size gets another order, and a comparison with a kernel
