@@ -47,6 +47,7 @@ pub(crate) mod info;
 pub mod kmem_cache;
 pub(crate) mod live;
 pub(crate) mod mempool;
+mod new_slab;
 pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod owner;

@@ -1,13 +1,11 @@
 //! The slabs of a cache: made, constructed, charged, taken from, given to, released.
 
-use super::alloc::BULK;
 use super::{Cache, Object};
 use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::debug::flags::SlabDebug;
-use crate::debug::harden::Draws;
 use crate::debug::harden::Hardened;
 use crate::error::AllocError;
 use crate::memory::page_classes::Known;
@@ -242,85 +240,8 @@ impl Cache {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// One more slab on the list that it belongs on; up to `max` of its objects are the caller's.
-    pub(super) fn grow(
-        &self,
-        op: &Operation,
-        node: u32,
-        gfp: Gfp,
-        max: usize,
-        put: &mut impl FnMut(Object),
-    ) -> Result<usize, Refusal> {
-        let wanted = self.geometry().order();
-        // Whoever waits for the account must not wait for a cache that is no more.
-        self.charge()
-            .map_err(|error| if self.nodes[0].is_closed() { AllocError::Destroyed } else { error })?;
-        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge(wanted))?;
-        if order < wanted {
-            self.uncharge_account(wanted.bytes() - order.bytes());
-        }
-        let memory = &self.core.memory;
-        let objects = self.geometry().objects_at(order);
-        let covered = self.has_tables(slab, order) && self.cover_slab(op, slab, order, objects);
-        // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects, self.config.constructed) };
-        if set_up && let Some(hardened) = &self.hardened {
-            for index in 0..objects {
-                // SAFETY: an object of a slab that no other thread knows.
-                unsafe { hardened.prepare(self.object(ObjectIndex { slab, index }).0) };
-            }
-        }
-        let told = set_up && self.tell_owner(slab, order) && self.tell_class(op, slab, order);
-        let mut indices = [0; BULK];
-        // Nothing is refused from here on where a class was told: such caches have no constructor, and none of theirs is hidden.
-        let made = match told && self.hide(slab, order) {
-            true => self.construct_slab(slab, objects, &mut indices[..max.min(BULK)]),
-            false => Err(AllocError::SideTable.into()),
-        };
-        let taken = match made {
-            Ok(taken) => taken,
-            Err(refusal) => {
-                self.uncover(covered, slab, order);
-                // Else nobody could use the pages, and they stay charged.
-                if self.show(slab, order) {
-                    // SAFETY: allocated just now with this order; no object is constructed any more.
-                    unsafe { memory.free_pages(op, slab, order) };
-                    self.uncharge(order);
-                }
-                return Err(refusal);
-            }
-        };
-        // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
-        unsafe { memory.set_owner(slab, order, self.owner()) };
-        let node = &self.nodes[memory.pages.node_of(slab) as usize];
-        self.counts.made.add(1);
-        // Not the charge, which is there before the memory.
-        self.counts.peak.max(self.counts.made.get().saturating_sub(self.counts.released.get()));
-        self.counts.pages.add(u64::from(order.pages()));
-        self.core.grown();
-        // SAFETY: set up above, and nobody else knows it.
-        if unsafe { node.add(op, memory, slab) }.is_err() {
-            let taken = indices[..taken].iter().map(|index| usize::from(*index));
-            // SAFETY: as above.
-            unsafe { memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was taken")) };
-            self.release_one(op, slab);
-            return Err(AllocError::Destroyed.into());
-        }
-        indices[..taken]
-            .iter()
-            .for_each(|index| put(self.object(ObjectIndex { slab, index: (*index).into() })));
-        Ok(taken)
-    }
-
-    /// A slab ends that was `covered`.
-    fn uncover(&self, _covered: bool, _slab: Pfn, _order: Order) {
-        if _covered && self.checked.is_some() {
-            self.uncover_slab(_slab, _order);
-        }
-    }
-
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
-    fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
+    pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
@@ -342,33 +263,6 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    /// Constructs what of a new slab begins constructed, and takes objects for the caller: their indices into `taken`, which is as long
-    /// as he wants objects. How many.
-    fn construct_slab(&self, slab: Pfn, objects: usize, taken: &mut [u16]) -> Result<usize, Refusal> {
-        let object = |index| self.object(ObjectIndex { slab, index });
-        if self.has_hooks() && !self.constructs_one_by_one() {
-            for index in 0..objects {
-                let undo = |_: &Refusal| (0..index).for_each(|index| self.destruct(object(index)));
-                self.construct(object(index)).inspect_err(undo)?;
-            }
-        }
-        let mut count = 0;
-        // Not of the page alone, which may be this cache's again; and apart from what the nodes draw by.
-        let at = 1 << 63 | self.counts.made.get() << 32 | u64::from(slab.get());
-        let draws = &mut self.config.order_key().map(|key| Draws::of(key, at));
-        let max = taken.len();
-        let take = |index: usize| {
-            taken[count] = index as u16;
-            count += 1;
-        };
-        // SAFETY: nobody else knows the slab.
-        let (_, is_new) = unsafe { self.core.memory.slab(slab).alloc_bits(max, true, draws.as_mut(), take) };
-        if is_new {
-            self.construct(object(taken[0].into()))?;
-        }
-        Ok(count)
-    }
-
     /// Whether an object is constructed when it leaves its slab, and not with the slab.
     pub(super) fn constructs_one_by_one(&self) -> bool {
         self.config.constructed == Constructed::OneByOne
@@ -378,7 +272,7 @@ impl Cache {
     }
 
     /// Constructs an object that is the caller's alone. If it cannot be, its bytes are zeros again.
-    fn construct(&self, object: Object) -> Result<(), Refusal> {
+    pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
         self.begin_object()?;
@@ -407,7 +301,7 @@ impl Cache {
 
     /// Destructs an object that is the caller's alone. A panic of a destructor ends that destructor and nothing else: the panic
     /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
-    fn destruct(&self, object: Object) {
+    pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
             assert_unlocked();
@@ -429,7 +323,7 @@ impl Cache {
     }
 
     /// Counts one more slab, if its limits allow it.
-    fn charge(&self) -> Result<(), AllocError> {
+    pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
         // Its own limit first: an account's charge that comes back tells those who wait, and one of them may be who asks.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
@@ -462,7 +356,7 @@ impl Cache {
         }
     }
     /// A slab of this order is no more.
-    fn uncharge(&self, order: Order) {
+    pub(super) fn uncharge(&self, order: Order) {
         // Acquire: pairs with the Release of `touch_charge`. First: those who are told look at it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
@@ -489,7 +383,7 @@ impl Cache {
         core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
 
-    fn release_one(&self, op: &Operation, slab: Pfn) {
+    pub(super) fn release_one(&self, op: &Operation, slab: Pfn) {
         #[cfg(any(not(loom), crossbeam_loom))]
         if self.config.type_stable
             && let Some(cache) = self.kept()
@@ -519,7 +413,7 @@ impl Cache {
     }
 
     /// Makes a slab inaccessible whose objects are addresses only, `false` if the system refuses; of others the guard, if it can be had.
-    fn hide(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard(slab) && self.core.mappings.are_there();
         // SAFETY: no object lies in the last page.
@@ -530,7 +424,7 @@ impl Cache {
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
     /// Makes what is hidden of a slab accessible again; `false` if the system refuses.
-    fn show(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn show(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         // SAFETY: nobody uses the slab.
         unsafe {
@@ -543,7 +437,7 @@ impl Cache {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
-    fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
+    pub(super) fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
         if let Some(known) = self.told_class(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: a slab whose objects are all the cache's.
@@ -565,7 +459,7 @@ impl Cache {
     }
 
     /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.
-    fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
         }
@@ -586,7 +480,9 @@ impl Cache {
         // SAFETY: the block is ours.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
-        self.uncover(true, slab, order);
+        if self.checked.is_some() {
+            self.uncover_slab(slab, order);
+        }
         if !self.show(slab, order) {
             // Nobody could use the pages.
             return None;

@@ -1,0 +1,155 @@
+//! A slab under construction: a value that passes one stage after the other. If it is dropped on the way, its stages are undone, the last
+//! one first.
+//!
+//! ```text
+//!  charge          to the cache's limit and its account           undone: uncharged
+//!  pages           from the page allocator                        undone: freed, if they are accessible
+//!  side_tables     bitmaps, tags, records, canaries, owner, class  undone: tags and records cleared
+//!  construct       its objects, and those that the caller takes   undone by itself
+//!  publish         on the node's list: other threads find it      no error behind it, but a cache that is destroyed
+//! ```
+
+use super::alloc::BULK;
+use super::node::ObjectIndex;
+use super::slabs::Refusal;
+use super::{Cache, Object};
+use crate::debug::harden::Draws;
+use crate::error::AllocError;
+use uslab_buddy::{Gfp, Order, Pfn};
+use uslab_magazine::Operation;
+
+pub(super) struct NewSlab<'a> {
+    cache: &'a Cache,
+    op: &'a Operation<'a>,
+    /// From [`pages`](Self::pages) on.
+    slab: Option<(Pfn, Order)>,
+    /// True if it has tags and records.
+    covered: bool,
+}
+
+impl Cache {
+    /// Adds a slab to `node`. Up to `max` of its objects are passed to `put`, and are the caller's; returns their number.
+    pub(super) fn grow(
+        &self,
+        op: &Operation,
+        node: u32,
+        gfp: Gfp,
+        max: usize,
+        put: &mut impl FnMut(Object),
+    ) -> Result<usize, Refusal> {
+        let mut taken = [0; BULK];
+        let slab = NewSlab::charge(self, op)?.pages(node, gfp)?.side_tables()?;
+        let (slab, count) = slab.construct(&mut taken[..max.min(BULK)])?;
+        let slab = slab.publish(&taken[..count])?;
+        let object = |index: u16| self.object(ObjectIndex { slab, index: index.into() });
+        taken[..count].iter().for_each(|index| put(object(*index)));
+        Ok(count)
+    }
+}
+
+impl<'a> NewSlab<'a> {
+    fn charge(cache: &'a Cache, op: &'a Operation<'a>) -> Result<Self, Refusal> {
+        // A waiter for the account must not wait for a cache that has been destroyed.
+        let destroyed = || cache.nodes[0].is_closed();
+        cache.charge().map_err(|error| if destroyed() { AllocError::Destroyed } else { error })?;
+        Ok(Self { cache, op, slab: None, covered: false })
+    }
+
+    fn pages(mut self, node: u32, gfp: Gfp) -> Result<Self, Refusal> {
+        let wanted = self.cache.geometry().order();
+        let (slab, order) = self.cache.pages(self.op, node, gfp)?;
+        self.slab = Some((slab, order));
+        if order < wanted {
+            self.cache.uncharge_account(wanted.bytes() - order.bytes());
+        }
+        Ok(self)
+    }
+
+    fn side_tables(mut self) -> Result<Self, Refusal> {
+        let (cache, op) = (self.cache, self.op);
+        let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
+        let objects = cache.geometry().objects_at(order);
+        self.covered = cache.has_tables(slab, order) && cache.cover_slab(op, slab, order, objects);
+        let constructed = cache.config.constructed;
+        // SAFETY: no other thread knows the block; a slab has at most an object a word.
+        let set_up = self.covered && unsafe { cache.core.memory.slab(slab).set_up(op, objects, constructed) };
+        if set_up && let Some(hardened) = &cache.hardened {
+            for index in 0..objects {
+                // SAFETY: an object of a slab that no other thread knows.
+                unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
+            }
+        }
+        let known = set_up && cache.tell_owner(slab, order) && cache.tell_class(op, slab, order);
+        // Caches whose class is known have no constructor and hide no slab, so nothing behind this fails for them.
+        if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
+    }
+
+    /// Takes as many objects as `taken` has places: writes their indices there, and returns their number.
+    fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), Refusal> {
+        let cache = self.cache;
+        let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
+        let object = |index| cache.object(ObjectIndex { slab, index });
+        if cache.has_hooks() && !cache.constructs_one_by_one() {
+            for index in 0..cache.geometry().objects_at(order) {
+                let undo = |_: &Refusal| (0..index).for_each(|index| cache.destruct(object(index)));
+                cache.construct(object(index)).inspect_err(undo)?;
+            }
+        }
+        let mut count = 0;
+        // The page alone may be this cache's again. The high bit keeps it apart from the nodes' draws.
+        let at = 1 << 63 | cache.counts.made.get() << 32 | u64::from(slab.get());
+        let draws = &mut cache.config.order_key().map(|key| Draws::of(key, at));
+        let max = taken.len();
+        let take = |index: usize| {
+            taken[count] = index as u16;
+            count += 1;
+        };
+        // SAFETY: no other thread knows the slab.
+        let (_, is_new) = unsafe { cache.core.memory.slab(slab).alloc_bits(max, true, draws.as_mut(), take) };
+        if is_new {
+            cache.construct(object(taken[0].into()))?;
+        }
+        Ok((self, count))
+    }
+
+    /// Puts it on its node's list, with these objects in use.
+    fn publish(mut self, taken: &[u16]) -> Result<Pfn, Refusal> {
+        let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
+        let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
+        // Nothing is undone from here on.
+        core::mem::forget(self);
+        // SAFETY: no other thread knows the block; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
+        unsafe { memory.set_owner(slab, order, cache.owner()) };
+        cache.counts.made.add(1);
+        // Not the charge, which is there before the memory.
+        cache.counts.peak.max(cache.counts.made.get().saturating_sub(cache.counts.released.get()));
+        cache.counts.pages.add(u64::from(order.pages()));
+        cache.core.grown();
+        let node = &cache.nodes[memory.pages.node_of(slab) as usize];
+        // SAFETY: set up above, and no other thread knows it.
+        if unsafe { node.add(op, memory, slab) }.is_err() {
+            let taken = taken.iter().map(|index| usize::from(*index));
+            // SAFETY: no other thread knows the slab: the node's list has not taken it.
+            unsafe { memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was taken")) };
+            cache.release_one(op, slab);
+            return Err(AllocError::Destroyed.into());
+        }
+        Ok(slab)
+    }
+}
+
+impl Drop for NewSlab<'_> {
+    fn drop(&mut self) {
+        let cache = self.cache;
+        let Some((slab, order)) = self.slab else { return cache.uncharge(cache.geometry().order()) };
+        if self.covered && cache.checked.is_some() {
+            cache.uncover_slab(slab, order);
+        }
+        // Pages that stay inaccessible are of no use to others, and stay charged.
+        if cache.show(slab, order) {
+            // SAFETY: allocated in `pages` with this order; no object is constructed any more.
+            unsafe { cache.core.memory.free_pages(self.op, slab, order) };
+            cache.uncharge(order);
+        }
+    }
+}
