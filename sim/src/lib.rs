@@ -34,6 +34,7 @@ pub mod replay;
 pub mod report;
 pub mod resident;
 pub mod scale;
+pub mod slabs;
 pub mod story;
 pub mod stress;
 mod sweep;

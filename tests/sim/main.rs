@@ -15,6 +15,7 @@ mod page;
 mod record;
 mod samples;
 mod scale;
+mod slabs;
 mod story;
 mod stress;
 mod study;

@@ -10,6 +10,7 @@ mod lab;
 mod record;
 mod replay;
 mod scale;
+mod slabs;
 mod story;
 mod stress;
 mod validate;
@@ -54,6 +55,7 @@ enum Verb {
     Validate(validate::Args),
     Diff(diff::Args),
     Geometry(geometry::Args),
+    Slabs(slabs::Args),
     Stress(stress::Args),
     Page(pages::Args),
     Course(course::Args),
@@ -101,6 +103,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Tune(args)) => sweep::tune::<P>(args, json()?),
         Some(Verb::Scale(args)) => scale::run::<P>(args, json()?),
         Some(Verb::Geometry(args)) => geometry::run(args, json()?),
+        Some(Verb::Slabs(args)) => slabs::run(args, json()?),
         Some(Verb::Stress(args)) => stress::run(args, json()?),
         Some(Verb::Page(args)) => args.run(json()?),
         Some(Verb::Course(args)) => args.run(json()?),

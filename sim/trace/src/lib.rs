@@ -56,6 +56,7 @@ mod recorded;
 mod recording;
 mod resolve;
 mod shapes;
+mod slabinfo;
 mod source;
 mod spool;
 mod symbols;
@@ -84,6 +85,7 @@ pub use page_size::{PageSize, PageSizeSource};
 pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
+pub use slabinfo::{KernelSlabInfo, RowFault, Tunables};
 #[doc(hidden)]
 pub use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};
