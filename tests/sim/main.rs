@@ -20,4 +20,5 @@ mod story;
 mod stress;
 mod study;
 mod sweep;
+mod texts;
 mod watch;

@@ -342,7 +342,7 @@ pub(super) fn settings(snapshot: &Snapshot, machine: &Machine) -> Vec<Setting> {
     let layers: Vec<_> = caches.iter().map(|cache| (*cache, cache.layers(machine))).collect();
     let bytes = |cache: &Cache| cache.slab_bytes(machine.page_size);
     let cpu_slabs: u64 = layers.iter().map(|(cache, layers)| layers.cpu_slabs * bytes(cache)).sum();
-    if cpu_slabs > 0 && !machine.version.is_some_and(|version| version >= (7, 0)) {
+    if cpu_slabs > 0 && machine.version.is_none_or(|version| version < (7, 0)) {
         let current: u64 =
             layers.iter().map(|(cache, layers)| layers.cpu_slabs.min(machine.cpus) * bytes(cache)).sum();
         settings.push(Setting {

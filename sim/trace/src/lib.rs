@@ -40,6 +40,7 @@ mod event;
 mod facts;
 mod fields;
 mod fleetbench;
+mod foreign;
 mod ftrace;
 mod line;
 mod names;
@@ -74,6 +75,7 @@ pub use facts::{
     Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
     SlabinfoSpan, SlabinfoSum,
 };
+pub use foreign::Foreign;
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{

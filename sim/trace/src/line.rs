@@ -11,7 +11,7 @@
 //! Of the kernel's formats each module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all
 //! three and are read here. The format is found from the first line that is an event.
 
-use memchr::memchr;
+use memchr::{memchr, memmem};
 
 use super::error::Impossible;
 use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
@@ -40,6 +40,14 @@ pub enum Format {
     Fleetbench,
     /// A program's calls of malloc and free, as `libuslab.so` records them. No text.
     Libuslab,
+}
+
+impl Format {
+    /// True if the text is of a kernel's events.
+    #[must_use]
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport)
+    }
 }
 
 /// What one line is.
@@ -100,6 +108,9 @@ const KNOWN_EVENTS: [&[u8]; 14] = [
     b"print",
     b"bputs",
 ];
+
+/// How many of these are of the group kmem; marks are behind them.
+pub(super) const KMEM_EVENTS: usize = 11;
 
 /// Names of all strings of a trace.
 #[derive(Debug, Default)]
@@ -208,7 +219,12 @@ impl Parser {
         };
         match prefix {
             Some(prefix) => self.event(&prefix),
-            None if self.format == Some(Format::PerfScript) && perf::is_call_chain(line) => Ok(Line::Nothing),
+            None if self.format == Some(Format::PerfScript) && perf::is_no_sample(line) => Ok(Line::Nothing),
+            None if matches!(self.format, Some(Format::Ftrace | Format::TraceCmdReport) | None)
+                && ftrace::is_stack(line) =>
+            {
+                Ok(Line::Nothing)
+            }
             None if line.iter().all(u8::is_ascii_whitespace) => Ok(Line::Nothing),
             None => Err(Reject::NotUnderstood),
         }
@@ -223,7 +239,8 @@ impl Parser {
             self.trace_cmd = true;
             return Some(Line::Header(HeaderFact::Cpus(cpus)));
         }
-        if line.starts_with(b"version = ") {
+        let is_empty_cpu = line.starts_with(b"CPU ") && line.ends_with(b" is empty");
+        if is_empty_cpu || line.starts_with(b"version = ") {
             self.trace_cmd = true;
             return Some(Line::Nothing);
         }
@@ -373,9 +390,14 @@ impl Parser {
         Event { name, cpu, context: None, time_ns, comm_unknown: false, kind }
     }
 
-    /// trace-cmd prints the writing function before the text.
+    /// trace-cmd prints the writing function before the text; as fields, the text is `buf`, in front of or behind the `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
-        let text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
+        let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
+        if let Some(buf) = text.strip_prefix(b"buf=") {
+            text = memmem::rfind(buf, b" ip=0x").map_or(buf, |ip| &buf[..ip]);
+        } else if text.starts_with(b"ip=") {
+            text = memmem::find(text, b" buf=").map_or(text, |buf| &text[buf + 5..]);
+        }
         *to = EventKind::Mark(self.strings.marks.intern(text));
         place
     }
@@ -392,7 +414,7 @@ impl Parser {
     fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
         let pointer = fields.pointer(b"ptr=")?;
-        let cache = fields.next_if(b"name=");
+        let cache = fields.optional(b"name=");
         let bytes_req = fields.number(b"bytes_req=")?;
         let bytes_alloc = fields.number(b"bytes_alloc=")?;
         let gfp = fields.get(b"gfp_flags=")?;
@@ -419,7 +441,7 @@ impl Parser {
             Pointer::Address(address) => EventKind::Free {
                 ptr: Ptr(address),
                 site: self.strings.sites.intern(site),
-                cache: match fields.next_if(b"name=") {
+                cache: match fields.optional(b"name=") {
                     Some(name) if !name.is_empty() => Some(self.strings.caches.intern(name)),
                     _ => None,
                 },
@@ -431,6 +453,11 @@ impl Parser {
 
     fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), Reject> {
         let page = fields.next_if(b"page=");
+        // The number of no page, as the event has it; its print format makes 0 of it.
+        if fields.starts_with(b"pfn=0xffffffffffffffff") {
+            *to = EventKind::PageAllocFailed;
+            return Ok(());
+        }
         let (pfn, order) = block(fields)?;
         let migratetype = migratetype(fields)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
@@ -471,6 +498,19 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
 /// An event's name is an identifier of C.
 pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
+}
+
+/// The name of an event whose fields are read, and which is no mark.
+pub(super) fn is_kmem(name: &[u8]) -> bool {
+    KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
+}
+
+/// True if a line has the name of such an event, in the form of any tool: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
+pub(super) fn has_kmem(line: &[u8]) -> bool {
+    line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
+        let word = word.strip_suffix(b":").unwrap_or(word);
+        is_kmem(word.strip_prefix(b"kmem:").unwrap_or(word))
+    })
 }
 
 /// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.

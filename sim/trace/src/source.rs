@@ -84,6 +84,7 @@ pub struct Source {
     eof: bool,
     line: u64,
     recorded: bool,
+    partial: bool,
 }
 
 impl fmt::Debug for Source {
@@ -137,13 +138,24 @@ impl Source {
         let reader =
             Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let (buffer, eof, recorded) = (vec![0; CHUNK], false, false);
-        let mut source = Self { path, reader, total, buffer, start: 0, end: 0, eof, line: 0, recorded };
+        let mut source =
+            Self { path, reader, total, buffer, start: 0, end: 0, eof, line: 0, recorded, partial: false };
         source.fill()?;
         source.recorded = recorded::is_recorded(&source.buffer[..source.end]);
         if !source.recorded {
             source.check_text()?;
         }
         Ok(source)
+    }
+
+    /// Has a trace read of which many lines of kmem events are not understood; otherwise that is an error.
+    #[must_use]
+    pub fn partial(self, partial: bool) -> Self {
+        Self { partial, ..self }
+    }
+
+    pub(super) fn is_partial(&self) -> bool {
+        self.partial
     }
 
     /// What errors call this source.

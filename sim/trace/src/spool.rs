@@ -112,6 +112,20 @@ impl Spool {
         self.in_file + self.held.len() as u64
     }
 
+    /// Puts the records in order of time; those of one time keep theirs. `time` is the time of a record, to which it is given in the
+    /// order in which they were pushed. All records are in memory meanwhile.
+    pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
+        let mut sorted = Self::new(self.limit * RECORD);
+        let mut all = Vec::with_capacity(self.len() as usize);
+        let mut reader = self.into_reader()?;
+        while let Some(record) = reader.next()? {
+            all.push((time(&record), record));
+        }
+        all.sort_by_key(|(time, _)| *time);
+        all.into_iter().try_for_each(|(_, record)| sorted.push(record))?;
+        Ok(sorted)
+    }
+
     /// Appends a record.
     pub(super) fn push(&mut self, record: Record) -> io::Result<()> {
         if self.held.len() == self.limit {
