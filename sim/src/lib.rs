@@ -44,6 +44,7 @@ mod typescript;
 pub mod validate;
 mod watch;
 mod web;
+pub mod what;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;

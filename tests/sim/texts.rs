@@ -10,6 +10,7 @@ use std::io::Cursor;
 use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 
 use crate::cli::{refused, replay_json, said, uslab};
+use crate::common::Packing;
 
 /// Which fields a kernel's events have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -489,6 +490,14 @@ fn of_cpu(wanted: u32, shift: u64) -> String {
     )
 }
 
+#[test]
+fn a_name_in_front_of_the_pointer_is_read() {
+    let line = "  sh-1  [000] ..... 10.000140: kmem_cache_alloc: call_site=f+0x22/0x1b0 name=dm raid1 read record ptr=ffff888003a43000 \
+                bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false\n";
+    let (facts, named) = facts(line).unwrap();
+    assert_eq!((facts.objects.allocs, named), (1, true));
+}
+
 /// Once half of the frees were of objects "from before the trace", without a word.
 #[test]
 fn texts_of_cpus_that_were_concatenated_are_put_in_order_of_time() {
@@ -549,4 +558,65 @@ fn other_files_are_pointed_to_their_commands() {
     )
     .unwrap();
     refused(&["replay", name], &["a kernel's slabinfo", &format!("uslab slabs {name}")]);
+}
+
+#[test]
+fn what_a_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let what = |name: &str, content: &[u8], parts: &[&str]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let (code, out, err) = said(&uslab(&["what", path.to_str().unwrap()]));
+        assert_eq!(code, Some(0), "{name}: {err}");
+        for part in parts {
+            assert!(out.contains(part), "{name}: expected {part:?} in {out}");
+        }
+    };
+    let trace = of_cpu(1, 0);
+    what("t", trace.as_bytes(), &["the text of ftrace", "uslab replay ", "frees name their caches"]);
+    for packing in Packing::ALL {
+        what("packed", &packing.pack(trace.as_bytes()), &["the text of ftrace"]);
+    }
+    what("data", b"PERFILE2\x68\0\0", &["a perf.data file", "perf script -i "]);
+    what("dat", b"\x17\x08Dtracing6\0", &["a trace.dat file"]);
+    what("rep", b"20000\n3\n6\n1\na 0 512\n", &["a malloc lab trace", "cargo lab race --trace "]);
+    what("wee", b"Alloc(552),\nFree(0),\n", &["wee_alloc"]);
+    what("fleet", b"16, 101940.7, 1974305.1\n", &["a distribution"]);
+    what("slabinfo", b"slabinfo - version: 2.1\n", &["uslab slabs "]);
+    what("buddyinfo", b"Node 0, zone DMA 0 1 3\n", &["a kernel's buddyinfo"]);
+    what("folded", b"main;f 100\nmain;g 3\n", &["uslab flame "]);
+    what("story.json", include_bytes!("../../sim/data/story.json"), &["uslab story "]);
+    what("sweep.toml", include_bytes!("../../sim/data/sweep.toml"), &["uslab sweep "]);
+    let mut archive = vec![b'a'; 257];
+    archive.extend_from_slice(b"ustar  \0");
+    what("sos.tar", &archive, &["an archive", "tar -xf"]);
+    what("sos.tar.gz", &Packing::Gzip.pack(&archive), &["an archive", "packed with gzip"]);
+    std::fs::write(folder.path().join("letter"), "Dear reader,\n").unwrap();
+    refused(
+        &["what", folder.path().join("letter").to_str().unwrap()],
+        &["nothing that a verb reads", "Dear reader"],
+    );
+    refused(&["what", "/no/such/file"], &["/no/such/file"]);
+    let empty = tempfile::tempdir().unwrap();
+    refused(&["what", empty.path().to_str().unwrap()], &["neither a recording nor tables", "looked for"]);
+    let mut forms = vec![];
+    ftrace(&mut forms);
+    for (options, form) in [
+        ("latency-format", "tgid=false irq-info=false latency=true verbose=false"),
+        ("record-tgid", "tgid=true irq-info=false latency=false verbose=false"),
+        ("verbose, latency-format", "tgid=false irq-info=false latency=true verbose=true"),
+    ] {
+        let form = format!("ftrace Named Format {form} context=true stacks=false");
+        let form = forms.iter().find(|other| other.name == form).expect("a form of that name");
+        what("options", form.text.as_bytes(), &[&format!("printed with the options {options}")]);
+    }
+    let fields = forms.iter().find(|form| {
+        form.name.contains("Twice Fields")
+            && form.name.contains("tgid=false irq-info=true latency=false verbose=false context=true")
+    });
+    what(
+        "fields",
+        fields.expect("one").text.as_bytes(),
+        &["printed with the options fields", "each allocation names"],
+    );
 }

@@ -14,6 +14,7 @@ mod slabs;
 mod story;
 mod stress;
 mod validate;
+mod what;
 
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place};
@@ -56,6 +57,7 @@ enum Verb {
     Diff(diff::Args),
     Geometry(geometry::Args),
     Slabs(slabs::Args),
+    What(what::Args),
     Stress(stress::Args),
     Page(pages::Args),
     Course(course::Args),
@@ -104,6 +106,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Scale(args)) => scale::run::<P>(args, json()?),
         Some(Verb::Geometry(args)) => geometry::run(args, json()?),
         Some(Verb::Slabs(args)) => slabs::run(args, json()?),
+        Some(Verb::What(args)) => what::run(args, json()?),
         Some(Verb::Stress(args)) => stress::run(args, json()?),
         Some(Verb::Page(args)) => args.run(json()?),
         Some(Verb::Course(args)) => args.run(json()?),

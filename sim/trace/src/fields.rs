@@ -97,6 +97,13 @@ impl<'a> Fields<'a> {
         &text[..end]
     }
 
+    /// The name under `key` if it comes next.
+    #[inline]
+    pub(super) fn next_name<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
+        self.skip(key)?;
+        Some(self.name())
+    }
+
     /// True if the text is of a print format, and not of the option `fields`.
     #[inline]
     fn is_plain(&self) -> bool {

@@ -413,8 +413,9 @@ impl Parser {
 
     fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
+        let early = fields.next_name(b"name=");
         let pointer = fields.pointer(b"ptr=")?;
-        let cache = fields.optional(b"name=");
+        let cache = early.or_else(|| fields.optional(b"name="));
         let bytes_req = fields.number(b"bytes_req=")?;
         let bytes_alloc = fields.number(b"bytes_alloc=")?;
         let gfp = fields.get(b"gfp_flags=")?;
@@ -435,13 +436,14 @@ impl Parser {
 
     fn free(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<()> {
         let site = fields.get(b"call_site=")?;
+        let early = fields.next_name(b"name=");
         *to = match fields.pointer(b"ptr=")? {
             Pointer::Placeholder => EventKind::Placeholder,
             Pointer::Address(0) => EventKind::FreeNull,
             Pointer::Address(address) => EventKind::Free {
                 ptr: Ptr(address),
                 site: self.strings.sites.intern(site),
-                cache: match fields.optional(b"name=") {
+                cache: match early.or_else(|| fields.optional(b"name=")) {
                     Some(name) if !name.is_empty() => Some(self.strings.caches.intern(name)),
                     _ => None,
                 },

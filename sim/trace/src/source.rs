@@ -205,8 +205,9 @@ impl Source {
         Ok(Some(Chunk { text, first_line }))
     }
 
-    /// Whether it is no text, but what `libuslab.so` recorded.
-    pub(super) fn is_recorded(&self) -> bool {
+    /// True if it is no text, but what `libuslab.so` recorded.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
