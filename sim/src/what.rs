@@ -147,10 +147,10 @@ impl What {
         if let Some(magic) = magic(text.to_lowercase().as_bytes()) {
             return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
         }
-        if text.trim_start().starts_with(['{', '[']) && text.len() > 1 && !text.starts_with("[ ") {
-            if let Some(json) = Self::of_json(path, &text) {
-                return Ok(json);
-            }
+        if text.trim_start().starts_with('{')
+            && let Some(json) = Self::of_json(path, &text)
+        {
+            return Ok(json);
         }
         Self::of_trace(path, &text).or_else(|| Self::of_text(path, &text)).with_context(|| {
             let first = text.lines().next().unwrap_or_default();

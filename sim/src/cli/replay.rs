@@ -61,8 +61,9 @@ pub(super) struct Args {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
-    /// Show who allocates and how long objects live: N call sites with the numbers of `perf kmem stat --caller`, and lifetimes in
-    /// N caches. JSON has all of them. Default: 20.
+    /// Show who allocates, how long objects live, and what leaks: N call sites with the numbers of `perf kmem stat --caller`, lifetimes in
+    /// N caches, N call sites with the most bytes still live at the end, and what keeps partial slabs of N caches. JSON has all of them.
+    /// Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
