@@ -1,7 +1,7 @@
 //! Texts that are no trace, or a trace without what a replay needs: what they are, and what to do.
 
+use super::event::{is_kmem, is_name};
 use super::fields;
-use super::line::{is_kmem, is_name};
 
 /// A text that is not read as a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

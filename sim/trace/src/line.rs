@@ -14,7 +14,7 @@
 use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, is_name};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -90,27 +90,6 @@ pub enum Reject {
 
 /// The page size with the largest values. Which size a trace is of is known later than a line is read.
 const LARGEST: PageSize = PageSize::Kib64;
-
-/// Events whose fields are read. Their symbols are their places in this list.
-const KNOWN_EVENTS: [&[u8]; 14] = [
-    b"kmalloc",
-    b"kmalloc_node",
-    b"kmem_cache_alloc",
-    b"kmem_cache_alloc_node",
-    b"kfree",
-    b"kmem_cache_free",
-    b"mm_page_alloc",
-    b"mm_page_free",
-    b"mm_page_alloc_zone_locked",
-    b"mm_page_pcpu_drain",
-    b"mm_page_alloc_extfrag",
-    b"tracing_mark_write",
-    b"print",
-    b"bputs",
-];
-
-/// How many of these are of the group kmem; marks are behind them.
-pub(super) const KMEM_EVENTS: usize = 11;
 
 /// Names of all strings of a trace.
 #[derive(Debug, Default)]
@@ -495,24 +474,6 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
         Format::TraceCmdReport => trace_cmd::cut(line),
         Format::WeeAlloc | Format::Fleetbench | Format::Libuslab => None,
     }
-}
-
-/// An event's name is an identifier of C.
-pub(super) fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
-}
-
-/// The name of an event whose fields are read, and which is no mark.
-pub(super) fn is_kmem(name: &[u8]) -> bool {
-    KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
-}
-
-/// True if a line has the name of such an event, in the form of any tool: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
-pub(super) fn has_kmem(line: &[u8]) -> bool {
-    line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
-        let word = word.strip_suffix(b":").unwrap_or(word);
-        is_kmem(word.strip_prefix(b"kmem:").unwrap_or(word))
-    })
 }
 
 /// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.

@@ -15,10 +15,10 @@ use rustc_hash::FxHashMap;
 
 use super::direct_map::{DirectMap, Mapping, Vote};
 use super::error::{Impossible, TraceError};
-use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem};
 use super::fleetbench;
 use super::foreign::Foreign;
-use super::line::{Format, HeaderFact, KMEM_EVENTS, Line, Parser, Reject, Strings, has_kmem};
+use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 use super::op::PageUse;
 use super::page_move::PageMove;
 use super::page_size::{PageSize, PageSizeSource};
