@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use uslab_sim::slabs::{Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
 use crate::cli::{refused, said, uslab};
@@ -70,6 +71,47 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
     let (_, text, _) = said(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
+}
+
+/// Real shrinks: recordings that shrank all caches between their moments `after` and `end`.
+#[test]
+fn what_real_shrinks_returned_lies_within_the_bounds() {
+    let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
+        println!("USLAB_TRACES is not set: no shrink is compared");
+        return;
+    };
+    let read = |folder: &Path, moment: &str| {
+        let snapshot = Snapshot::open(&folder.join(moment)).expect("tables");
+        Report::new(&snapshot, None, Sort::Name).expect("counts")
+    };
+    let (mut compared, mut grew) = (0, 0);
+    for entry in fs::read_dir(folder).expect("USLAB_TRACES names a folder") {
+        let folder = entry.expect("an entry").path();
+        if !folder.join("after.slabinfo").exists() || !folder.join("end.slabinfo").exists() {
+            continue;
+        }
+        let (after, end) = (read(&folder, "after"), read(&folder, "end"));
+        let mut returned = 0;
+        for row in &after.caches {
+            let Some(later) = end.caches.iter().find(|later| later.name == row.name) else { continue };
+            let slabs = row.slabs as i64 - later.slabs as i64;
+            assert!(
+                slabs <= row.shrink_slabs.most as i64,
+                "{}: {row:?} has {} slabs then",
+                folder.display(),
+                later.slabs
+            );
+            compared += 1;
+            // What runs meanwhile allocates.
+            grew += u64::from(slabs < row.shrink_slabs.least as i64);
+            returned += row.bytes as i64 - later.bytes as i64;
+        }
+        let bounds = after.shrink;
+        println!("{}: {returned} bytes, within {bounds:?}", folder.display());
+        assert!(bounds.least as i64 <= returned && returned <= bounds.most as i64, "{}", folder.display());
+    }
+    println!("{compared} caches, of which {grew} grew");
+    assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
 #[test]

@@ -491,6 +491,14 @@ fn of_cpu(wanted: u32, shift: u64) -> String {
 }
 
 #[test]
+fn differences_of_times_are_skipped() {
+    let text =
+        of_cpu(0, 0).replace(": mm_page_", ": (+12)   mm_page_").replace(": kmalloc", ": (+3) kmalloc");
+    let (facts, _) = facts(&text).unwrap();
+    assert_eq!((facts.total, facts.not_understood), (40, 0));
+}
+
+#[test]
 fn a_name_in_front_of_the_pointer_is_read() {
     let line = "  sh-1  [000] ..... 10.000140: kmem_cache_alloc: call_site=f+0x22/0x1b0 name=dm raid1 read record ptr=ffff888003a43000 \
                 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false\n";

@@ -13,7 +13,11 @@ use super::prefix::{Prefix, comm_before_pid, cut_at_cpu};
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let (prefix, rest) =
         cut_at_cpu(line, comm_before_pid).or_else(|| cut_latency(line)).or_else(|| cut_verbose(line))?;
-    let (name, body) = word(rest);
+    let (mut name, mut body) = word(rest);
+    // `trace-cmd report --ts-diff` puts the time since the line before in front: `(+12)`.
+    if name.starts_with(b"(+") {
+        (name, body) = word(body);
+    }
     Some(Prefix { event: name.strip_suffix(b":")?, body, ..prefix })
 }
 
