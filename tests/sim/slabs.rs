@@ -3,7 +3,10 @@
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use uslab_sim::slabs::{Report, Snapshot, Sort};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use uslab_sim::slabs::{Change, Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
 use crate::cli::{refused, said, uslab};
@@ -240,4 +243,47 @@ fn the_cause_of_a_mismatch_is_named() {
     // SLAB counts its empty slabs itself.
     let report = json(&["slabs", shown(&table), "--cpus", "2"]);
     assert_eq!(number(&cache(&report, "inode")["shrink_slabs"]["least"]), 4);
+}
+
+/// Sums of what no machine has once overflowed.
+#[test]
+fn whatever_numbers_a_table_has_nothing_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = SmallRng::seed_from_u64(60);
+    let mut read = 0;
+    for _ in 0..200 {
+        let mut number = || {
+            let bits = random.random_range(0..42);
+            random.random::<u64>() >> (63 - bits)
+        };
+        let mut slabinfo = HEAD.to_owned();
+        let mut table = "name\tlink\tslab_size\torder\tobjs_per_slab\tslabs\ttotal_objects\tobjects\tpartial\tobjects_partial\tcpu_slabs\tslabs_cpu_partial\tsheaf_capacity\tmin_partial\talign\n".to_owned();
+        for name in 0..20 {
+            let numbers: Vec<String> = (0..10).map(|_| number().to_string()).collect();
+            let [a, b, c, d, e, limit, batch, shared, slabs, more] = &numbers[..] else { unreachable!() };
+            slabinfo += &format!(
+                "c{name} {a} {b} {} {} {} : tunables {limit} {batch} {shared} : slabdata {slabs} {more} 0\n",
+                c.len(),
+                d.len(),
+                e.len()
+            );
+            table += &format!(
+                "c{name}\t-\t{a}\t{}\t{}\t{b}\t{c}\t{d}\t{e}\t{slabs}\t{more}\t9({limit})\t{batch}\t{shared}\t8\n",
+                a.len() % 11,
+                b.len()
+            );
+        }
+        for (name, text) in [("slabinfo", slabinfo), ("slab-attributes.tsv", table)] {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            for place in [path.as_path(), folder.path()] {
+                let Ok(snapshot) = Snapshot::open(place) else { continue };
+                let report = Report::new(&snapshot, Some(8192), Sort::Shrink).expect("counts");
+                assert!(!report.text(usize::MAX).is_empty());
+                assert!(!Change::new(&report, &report).text(3).is_empty());
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 200, "{read}");
 }

@@ -70,8 +70,10 @@ const NAMES: [&str; 18] = [
     "ctor",
 ];
 
-/// A number that no attribute exceeds.
+/// A number that no count exceeds.
 const MOST: u64 = 1 << 40;
+/// And one that no size, capacity or limit of a cache exceeds.
+const MOST_OF_CACHE: u64 = 1 << 26;
 
 impl Attributes {
     /// Takes one attribute over. A kernel that lacks it has an empty text, `-` or `NA`.
@@ -115,10 +117,15 @@ impl Attributes {
             }
             _ => return Ok(()),
         };
+        let is_count = matches!(
+            name,
+            "slabs" | "total_objects" | "objects" | "partial" | "objects_partial" | "cpu_slabs"
+        );
+        let most = if is_count { MOST } else { MOST_OF_CACHE };
         *place = match first.parse() {
-            Ok(number) if number <= MOST => Some(number),
+            Ok(number) if number <= most => Some(number),
             _ if is_absent(first) => None,
-            _ => bail!("expected a number in {name}, found {first:?}"),
+            _ => bail!("expected a number up to {most} in {name}, found {first:?}"),
         };
         let most = u64::from(uslab_buddy::MAX_ORDER);
         if let Some(order) = self.order.filter(|order| *order > most) {
@@ -302,6 +309,9 @@ mod tests {
         let error = |text: &str| format!("{:#}", Catalog::of_table(text).unwrap_err());
         assert!(error("name\tsize\n").starts_with("line 1: expected columns"));
         assert!(error("name\torder\ninode\n").starts_with("line 2: expected 2 columns"));
-        assert_eq!(error("name\torder\ninode\tx\n"), "line 2: expected a number in order, found \"x\"");
+        assert_eq!(
+            error("name\torder\ninode\tx\n"),
+            "line 2: expected a number up to 67108864 in order, found \"x\""
+        );
     }
 }

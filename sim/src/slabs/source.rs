@@ -177,7 +177,25 @@ impl Snapshot {
                 };
                 Some(Cache { row, tunables: Tunables::default(), attributes: None, aliases: vec![] })
             });
-            self.caches = rows.collect();
+            // What no machine has is no table of one.
+            let mut sum = (0_u64, 0_u64);
+            for cache in rows {
+                let row = &cache.row;
+                let objects =
+                    row.objects.checked_mul(row.object_size).and_then(|bytes| sum.0.checked_add(bytes));
+                let pages =
+                    row.slabs.checked_mul(row.pages_per_slab).and_then(|pages| sum.1.checked_add(pages));
+                match objects.zip(pages).filter(|(bytes, pages)| *bytes <= 1 << 52 && *pages <= 1 << 40) {
+                    Some(all) => {
+                        sum = all;
+                        self.caches.push(cache);
+                    }
+                    None => self.faults.push(format!(
+                        "{}: expected fewer objects and slabs: physical addresses have 52 bits",
+                        row.name
+                    )),
+                }
+            }
             self.is_counted = catalog.caches.values().any(|attributes| attributes.slabs.is_some());
         }
         for cache in &mut self.caches {

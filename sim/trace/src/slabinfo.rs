@@ -11,8 +11,14 @@ use uslab::info::Row;
 /// A number of a row: none is larger, as physical addresses have 52 bits.
 const MOST: u64 = 1 << 40;
 
+/// The most objects and pages of a slab, and the most bytes of an object: more than any kernel has.
+const MOST_OF_SLAB: u64 = 1 << 16;
+const MOST_OF_OBJECT: u64 = 1 << 26;
+
 /// What the first line has.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
+
+const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
 
 /// The table of a kernel's caches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,9 +75,16 @@ impl KernelSlabInfo {
             return Err(fault(1, first, VERSIONS));
         }
         let mut read = Self::default();
+        let mut sum = (0_u64, 0_u64);
         for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
             match row(text) {
                 Ok((row, tunables)) => {
+                    let all = (sum.0 + row.objects * row.object_size, sum.1 + row.slabs * row.pages_per_slab);
+                    if all.0 > MOST << 12 || all.1 > MOST {
+                        read.faults.push(fault(line, text, FEWER));
+                        continue;
+                    }
+                    sum = all;
                     read.table.rows.push(row);
                     read.tunables.push(tunables);
                 }
@@ -113,7 +126,9 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
         return Err("a cache name");
     }
     let (tunables, slabs) = right.split_once(':').ok_or("` : slabdata` after the tunables")?;
-    let mut tunables = tunables.split_whitespace().map(amount);
+    // Arrays of objects, in a few pages.
+    let mut tunables =
+        tunables.split_whitespace().map(|digits| amount(digits).filter(|n| *n <= MOST_OF_SLAB));
     let mut tunable = || tunables.next().flatten().ok_or("three numbers after `tunables`");
     let tunables = Tunables { limit: tunable()?, batch: tunable()?, shared: tunable()? };
     let slabs = slabs.trim_start().strip_prefix("slabdata").ok_or("` : slabdata` after the tunables")?;
@@ -121,11 +136,12 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     let mut count = || slabs.next().flatten().ok_or("two numbers of slabs, up to 2^40");
     let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] = numbers;
     let [active_slabs, slabs] = [count()?, count()?];
+    if objects_per_slab > MOST_OF_SLAB || pages_per_slab > MOST_OF_SLAB || object_size > MOST_OF_OBJECT {
+        return Err("up to 65,536 objects and pages in a slab, and 64 MiB in an object");
+    }
     // A product of two numbers of a row is a number of bytes or pages, and no machine has more.
-    let possible = objects.checked_mul(object_size.max(1)).is_some_and(|bytes| bytes <= 1 << 52)
-        && slabs.checked_mul(pages_per_slab.max(1)).is_some_and(|pages| pages <= MOST);
-    if !possible {
-        return Err("fewer objects and slabs: physical addresses have 52 bits");
+    if objects * object_size > MOST << 12 || slabs * pages_per_slab > MOST {
+        return Err(FEWER);
     }
     let name = name.to_owned();
     let row = Row {
