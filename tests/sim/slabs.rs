@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use uslab_sim::slabs::{Change, Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
-use crate::cli::{refused, said, uslab};
+use crate::cli::{refused, said, uslab, uslab_with};
 
 fn json(args: &[&str]) -> Value {
     let args: Vec<&str> = args.iter().copied().chain(["--json", "-"]).collect();
@@ -203,6 +203,8 @@ fn names_with_spaces_are_compared() {
     fs::write(&table, format!("{HEAD}{SPACES}")).unwrap();
     let report = json(&["geometry", "--against", shown(&table)]);
     assert_eq!((&report["rows"], &report["matched"]), (&2.into(), &2.into()), "{report}");
+    let (code, out, err) = said(&uslab_with(&["slabs", "-"], format!("{HEAD}{SPACES}").as_bytes()));
+    assert!(code == Some(0) && out.contains("dm raid1 read record"), "{err}");
     // Rows without objects, and rows that are none, are named, and the others compared.
     let odd = "nothing 0 0 0 0 1 : tunables 0 0 0 : slabdata 0 0 0\nbroken 1 2\n";
     fs::write(&table, format!("{HEAD}{SPACES}{odd}")).unwrap();

@@ -28,12 +28,13 @@ Examples:
   uslab slabs sosreport-host-2026-11-28/
   uslab slabs recording/before --against recording/after
   uslab slabs slabinfo.txt --cpus 64 --json slabs.json
+  ssh host sudo cat /proc/slabinfo | uslab slabs -
 
 Copies to look at elsewhere:
   sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
   sudo cp -r --no-dereference /sys/kernel/slab slab 2>/dev/null")]
 pub(super) struct Args {
-    /// A folder of tables, a moment of a recording, or a slabinfo. Left out: this machine's.
+    /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Left out: this machine's.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
     /// Say what is different in this later place, or `live` for this machine now.

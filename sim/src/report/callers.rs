@@ -10,7 +10,7 @@
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
-use crate::trace::{CacheId, FreeOrigin, Op, OpKind, PageUse, Ptr, Resolver, SiteId};
+use crate::trace::{CacheId, FreeOrigin, Op, OpKind, PageUse, Ptr, Resolver, SiteId, TaskId};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -50,6 +50,7 @@ impl Tally {
 struct Birth {
     site: SiteId,
     cache: CacheId,
+    task: Option<TaskId>,
     bytes: u32,
     time_ns: u64,
     operation: u64,
@@ -103,6 +104,7 @@ impl Watch {
                 self.lives(cache).live += 1;
                 let birth = Birth {
                     site,
+                    task: op.task,
                     cache,
                     bytes: bytes_alloc,
                     time_ns: op.time_ns,
@@ -151,6 +153,7 @@ impl Watch {
                 ptr: Ptr(*ptr),
                 call_site: birth.site.0,
                 cache: birth.cache.0,
+                task: birth.task.map(|task| task.0),
                 bytes: birth.bytes,
                 time_ns: birth.time_ns,
             })
@@ -160,6 +163,7 @@ impl Watch {
             site: &|site| resolver.call_site(SiteId(site)),
             allocations: &|site| self.sites.get(&SiteId(site)).map_or(0, |tally| tally.hits),
             cache: &|cache| resolver.cache(CacheId(cache)).name.clone(),
+            task: &|task| resolver.task(TaskId(task)),
             page_of: &|ptr| resolver.page_of(ptr),
             page_bytes: resolver.page_size().bytes(),
             times: self.times.unwrap_or_default(),
@@ -412,8 +416,8 @@ mod tests {
         for part in ["Call sites (1 of 2", "a+0x1/0x9", "35.547", "Lifetimes (1 of 2", "kmalloc-64"] {
             assert!(page.contains(part), "expected {part:?} in {page}");
         }
-        // It has the most live bytes, and is not among the rows of call sites.
-        assert_eq!(page.matches("a+0x2/0x9").count(), 1, "{page}");
+        // It has the most live bytes, of its command, too, and is not among the rows of call sites.
+        assert_eq!(page.matches("a+0x2/0x9").count(), 2, "{page}");
         let live: Vec<_> =
             callers.live.sites.iter().map(|s| (&s.call_site[..], s.objects, s.bytes)).collect();
         assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
@@ -449,7 +453,10 @@ mod tests {
                 text += &alloc(0, at + 4, "busy+0x1/0x9", page(3) + step * 64, [64, 64]);
             }
         }
-        let Live { sites, pinned, objects, bytes } = watched(&text).live;
+        let Live { sites, pinned, objects, bytes, commands } = watched(&text).live;
+        let commands: Vec<_> =
+            commands.iter().map(|row| (&row.command[..], row.bytes, &row.call_site[..])).collect();
+        assert_eq!(commands, [("sh", 53 * 64, "leak+0x1/0x9")]);
         assert_eq!((objects, bytes), (53, 53 * 64));
         let sites: Vec<_> =
             sites.iter().map(|s| (&s.call_site[..], s.objects, s.allocations, s.looks_like)).collect();

@@ -20,6 +20,7 @@ pub(crate) struct Object {
     pub(crate) ptr: Ptr,
     pub(crate) call_site: u32,
     pub(crate) cache: u32,
+    pub(crate) task: Option<u32>,
     pub(crate) bytes: u32,
     pub(crate) time_ns: u64,
 }
@@ -54,6 +55,8 @@ pub struct Live {
     pub bytes: u64,
     /// By call site, the most bytes first.
     pub sites: Vec<LiveSite>,
+    /// By command, the most bytes first; an interrupt counts as the command that it interrupted. Without those that the trace does not name.
+    pub commands: Vec<LiveCommand>,
     /// Slabs that are not full, by cache, the most bytes of holes first.
     pub pinned: Vec<Pinned>,
 }
@@ -77,6 +80,19 @@ pub struct LiveSite {
     pub oldest_seconds: f64,
     /// What that looks like.
     pub looks_like: Looks,
+}
+
+/// What a command allocated and nothing freed.
+#[derive(Debug, Serialize)]
+pub struct LiveCommand {
+    /// The command.
+    pub command: String,
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The call site of the most bytes.
+    pub call_site: String,
 }
 
 /// How the live objects of a site came about.
@@ -143,6 +159,7 @@ pub(crate) struct Names<'n> {
     pub(crate) site: &'n dyn Fn(u32) -> String,
     pub(crate) allocations: &'n dyn Fn(u32) -> u64,
     pub(crate) cache: &'n dyn Fn(u32) -> String,
+    pub(crate) task: &'n dyn Fn(u32) -> String,
     pub(crate) page_of: &'n dyn Fn(Ptr) -> Option<Pfn>,
     pub(crate) page_bytes: u64,
     /// The first and the last time of the trace.
@@ -155,6 +172,7 @@ impl Live {
             objects: objects.len() as u64,
             bytes: objects.iter().map(|object| u64::from(object.bytes)).sum(),
             sites: sites(objects, names),
+            commands: commands(objects, names),
             pinned: pinned(objects, slabs, names),
         }
     }
@@ -205,6 +223,34 @@ fn sites(objects: &[Object], names: &Names<'_>) -> Vec<LiveSite> {
     let mut sites: Vec<_> = sums.into_iter().map(site).collect();
     sites.sort_by(|a, b| (b.bytes, &a.call_site).cmp(&(a.bytes, &b.call_site)));
     sites
+}
+
+fn commands(objects: &[Object], names: &Names<'_>) -> Vec<LiveCommand> {
+    #[derive(Default)]
+    struct Sum {
+        objects: u64,
+        bytes: u64,
+        sites: FxHashMap<u32, u64>,
+    }
+    let mut sums = FxHashMap::<u32, Sum>::default();
+    for (object, task) in objects.iter().filter_map(|object| Some((object, object.task?))) {
+        let sum = sums.entry(task).or_default();
+        sum.objects += 1;
+        sum.bytes += u64::from(object.bytes);
+        *sum.sites.entry(object.call_site).or_default() += u64::from(object.bytes);
+    }
+    let row = |(task, sum): (u32, Sum)| {
+        let site = sum.sites.iter().max_by_key(|(site, bytes)| (**bytes, Reverse(**site)));
+        LiveCommand {
+            command: (names.task)(task),
+            objects: sum.objects,
+            bytes: sum.bytes,
+            call_site: site.map_or_else(String::new, |(site, _)| (names.site)(*site)),
+        }
+    };
+    let mut commands: Vec<_> = sums.into_iter().map(row).collect();
+    commands.sort_by(|a, b| (b.bytes, &a.command).cmp(&(a.bytes, &b.command)));
+    commands
 }
 
 fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
@@ -321,6 +367,24 @@ impl Live {
                 grouped(site.objects),
                 grouped(site.allocations)
             )?;
+        }
+        if !self.commands.is_empty() {
+            let shown = rows.min(self.commands.len());
+            writeln!(
+                out,
+                "\nThe same by command ({shown} of {}); an interrupt counts as the command that it interrupted",
+                grouped(self.commands.len() as u64)
+            )?;
+            let mut commands = table(&["command", "bytes", "objects", "most by"]);
+            for row in &self.commands[..shown] {
+                commands.add_row([
+                    row.command.clone(),
+                    grouped(row.bytes),
+                    grouped(row.objects),
+                    row.call_site.clone(),
+                ]);
+            }
+            out.push_str(&text(&commands));
         }
         if self.pinned.is_empty() {
             return Ok(());

@@ -16,7 +16,7 @@ pub(crate) use callers::Watch;
 pub use callers::{CallSite, Callers, Lifetimes, Quantiles};
 pub use cause::Cause;
 pub use health::TraceHealth;
-pub use live::{Live, LiveSite, Looks, Pinned};
+pub use live::{Live, LiveCommand, LiveSite, Looks, Pinned};
 
 /// A replay in numbers. Its serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]

@@ -5,7 +5,7 @@ use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, PageSize, Tunables};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use uslab::info::Row;
 
@@ -341,13 +341,15 @@ impl Tables<'_> {
 /// Where a copy of `/sys/kernel/slab` may be.
 const SYSFS: [&str; 2] = ["sys/kernel/slab", "slab"];
 
-/// Reads a table, which no device that never ends is.
+/// Reads a table, which no device that never ends is; `-` is standard input.
 ///
 /// # Errors
 /// The file cannot be read, or is too long.
 pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    let from: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    from.take(MOST_BYTES).read_to_string(&mut text)?;
     if text.len() as u64 == MOST_BYTES {
         bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
     }

@@ -46,6 +46,8 @@ pub struct Event {
     pub time_ns: u64,
     /// The command's name was no longer known (`<...>`).
     pub comm_unknown: bool,
+    /// The command of an allocation's task; in an interrupt it is the one that was interrupted.
+    pub task: Option<Symbol>,
     /// What happened.
     pub kind: EventKind,
 }

@@ -18,7 +18,13 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     if name.starts_with(b"(+") {
         (name, body) = word(body);
     }
-    Some(Prefix { event: name.strip_suffix(b":")?, body, ..prefix })
+    if let Some(event) = name.strip_suffix(b":") {
+        return Some(Prefix { event, body, ..prefix });
+    }
+    // With the option `sym-addr` the writer of a mark has its address: `tracing_mark_write <ffffffff8149895a>: text`.
+    let (address, body) = word(body);
+    fields::hex(address.strip_prefix(b"<")?.strip_suffix(b">:")?)?;
+    Some(Prefix { event: name, body, ..prefix })
 }
 
 /// ` => kmem_cache_alloc` and the line before it, which the options `stacktrace` and `userstacktrace` print.

@@ -80,7 +80,7 @@ pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
-    SiteId,
+    SiteId, TaskId,
 };
 pub use page_move::{PageMove, PageMoveKind};
 pub use page_size::{PageSize, PageSizeSource};

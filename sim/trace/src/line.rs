@@ -104,6 +104,8 @@ pub struct Strings {
     pub gfp: Symbols,
     /// Texts of marks.
     pub marks: Symbols,
+    /// Commands that allocate.
+    pub tasks: Symbols,
 }
 
 /// Reads lines, one after the other. The format of a trace is found once and kept.
@@ -119,6 +121,8 @@ pub struct Parser {
     rows: Vec<Row>,
     /// The flags of the line before: they repeat for long stretches.
     last_gfp: (Vec<u8>, Option<Symbol>),
+    /// The command of the allocation before.
+    last_task: (Vec<u8>, Option<Symbol>),
 }
 
 impl Default for Parser {
@@ -142,6 +146,7 @@ impl Parser {
             blocks: Blocks::default(),
             rows: Vec::new(),
             last_gfp: (Vec::new(), None),
+            last_task: (Vec::new(), None),
         }
     }
 
@@ -198,7 +203,10 @@ impl Parser {
         };
         match prefix {
             Some(prefix) => self.event(&prefix),
-            None if self.format == Some(Format::PerfScript) && perf::is_no_sample(line) => Ok(Line::Nothing),
+            None if self.format == Some(Format::PerfScript) && perf::is_call_chain(line) => Ok(Line::Nothing),
+            None if matches!(self.format, Some(Format::PerfScript) | None) && perf::is_own_event(line) => {
+                Ok(Line::Nothing)
+            }
             None if matches!(self.format, Some(Format::Ftrace | Format::TraceCmdReport) | None)
                 && ftrace::is_stack(line) =>
             {
@@ -256,9 +264,14 @@ impl Parser {
             context: prefix.context,
             time_ns: prefix.time_ns,
             comm_unknown: prefix.comm.ends_with(b"<...>") && prefix.comm.trim_ascii_start().len() == 5,
+            task: None,
             kind: EventKind::Other,
         };
         event.name = self.kind(prefix, &mut event.kind)?;
+        if matches!(event.kind, EventKind::Alloc { .. }) && !event.comm_unknown {
+            event.task =
+                Some(repeated(&mut self.strings.tasks, &mut self.last_task, prefix.comm.trim_ascii()));
+        }
         Ok(Line::Event(event))
     }
 
@@ -366,7 +379,7 @@ impl Parser {
             Call::Resized => b"Resize",
         };
         let name = self.strings.events.intern(name);
-        Event { name, cpu, context: None, time_ns, comm_unknown: false, kind }
+        Event { name, cpu, context: None, time_ns, comm_unknown: false, task: None, kind }
     }
 
     /// trace-cmd prints the writing function before the text; as fields, the text is `buf`, in front of or behind the `ip`.
@@ -454,15 +467,20 @@ impl Parser {
     }
 
     fn gfp(&mut self, text: &[u8]) -> Symbol {
-        match self.last_gfp.1 {
-            Some(symbol) if self.last_gfp.0 == text => symbol,
-            _ => {
-                let symbol = self.strings.gfp.intern(text);
-                self.last_gfp.0.clear();
-                self.last_gfp.0.extend_from_slice(text);
-                self.last_gfp.1 = Some(symbol);
-                symbol
-            }
+        repeated(&mut self.strings.gfp, &mut self.last_gfp, text)
+    }
+}
+
+/// Interns a text that mostly is the last one.
+fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
+    match last.1 {
+        Some(symbol) if last.0 == text => symbol,
+        _ => {
+            let symbol = symbols.intern(text);
+            last.0.clear();
+            last.0.extend_from_slice(text);
+            last.1 = Some(symbol);
+            symbol
         }
     }
 }

@@ -32,9 +32,12 @@ fn comm(task: &[u8]) -> Option<&[u8]> {
     Some(if is_pid { task[..start].trim_ascii_end() } else { task })
 }
 
-/// An indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`, or an event of perf itself, such as a mapping.
-pub(super) fn is_no_sample(line: &[u8]) -> bool {
-    let is_call =
-        matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some();
-    is_call || memchr::memmem::find(line, b" PERF_RECORD_").is_some()
+/// An indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
+pub(super) fn is_call_chain(line: &[u8]) -> bool {
+    matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
+}
+
+/// An event of perf itself, such as a mapping, which `--show-mmap-events` prints.
+pub(super) fn is_own_event(line: &[u8]) -> bool {
+    memchr::memmem::find(line, b": PERF_RECORD_").is_some()
 }

@@ -80,7 +80,7 @@ pub struct Counts {
     pub lost: u64,
     /// Notices of lost events.
     pub lost_notices: u64,
-    /// ftrace's header: events in the buffer, events written, CPUs. Headers of several CPUs' texts are summed.
+    /// ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
     /// trace-cmd's header: CPUs of the machine.
     pub machine_cpus: Option<u64>,
@@ -403,10 +403,9 @@ impl Pass {
                 self.counts.lost_notices += 1;
             }
             Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {
-                // Each CPU's own text has a header.
+                // Each CPU's own text has a header, which is of all CPUs.
                 let (before, others, _) = self.counts.header.unwrap_or_default();
-                let sum = (before.saturating_add(in_buffer), others.saturating_add(written), cpus);
-                self.counts.header = Some(sum);
+                self.counts.header = Some((before.max(in_buffer), others.max(written), cpus));
             }
             Ok(Line::Header(HeaderFact::Cpus(cpus))) => self.counts.machine_cpus = Some(cpus),
             Err(_) if self.counts.unterminated => self.counts.cut_line = Some((number, shown(text))),
@@ -530,7 +529,7 @@ impl Pass {
             EventKind::Alloc { ptr, site, bytes_req, bytes_alloc, gfp, cache, via } => {
                 self.possible("bytes_alloc", bytes_alloc.into(), 1, PageSize::max_object, line);
                 let shape = Shape { site, bytes_req, bytes_alloc, gfp, via, named: cache };
-                self.alloc(ptr, &shape, record)
+                self.alloc(ptr, &shape, record.with_task(event.task.map(|task| task.0)))
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {

@@ -20,8 +20,7 @@ use super::recorded;
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of no kind that is known.
-pub const NO_TRACE: &str =
-    "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`";
+pub const NO_TRACE: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
 
 /// How a file may be compressed, each with the bytes that it begins with.
 const COMPRESSIONS: [(Compression, &[u8]); 3] = [

@@ -50,6 +50,21 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// An allocation has its command in place of what pages have, if its number has 24 bits.
+    pub(super) fn with_task(self, task: Option<u32>) -> Self {
+        let number = task.map_or(0, |task| task.saturating_add(1));
+        match number.to_le_bytes() {
+            [order, migratetype, usage, 0] => Self { order, migratetype, usage, ..self },
+            _ => self,
+        }
+    }
+
+    /// The command of an allocation.
+    pub(super) fn task(&self) -> Option<u32> {
+        let number = u32::from_le_bytes([self.order, self.migratetype, self.usage, 0]);
+        number.checked_sub(1).filter(|_| self.tag == Tag::Alloc)
+    }
+
     fn to_bytes(self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         bytes[..8].copy_from_slice(&self.at.to_le_bytes());
