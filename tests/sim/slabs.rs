@@ -10,6 +10,7 @@ use uslab_sim::slabs::{Change, Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
 use crate::cli::{refused, said, uslab, uslab_with};
+use crate::common::Packing;
 
 fn json(args: &[&str]) -> Value {
     let args: Vec<&str> = args.iter().copied().chain(["--json", "-"]).collect();
@@ -178,6 +179,9 @@ fn an_empty_or_foreign_folder_is_told_what_was_looked_for() {
     refused(&["slabs", shown(&folder.path().join("letter"))], &["letter: line 1", "slabinfo - version: 2.1"]);
     refused(&["slabs", shown(&folder.path().join("before"))], &["before.slabinfo"]);
     refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
+    let packed = folder.path().join("packed");
+    fs::write(&packed, Packing::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
+    refused(&["slabs", shown(&packed)], &["packed: not text: expected a slabinfo", "uslab what "]);
     refused(&["slabs", "--watch", "--json"], &["--watch", "--json"]);
     refused(&["slabs", "--cpus", "0"], &["--cpus 0"]);
     let table = folder.path().join("table");

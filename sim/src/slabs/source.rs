@@ -349,7 +349,15 @@ pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let from: Box<dyn Read> =
         if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
-    from.take(MOST_BYTES).read_to_string(&mut text)?;
+    from.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            anyhow::anyhow!(
+                "not text: expected a slabinfo, unpacked; `uslab what {}` says what it is",
+                path.display()
+            )
+        }
+        _ => error.into(),
+    })?;
     if text.len() as u64 == MOST_BYTES {
         bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
     }

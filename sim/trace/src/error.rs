@@ -198,7 +198,7 @@ impl fmt::Display for TraceError {
                 let shown = first.iter().map(|(line, text)| format!("line {line}: {text:?}"));
                 write!(
                     f,
-                    "{}: {rejected} of {lines} lines of kmem events were not understood (`--partial` leaves them out): {}",
+                    "{}: {rejected} of {lines} lines of kmem events were not understood (`--partial` of `uslab replay` and `convert` leaves them out): {}",
                     path.display(),
                     shown.collect::<Vec<_>>().join("; ")
                 )
