@@ -41,6 +41,8 @@ impl<'d> Input<'d> {
             Box::new(Cursor::new(self.trace.to_vec())),
             Some(self.trace.len() as u64),
         )
+        // Much of what a fuzzer makes of a trace is not understood.
+        .map(|source| source.partial(true))
     }
     fn tables(&self) -> Result<Tables, TraceError> {
         Tables::of(Path::new(""), |path| {
@@ -55,7 +57,9 @@ impl<'d> Input<'d> {
             // Of records, which are no lines.
             TraceError::Recording { .. } => return,
             TraceError::Impossible { .. } if self.trace.starts_with(b"uslabrec") => return,
-            TraceError::LongLine { line, .. } | TraceError::Impossible { line, .. } => (self.trace, *line),
+            TraceError::LongLine { line, .. }
+            | TraceError::Impossible { line, .. }
+            | TraceError::TimeGoesBack { line, .. } => (self.trace, *line),
             TraceError::Table { path, line, .. } => {
                 let table = TABLES.iter().position(|name| path == Path::new(name));
                 (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)

@@ -1,13 +1,12 @@
 //! `uslab geometry`: the layout of any size, and a comparison with a kernel row by row.
 
 use crate::output;
+use crate::slabs::Snapshot;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-use uslab::{Geometry, OrderRule, SizeClass, SlabInfo};
+use uslab::info::Row;
+use uslab::{Geometry, OrderRule, SizeClass};
 
 /// The layout of some sizes.
 #[derive(Debug, Serialize)]
@@ -41,12 +40,12 @@ pub struct Layout {
 ///
 /// # Errors
 /// A size or alignment that no slab can have.
-pub fn table(sizes: &[usize], align: usize, cpus: u32) -> anyhow::Result<Layouts> {
+pub fn table(sizes: &[usize], align: usize, rule: &OrderRule) -> anyhow::Result<Layouts> {
     let classes: Vec<usize> = SizeClass::all().map(SizeClass::size).collect();
     let sizes = if sizes.is_empty() { &classes } else { sizes };
     let rows = sizes.iter().map(|&size| {
-        let geometry = Geometry::new(size, align, &OrderRule::for_cpus(cpus))
-            .with_context(|| format!("size {size}, --align {align}"))?;
+        let geometry =
+            Geometry::new(size, align, rule).with_context(|| format!("size {size}, --align {align}"))?;
         let slab = geometry.order().bytes();
         let padding = geometry.objects() * (geometry.stride() - size);
         let waste = padding + geometry.waste();
@@ -60,7 +59,7 @@ pub fn table(sizes: &[usize], align: usize, cpus: u32) -> anyhow::Result<Layouts
             waste_percent: 100.0 * waste as f64 / slab as f64,
         })
     });
-    Ok(Layouts { cpus, rows: rows.collect::<anyhow::Result<_>>()? })
+    Ok(Layouts { cpus: rule.present_cpus, rows: rows.collect::<anyhow::Result<_>>()? })
 }
 
 impl fmt::Display for Layouts {
@@ -87,27 +86,27 @@ impl fmt::Display for Layouts {
     }
 }
 
-/// What a kernel says of one cache.
-struct KernelRow {
-    name: String,
-    stride: usize,
-    order: u8,
-    objects: usize,
-}
-
 /// A comparison with a kernel.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// Where the kernel's rows come from.
     pub source: String,
-    /// Present CPUs, as we were told.
+    /// Present CPUs.
     pub cpus: u32,
+    /// No table tells the number of CPUs: it is the largest that the orders of the slabs agree with.
+    pub cpus_guessed: bool,
     /// Caches compared.
     pub rows: usize,
     /// Of these, with the same order and objects per slab.
     pub matched: usize,
     /// The others.
     pub mismatches: Vec<Mismatch>,
+    /// Settings of the kernel with which more of them match.
+    pub explanation: Option<Explanation>,
+    /// Rows without a size or objects, which have no layout, and rows that could not be read.
+    pub left_out: Vec<String>,
+    /// What makes the kernel's rule another one.
+    pub other_rule: Option<String>,
 }
 
 /// A cache whose layout differs.
@@ -116,11 +115,20 @@ pub struct Mismatch {
     /// The cache.
     pub name: String,
     /// Bytes from one object to the next.
-    pub slab_size: usize,
+    pub slab_size: u64,
     /// Order: the kernel's, ours.
     pub order: [u8; 2],
     /// Objects per slab: the kernel's, ours.
-    pub objs_per_slab: [usize; 2],
+    pub objs_per_slab: [u64; 2],
+}
+
+/// Settings that explain what differs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The settings, as the kernel's command line has them, and the options that say the same here.
+    pub settings: String,
+    /// Caches that match with them.
+    pub matched: usize,
 }
 
 impl fmt::Display for Comparison {
@@ -130,6 +138,16 @@ impl fmt::Display for Comparison {
             "{}: {} of {} caches have the same order and objects per slab as the rule gives for {} CPUs",
             self.source, self.matched, self.rows, self.cpus
         )?;
+        if self.cpus_guessed {
+            writeln!(
+                f,
+                "No table tells the number of CPUs: {} is the largest that the orders there agree with. `--cpus N` sets it.",
+                self.cpus
+            )?;
+        }
+        for left_out in &self.left_out {
+            writeln!(f, "Left out: {left_out}")?;
+        }
         if self.mismatches.is_empty() {
             return Ok(());
         }
@@ -146,151 +164,140 @@ impl fmt::Display for Comparison {
             ]);
         }
         writeln!(f, "\n{}", output::text(&table))?;
-        writeln!(f, "The CPU count is an input of the rule: is --cpus {} that kernel's?", self.cpus)
+        match (&self.other_rule, &self.explanation) {
+            (Some(cause), _) => writeln!(f, "{cause}"),
+            (None, Some(Explanation { settings, matched })) => {
+                writeln!(f, "With {settings} {matched} of {} match.", self.rows)
+            }
+            (None, None) => writeln!(
+                f,
+                "Neither another number of CPUs nor slab_min_order, slab_max_order or slab_min_objects explains more of them."
+            ),
+        }
     }
 }
 
-fn compare(source: String, rows: Vec<KernelRow>, cpus: u32) -> anyhow::Result<Comparison> {
-    if rows.is_empty() {
-        bail!("{source}: no cache in it");
+/// The layout of a row by a rule: order and objects per slab.
+fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
+    let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
+    Some((geometry.order().get(), geometry.objects() as u64))
+}
+
+fn there(row: &Row) -> (u8, u64) {
+    (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
+}
+
+/// The settings with which the most rows match; of several, those that differ least from `rule`.
+fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
+    let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
+    let mut rules = vec![];
+    for cpus in cpus {
+        for max_order in 0..=6 {
+            for min_order in 0..=max_order {
+                for min_objects in [0, 1, 2, 4, 8, 16, 32, 64, 128] {
+                    rules.push(OrderRule { min_order, max_order, min_objects, ..OrderRule::for_cpus(cpus) });
+                }
+            }
+        }
     }
-    let mut comparison = Comparison { source, cpus, rows: rows.len(), matched: 0, mismatches: vec![] };
-    for row in rows {
-        let ours = Geometry::new(row.stride, 0, &OrderRule::for_cpus(cpus))
-            .with_context(|| format!("{}: cache {}", comparison.source, row.name))?;
-        if (ours.order().get(), ours.objects()) == (row.order, row.objects) {
-            comparison.matched += 1;
+    // How unlikely a difference is. The rule knows the bit length of the number of CPUs only.
+    let changes = |other: &OrderRule| {
+        let differs = [
+            (other.present_cpus.ilog2() != rule.present_cpus.ilog2(), 2),
+            (other.max_order != rule.max_order, 2),
+            (other.min_order != rule.min_order, 2),
+            (other.min_objects != rule.min_objects, 3),
+        ];
+        differs.into_iter().map(|(differs, weight)| if differs { weight } else { 0 }).sum::<usize>()
+    };
+    let fits = |other: &OrderRule| rows.iter().filter(|row| laid_out(row, other) == Some(there(row))).count();
+    let best = rules
+        .iter()
+        .map(|other| (fits(other), usize::MAX - changes(other), other))
+        .max_by_key(|(fits, few, _)| (*fits, *few));
+    let (fits, _, best) = best.filter(|(fits, ..)| *fits > matched)?;
+    let mut settings = vec![];
+    if best.present_cpus.ilog2() != rule.present_cpus.ilog2() {
+        let (least, most) = (1 << best.present_cpus.ilog2(), best.present_cpus);
+        settings.push(if least == most {
+            "--cpus 1".to_owned()
         } else {
-            comparison.mismatches.push(Mismatch {
-                name: row.name,
-                slab_size: row.stride,
-                order: [row.order, ours.order().get()],
-                objs_per_slab: [row.objects, ours.objects()],
+            format!("--cpus {least} to {most}")
+        });
+    }
+    if best.max_order != rule.max_order {
+        settings.push(format!("slab_max_order={0} (--max-order {0})", best.max_order));
+    }
+    if best.min_order != rule.min_order {
+        settings.push(format!("slab_min_order={0} (--min-order {0})", best.min_order));
+    }
+    if best.min_objects != rule.min_objects {
+        settings.push(format!("slab_min_objects={0} (--min-objects {0})", best.min_objects));
+    }
+    Some(Explanation { settings: settings.join(", "), matched: fits })
+}
+
+/// Compares the rule with the rows of a kernel.
+///
+/// `cpus_guessed` is for the report.
+///
+/// # Errors
+/// There is no cache with objects, or one has a size that no slab can have.
+pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> anyhow::Result<Comparison> {
+    let mut left_out = snapshot.faults.clone();
+    let mut rows = vec![];
+    for cache in &snapshot.caches {
+        let row = &cache.row;
+        if row.object_size == 0 || row.objects_per_slab == 0 {
+            left_out.push(format!(
+                "{}: {} objects a slab of {} bytes have no layout",
+                row.name, row.objects_per_slab, row.object_size
+            ));
+        } else {
+            rows.push(row.clone());
+        }
+    }
+    if rows.is_empty() {
+        bail!("{}: no cache in it that has objects in slabs", snapshot.place);
+    }
+    let other_rule = if snapshot.is_slab {
+        Some(
+            "The tunables are not 0: this kernel has SLAB, which lays slabs out by another rule than SLUB."
+                .to_owned(),
+        )
+    } else if snapshot.page_size != uslab_buddy::PAGE_SIZE as u64 {
+        Some(format!(
+            "Its pages have {} KiB, and the rule is here for pages of 4 KiB.",
+            snapshot.page_size >> 10
+        ))
+    } else {
+        None
+    };
+    let mut mismatches = vec![];
+    for row in &rows {
+        let ours = Geometry::new(row.object_size as usize, 0, rule)
+            .with_context(|| format!("{}: cache {}", snapshot.place, row.name))?;
+        let (order, objects) = there(row);
+        if (ours.order().get(), ours.objects() as u64) != (order, objects) {
+            mismatches.push(Mismatch {
+                name: row.name.clone(),
+                slab_size: row.object_size,
+                order: [order, ours.order().get()],
+                objs_per_slab: [objects, ours.objects() as u64],
             });
         }
     }
-    Ok(comparison)
-}
-
-/// Compares with a slabinfo, a copy of /sys/kernel/slab, or a table of its attributes.
-///
-/// # Errors
-/// The file cannot be read, or is none of these; the error names the line.
-pub fn against(path: &Path, cpus: u32) -> anyhow::Result<Comparison> {
-    let shown = path.display().to_string();
-    let rows = if path.is_dir() {
-        sysfs(path)?
-    } else {
-        let text = read(path).with_context(|| shown.clone())?;
-        if text.starts_with("slabinfo") {
-            slabinfo(&text).with_context(|| shown.clone())?
-        } else if text.lines().next().is_some_and(|l| l.split('\t').any(|c| c == "objs_per_slab")) {
-            attributes(&text).with_context(|| shown.clone())?
-        } else {
-            bail!(
-                "{shown}: line 1: expected `slabinfo - version: 2.1`, or a tab-separated header with the columns \
-                 slab_size, objs_per_slab and order"
-            );
-        }
-    };
-    compare(shown, rows, cpus)
-}
-
-/// No table of a kernel's caches is nearly as long; a device may never end.
-const MOST_BYTES: u64 = 16 << 20;
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
-    if text.len() as u64 == MOST_BYTES {
-        bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
-    }
-    Ok(text)
-}
-
-/// Compares with the kernel that runs here: /proc/slabinfo where we may read it, else /sys/kernel/slab.
-///
-/// # Errors
-/// Neither can be read.
-pub fn against_live(cpus: u32) -> anyhow::Result<Comparison> {
-    let proc = Path::new("/proc/slabinfo");
-    match against(proc, cpus) {
-        Ok(comparison) => Ok(comparison),
-        Err(first) => against(Path::new("/sys/kernel/slab"), cpus)
-            .with_context(|| format!("--against live: {first:#}; nor can sysfs be read")),
-    }
-}
-
-fn slabinfo(text: &str) -> anyhow::Result<Vec<KernelRow>> {
-    let table: SlabInfo = text.parse()?;
-    let rows = table.rows.into_iter().map(|row| KernelRow {
-        name: row.name,
-        stride: row.object_size as usize,
-        order: row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8,
-        objects: row.objects_per_slab as usize,
-    });
-    Ok(rows.collect())
-}
-
-fn attributes(text: &str) -> anyhow::Result<Vec<KernelRow>> {
-    let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().unwrap_or_default().split('\t').collect();
-    let column = |name: &str| {
-        header.iter().position(|c| *c == name).with_context(|| format!("line 1: expected a column {name}"))
-    };
-    let (stride, order, objects) = (column("slab_size")?, column("order")?, column("objs_per_slab")?);
-    let link = header.iter().position(|c| *c == "link");
-    let mut rows = vec![];
-    for (i, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let number = |at: usize| -> anyhow::Result<usize> {
-            let field = fields.get(at).copied().unwrap_or_default();
-            field.parse().with_context(|| {
-                format!("line {}: expected a number in column {}, found {field:?}", i + 2, header[at])
-            })
-        };
-        // Rows of aliases have no numbers of their own, or those of what they are another name of.
-        let at = |column: usize| fields.get(column).copied().filter(|field| !matches!(*field, "" | "-"));
-        if at(stride).is_none() || link.and_then(at).is_some() {
-            continue;
-        }
-        rows.push(KernelRow {
-            name: fields[0].to_owned(),
-            stride: number(stride)?,
-            order: possible_order(number(order)?).with_context(|| format!("line {}", i + 2))?,
-            objects: number(objects)?,
-        });
-    }
-    Ok(rows)
-}
-
-fn possible_order(order: usize) -> anyhow::Result<u8> {
-    let most = usize::from(uslab_buddy::MAX_ORDER);
-    u8::try_from(order)
-        .ok()
-        .filter(|_| order <= most)
-        .with_context(|| format!("impossible order {order} (0 to {most} are accepted)"))
-}
-
-fn sysfs(folder: &Path) -> anyhow::Result<Vec<KernelRow>> {
-    let mut rows = vec![];
-    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        let entry = entry.with_context(|| folder.display().to_string())?;
-        // Aliases are links to the cache that they were merged into.
-        if !entry.file_type().is_ok_and(|t| t.is_dir()) {
-            continue;
-        }
-        let number = |name: &str| -> anyhow::Result<usize> {
-            let path = entry.path().join(name);
-            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            text.trim().parse().with_context(|| format!("{}: expected a number", path.display()))
-        };
-        rows.push(KernelRow {
-            name: entry.file_name().to_string_lossy().into_owned(),
-            stride: number("slab_size")?,
-            order: possible_order(number("order")?).with_context(|| entry.path().display().to_string())?,
-            objects: number("objs_per_slab")?,
-        });
-    }
-    Ok(rows)
+    let matched = rows.len() - mismatches.len();
+    let explained = !mismatches.is_empty() && other_rule.is_none();
+    Ok(Comparison {
+        source: snapshot.place.clone(),
+        cpus: rule.present_cpus,
+        cpus_guessed,
+        rows: rows.len(),
+        matched,
+        explanation: if explained { explanation(&rows, rule, matched) } else { None },
+        mismatches,
+        left_out,
+        other_rule,
+    })
 }

@@ -34,6 +34,7 @@ pub mod replay;
 pub mod report;
 pub mod resident;
 pub mod scale;
+pub mod slabs;
 pub mod story;
 pub mod stress;
 mod sweep;
@@ -43,6 +44,7 @@ mod typescript;
 pub mod validate;
 mod watch;
 mod web;
+pub mod what;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;

@@ -5,10 +5,13 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use uslab::OrderRule;
 use uslab_engine::designs::Spec;
+use uslab_sim::geometry;
 use uslab_sim::output::Progress;
 use uslab_sim::replay::{self, Options, PageCauseKind};
 use uslab_sim::report::{Cause, KernelRow, Report};
+use uslab_sim::slabs::Snapshot;
 
 fn traces() -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|f| !f.is_empty()) else {
@@ -206,6 +209,10 @@ fn magazines_serve_nearly_all_and_without_them_none() {
     assert!(off.caches.iter().all(|c| c.in_magazines + c.in_depot == 0));
 }
 
+fn compared(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
+    geometry::compare(&Snapshot::open(path)?, &OrderRule::for_cpus(cpus), false)
+}
+
 #[test]
 fn geometry_is_every_kernels_own() {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/data");
@@ -220,9 +227,9 @@ fn geometry_is_every_kernels_own() {
             let is_table = path.extension().is_some_and(|e| e == "slabinfo")
                 || path.file_name().is_some_and(|n| n == "slabinfo" || n == "slab-attributes.tsv");
             if is_table {
-                let right = uslab_sim::geometry::against(&path, cpus).expect("a table");
+                let right = compared(&path, cpus).expect("a table");
                 assert_eq!(right.matched, right.rows, "{}: {:?}", path.display(), right.mismatches);
-                let wrong = uslab_sim::geometry::against(&path, 64).expect("a table");
+                let wrong = compared(&path, 64).expect("a table");
                 assert!(wrong.matched < wrong.rows, "{}: 64 CPUs must not match", path.display());
                 tables += 1;
             }

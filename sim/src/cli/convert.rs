@@ -26,6 +26,9 @@ pub(super) struct Args {
     /// Simulated CPUs. Default: as many as the trace names.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// Go on although more than 5 of 100 lines of kmem events are not understood; they are left out.
+    #[arg(long)]
+    partial: bool,
 }
 
 /// What a conversion wrote.
@@ -42,7 +45,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let out = Place::open(Form::Operations, &args.out)?;
     let out = Some(out);
     Place::apart([&json, &out])?;
-    let options = replay::Options { cpus: args.cpus, ..replay::Options::default() };
+    let options = replay::Options { cpus: args.cpus, partial: args.partial, ..replay::Options::default() };
     let progress = Progress::new();
     let stream = replay::read_stream(Some(&args.trace), &options, &progress)?;
     drop(progress);

@@ -3,8 +3,10 @@
 use crate::geometry;
 use crate::output::command::Outcome;
 use crate::output::{Place, tell};
-use anyhow::bail;
+use crate::slabs::{Machine, Snapshot};
+use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
+use uslab::OrderRule;
 
 /// Show how objects are laid out in slabs: order, objects per slab, waste, by Linux's own rule.
 ///
@@ -15,7 +17,8 @@ Examples:
   uslab geometry 192 320 700
   uslab geometry --cpus 64
   uslab geometry --against live
-  uslab geometry --against before.slabinfo --cpus 4")]
+  uslab geometry --against before.slabinfo --cpus 4
+  uslab geometry --against sosreport-host/ --cpus 64 --max-order 1 --json")]
 pub(super) struct Args {
     /// Object sizes in bytes. Left out: kmalloc's 13 size classes.
     #[arg(value_name = "SIZE", conflicts_with = "against")]
@@ -23,34 +26,46 @@ pub(super) struct Args {
     /// Alignment of the objects in bytes, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     align: usize,
-    /// Present CPUs. Default: this machine's.
+    /// Present CPUs. Default: this machine's; with --against those that the tables tell, else as many as the orders there agree with.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// The kernel's option slab_max_order, 0 to 10.
+    #[arg(long, value_name = "ORDER", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=10))]
+    max_order: u8,
+    /// The kernel's option slab_min_order, 0 to 10.
+    #[arg(long, value_name = "ORDER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=10))]
+    min_order: u8,
+    /// The kernel's option slab_min_objects: how many objects a slab should have; 0 is as many as CPUs ask for.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_objects: u32,
     /// Compare row by row with a kernel's: a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its attributes
-    /// (tab-separated, with columns slab_size, objs_per_slab and order), or `live` for this machine.
-    #[arg(long, value_name = "FILE")]
+    /// (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a sosreport, a recording), or `live`
+    /// for this machine. If some differ, the settings of the kernel that explain them are named.
+    #[arg(long, value_name = "PLACE")]
     against: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let cpus = match args.cpus {
+    match args.cpus {
         Some(0) => bail!("--cpus 0: expected at least 1"),
         Some(n) if n > 8192 => bail!("--cpus {n}: expected at most 8192, the most that Linux supports"),
-        Some(n) => n,
-        None => uslab_magazine::Cpus::os().count(),
-    };
-    match &args.against {
-        None => {
-            let table = geometry::table(&args.sizes, args.align, cpus)?;
-            tell(&table, &table.to_string(), json)?;
-            Ok(Outcome::Done)
-        }
-        Some(path) => {
-            let live = path == Path::new("live");
-            let comparison =
-                if live { geometry::against_live(cpus)? } else { geometry::against(path, cpus)? };
-            tell(&comparison, &comparison.to_string(), json)?;
-            Ok(if comparison.mismatches.is_empty() { Outcome::Done } else { Outcome::Violated })
-        }
+        _ => {}
     }
+    if args.min_order > args.max_order {
+        bail!("--min-order {}: expected at most --max-order {}", args.min_order, args.max_order);
+    }
+    let Args { max_order, min_order, min_objects, .. } = *args;
+    let rule = |cpus: u32| OrderRule { max_order, min_order, min_objects, ..OrderRule::for_cpus(cpus) };
+    let Some(place) = &args.against else {
+        let cpus = args.cpus.unwrap_or_else(|| uslab_magazine::Cpus::os().count());
+        let table = geometry::table(&args.sizes, args.align, &rule(cpus))?;
+        tell(&table, &table.to_string(), json)?;
+        return Ok(Outcome::Done);
+    };
+    let live = place == Path::new("live");
+    let snapshot = if live { Snapshot::live().context("--against live")? } else { Snapshot::open(place)? };
+    let machine = Machine::of(&snapshot, args.cpus);
+    let comparison = geometry::compare(&snapshot, &rule(machine.cpus as u32), machine.cpus_guessed)?;
+    tell(&comparison, &comparison.to_string(), json)?;
+    Ok(if comparison.mismatches.is_empty() { Outcome::Done } else { Outcome::Violated })
 }

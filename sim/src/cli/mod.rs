@@ -10,9 +10,11 @@ mod lab;
 mod record;
 mod replay;
 mod scale;
+mod slabs;
 mod story;
 mod stress;
 mod validate;
+mod what;
 
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place};
@@ -54,6 +56,8 @@ enum Verb {
     Validate(validate::Args),
     Diff(diff::Args),
     Geometry(geometry::Args),
+    Slabs(slabs::Args),
+    What(what::Args),
     Stress(stress::Args),
     Page(pages::Args),
     Course(course::Args),
@@ -101,6 +105,8 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Tune(args)) => sweep::tune::<P>(args, json()?),
         Some(Verb::Scale(args)) => scale::run::<P>(args, json()?),
         Some(Verb::Geometry(args)) => geometry::run(args, json()?),
+        Some(Verb::Slabs(args)) => slabs::run(args, json()?),
+        Some(Verb::What(args)) => what::run(args, json()?),
         Some(Verb::Stress(args)) => stress::run(args, json()?),
         Some(Verb::Page(args)) => args.run(json()?),
         Some(Verb::Course(args)) => args.run(json()?),

@@ -19,7 +19,9 @@ use uslab_engine::designs::{self, NoPolicy, Spec};
 /// beside the trace.
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
-/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read, and
+/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read, with ftrace's options
+/// record-tgid, irq-info, latency-format, verbose and fields, with `perf script -F`, and with `trace-cmd report -R -l -t`. Texts of CPUs
+/// that were put one after the other are put in order of time. Read are also
 /// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which go to kmalloc on one CPU. Of Fleetbench's
 /// distributions (lines of `SIZE, RATE, LIVE`) a trace is made. What libuslab.so recorded of a program
 /// (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs that it ran on. All may be plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
@@ -53,11 +55,15 @@ pub(super) struct Args {
     /// Make the first free of an object that was never seen allocated an error, with its line.
     #[arg(long)]
     strict: bool,
+    /// Go on although more than 5 of 100 lines of kmem events are not understood; they are left out.
+    #[arg(long)]
+    partial: bool,
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
-    /// Show who allocates and how long objects live: N call sites with the numbers of `perf kmem stat --caller`, and lifetimes in
-    /// N caches. JSON has all of them. Default: 20.
+    /// Show who allocates, how long objects live, and what leaks: N call sites with the numbers of `perf kmem stat --caller`, lifetimes in
+    /// N caches, N call sites with the most bytes still live at the end, and what keeps partial slabs of N caches. JSON has all of them.
+    /// Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
@@ -115,6 +121,7 @@ Examples:
   ssh host cat /sys/kernel/tracing/trace | uslab replay -
   uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
   uslab replay trace.txt --callers=50
+  cat per_cpu/cpu*/trace | uslab replay - --json report.json
   uslab replay trace.txt --html page.html
   uslab replay trace.txt --at 5000,5001 --design slub --json moments.json"
     )
@@ -138,6 +145,7 @@ impl Args {
             limit_memory: replay::DEFAULT_MEMORY,
             snapshot_every: None,
             strict: false,
+            partial: false,
             page_size: None,
             all: false,
             callers: None,
@@ -178,6 +186,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         strict: args.strict,
         page_size: args.page_size,
         callers: args.callers.is_some(),
+        partial: args.partial,
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
@@ -223,6 +232,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         let given = [
             ("--snapshot-every", args.snapshot_every.is_some()),
             ("--strict", args.strict),
+            ("--partial", args.partial),
             ("--callers", args.callers.is_some()),
             ("--all", args.all),
             ("--page-size", args.page_size.is_some()),

@@ -67,6 +67,8 @@ pub struct Options {
     pub page_size: Option<PageSize>,
     /// Whether the report has call sites and lifetimes.
     pub callers: bool,
+    /// Goes on where many lines of kmem events are not understood.
+    pub partial: bool,
 }
 
 /// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
@@ -83,6 +85,7 @@ impl Default for Options {
             strict: false,
             page_size: None,
             callers: false,
+            partial: false,
         }
     }
 }
@@ -198,7 +201,7 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
                 path.display()
             )));
         }
-        Some(path) => (Source::open(path)?, Tables::beside(path)?),
+        Some(path) => (Source::open(path)?.partial(options.partial), Tables::beside(path)?),
         None => (
             Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED), Some(BUNDLED.len() as u64))?,
             bundled_tables()?,

@@ -8,8 +8,9 @@
 //! clock, and in operations: the allocations and frees of objects that the trace shows, on all CPUs, from the first one
 //! after the allocation up to the free.
 
+use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
-use crate::trace::{CacheId, FreeOrigin, Op, OpKind, Resolver, SiteId};
+use crate::trace::{CacheId, FreeOrigin, Op, OpKind, PageUse, Ptr, Resolver, SiteId, TaskId};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -25,6 +26,9 @@ pub(crate) struct Watch {
     caches: Vec<Lives>,
     /// Allocations and frees so far.
     operations: u64,
+    slabs: Slabs,
+    /// The times of the first operation with one, and of the last one.
+    times: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -45,6 +49,9 @@ impl Tally {
 #[derive(Debug, Clone, Copy)]
 struct Birth {
     site: SiteId,
+    cache: CacheId,
+    task: Option<TaskId>,
+    bytes: u32,
     time_ns: u64,
     operation: u64,
 }
@@ -83,6 +90,10 @@ impl Spread {
 impl Watch {
     /// An operation of the trace.
     pub(crate) fn see(&mut self, op: &Op) {
+        if op.time_ns > 0 {
+            let (first, last) = self.times.unwrap_or((op.time_ns, op.time_ns));
+            self.times = Some((first.min(op.time_ns), last.max(op.time_ns)));
+        }
         match op.kind {
             OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc } => {
                 self.operations += 1;
@@ -91,7 +102,14 @@ impl Watch {
                 tally.bytes_req += u64::from(bytes_req);
                 tally.hits += 1;
                 self.lives(cache).live += 1;
-                let birth = Birth { site, time_ns: op.time_ns, operation: self.operations };
+                let birth = Birth {
+                    site,
+                    task: op.task,
+                    cache,
+                    bytes: bytes_alloc,
+                    time_ns: op.time_ns,
+                    operation: self.operations,
+                };
                 self.live.insert(ptr.0, birth);
             }
             OpKind::Free { cache, ptr, origin } => {
@@ -120,8 +138,37 @@ impl Watch {
                     lives.hidden_frees += 1;
                 }
             }
-            OpKind::PageAlloc { .. } | OpKind::PageFree { .. } | OpKind::Mark { .. } => {}
+            OpKind::PageAlloc { pfn, order, usage: PageUse::Slab, .. } => self.slabs.alloc(pfn, order),
+            OpKind::PageFree { pfn, order, .. } => self.slabs.free(pfn, order),
+            OpKind::PageAlloc { .. } | OpKind::Mark { .. } => {}
         }
+    }
+
+    /// What is live now.
+    fn still_live(&self, resolver: &Resolver) -> Live {
+        let mut objects: Vec<_> = self
+            .live
+            .iter()
+            .map(|(ptr, birth)| Object {
+                ptr: Ptr(*ptr),
+                call_site: birth.site.0,
+                cache: birth.cache.0,
+                task: birth.task.map(|task| task.0),
+                bytes: birth.bytes,
+                time_ns: birth.time_ns,
+            })
+            .collect();
+        objects.sort_by_key(|object| object.ptr);
+        let names = Names {
+            site: &|site| resolver.call_site(SiteId(site)),
+            allocations: &|site| self.sites.get(&SiteId(site)).map_or(0, |tally| tally.hits),
+            cache: &|cache| resolver.cache(CacheId(cache)).name.clone(),
+            task: &|task| resolver.task(TaskId(task)),
+            page_of: &|ptr| resolver.page_of(ptr),
+            page_bytes: resolver.page_size().bytes(),
+            times: self.times.unwrap_or_default(),
+        };
+        Live::new(&objects, &self.slabs, &names)
     }
 
     fn lives(&mut self, cache: CacheId) -> &mut Lives {
@@ -161,7 +208,7 @@ impl Watch {
         });
         let mut lifetimes: Vec<_> = lives.filter(|l| l.freed + l.live + l.hidden_frees > 0).collect();
         lifetimes.sort_by(|a, b| (Reverse(a.freed), &a.cache).cmp(&(Reverse(b.freed), &b.cache)));
-        Callers { sites, lifetimes }
+        Callers { sites, lifetimes, live: self.still_live(resolver) }
     }
 }
 
@@ -172,6 +219,8 @@ pub struct Callers {
     pub sites: Vec<CallSite>,
     /// Lifetimes by cache, that with the most frees first.
     pub lifetimes: Vec<Lifetimes>,
+    /// What is live at the end.
+    pub live: Live,
 }
 
 /// What a call site allocated. As `perf kmem stat --caller` has it.
@@ -290,13 +339,14 @@ impl Callers {
             lives.add_row(row);
         }
         out.push_str(&text(&lives));
-        Ok(())
+        self.live.write_page(out, rows)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::live::Looks;
     use crate::trace::{Recording, Source};
 
     fn watched(text: &str) -> Callers {
@@ -366,16 +416,72 @@ mod tests {
         for part in ["Call sites (1 of 2", "a+0x1/0x9", "35.547", "Lifetimes (1 of 2", "kmalloc-64"] {
             assert!(page.contains(part), "expected {part:?} in {page}");
         }
-        assert!(!page.contains("a+0x2/0x9"), "{page}");
+        // It has the most live bytes, of its command, too, and is not among the rows of call sites.
+        assert_eq!(page.matches("a+0x2/0x9").count(), 2, "{page}");
+        let live: Vec<_> =
+            callers.live.sites.iter().map(|s| (&s.call_site[..], s.objects, s.bytes)).collect();
+        assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
+    }
+
+    /// Slabs of 4 KiB; one site frees nothing, one all, one is at work at the end, and one made all at the beginning.
+    #[test]
+    fn what_leaks_is_named_by_its_call_site() {
+        let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);
+        let mut text = String::new();
+        let slab = |at: u64, n: u64| {
+            format!(
+                "  sh-1 [000] ..... 1.{at:06}: mm_page_alloc: page=0x1 pfn={:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL\n",
+                0x1000 + n
+            )
+        };
+        for step in 0..40 {
+            let at = 10 + step * 1000;
+            if step == 0 {
+                // A new slab, and then its first object: that tells where pages are mapped.
+                for n in 0..4 {
+                    text += &slab(2 * n, n);
+                    text += &alloc(0, 2 * n + 1, "first+0x1/0x9", page(n) + 63 * 64, [64, 64]);
+                }
+            }
+            if step < 5 {
+                text += &alloc(0, at, "once+0x1/0x9", page(1) + step * 64, [64, 64]);
+            }
+            text += &alloc(0, at + 1, "leak+0x1/0x9", page(0) + step * 64, [64, 64]);
+            text += &alloc(0, at + 2, "tidy+0x1/0x9", page(2), [64, 64]);
+            text += &free(0, at + 3, page(2));
+            if step > 35 {
+                text += &alloc(0, at + 4, "busy+0x1/0x9", page(3) + step * 64, [64, 64]);
+            }
+        }
+        let Live { sites, pinned, objects, bytes, commands } = watched(&text).live;
+        let commands: Vec<_> =
+            commands.iter().map(|row| (&row.command[..], row.bytes, &row.call_site[..])).collect();
+        assert_eq!(commands, [("sh", 53 * 64, "leak+0x1/0x9")]);
+        assert_eq!((objects, bytes), (53, 53 * 64));
+        let sites: Vec<_> =
+            sites.iter().map(|s| (&s.call_site[..], s.objects, s.allocations, s.looks_like)).collect();
+        let expected = [
+            ("leak+0x1/0x9", 40, 40, Looks::Growing),
+            ("once+0x1/0x9", 5, 5, Looks::Settled),
+            ("busy+0x1/0x9", 4, 4, Looks::Recent),
+            ("first+0x1/0x9", 4, 4, Looks::Settled),
+        ];
+        assert_eq!(sites, expected);
+        // 23, 58, 63 and 59 of 64 objects are free.
+        let [pinned] = &pinned[..] else { panic!("{pinned:?}") };
+        assert_eq!((&pinned.cache[..], pinned.slabs, pinned.by_one), ("kmalloc-64", 4, 1));
+        assert_eq!(pinned.holes, (23 + 58 + 63 + 59) * 64);
+        assert_eq!(pinned.site.as_deref(), Some("once+0x1/0x9"));
     }
 
     #[test]
-    fn times_before_the_clock_runs_or_that_step_back_are_no_lifetimes() {
+    fn times_before_the_clock_runs_are_no_lifetimes_and_others_are_put_in_order() {
         let early = alloc(0, 0, "a", 1, [8, 8]).replace("1.000000", "0.000000");
         let callers = watched(&(early + &free(0, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].microseconds), (1, None));
+        // They are put in order: the free is of an object from before the trace.
         let callers = watched(&(alloc(0, 9, "a", 1, [8, 8]) + &free(1, 5, 1)));
-        assert_eq!(callers.lifetimes[0].microseconds.unwrap().max, 0.0);
+        assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].live), (0, 1));
     }
 
     #[test]

@@ -84,6 +84,14 @@ impl TraceHealth {
                 writeln!(out, "  line {line}: {text}")?;
             }
         }
+        if facts.times_going_back > 0 && facts.format.is_some_and(Format::is_kernel) {
+            writeln!(
+                out,
+                "time goes back {} times from one CPU's line to another's: the events were put in order of time. Where two times are the same, \
+                 their order is not known",
+                grouped(facts.times_going_back)
+            )?;
+        }
         if facts.format == Some(Format::Fleetbench) {
             writeln!(
                 out,

@@ -3,6 +3,7 @@
 mod callers;
 mod cause;
 mod health;
+pub(crate) mod live;
 mod page;
 
 use crate::trace::Facts;
@@ -15,6 +16,7 @@ pub(crate) use callers::Watch;
 pub use callers::{CallSite, Callers, Lifetimes, Quantiles};
 pub use cause::Cause;
 pub use health::TraceHealth;
+pub use live::{Live, LiveCommand, LiveSite, Looks, Pinned};
 
 /// A replay in numbers. Its serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use super::foreign::Foreign;
 use super::page_size::PageSize;
 
 /// An error of reading a trace or a table beside it.
@@ -73,6 +74,30 @@ pub enum TraceError {
         lines: u64,
         /// The first line that was not understood, shortened; empty when there were only headers.
         first: String,
+        /// What the text is, if it is known.
+        foreign: Option<Foreign>,
+    },
+    /// Fewer than 95 of 100 lines of kmem events were understood.
+    MostlyNotUnderstood {
+        /// The file.
+        path: PathBuf,
+        /// Such lines that were not understood.
+        rejected: u64,
+        /// Such lines.
+        lines: u64,
+        /// The first few, shortened, with their numbers.
+        first: Vec<(u64, String)>,
+    },
+    /// Time goes back on a CPU, which no trace does: the text is of two.
+    TimeGoesBack {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The CPU.
+        cpu: u16,
+        /// The time of its event before that, and of this one, in nanoseconds.
+        times: (u64, u64),
     },
     /// A line longer than any trace has.
     LongLine {
@@ -162,10 +187,34 @@ impl fmt::Display for TraceError {
                 write!(f, "{}: recorded by libuslab.so: {what}", path.display())
             }
             Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
-            Self::NotATrace { path, lines, first } if first.is_empty() => {
+            Self::NotATrace { path, foreign: Some(foreign), .. } => {
+                let path = path.display().to_string();
+                write!(f, "{path}: this is {}: {}", foreign.is, foreign.advice(&path))
+            }
+            Self::NotATrace { path, lines, first, .. } if first.is_empty() => {
                 write!(f, "{}: no event in {lines} lines", path.display())
             }
-            Self::NotATrace { path, lines, first } => write!(
+            Self::MostlyNotUnderstood { path, rejected, lines, first } => {
+                let shown = first.iter().map(|(line, text)| format!("line {line}: {text:?}"));
+                write!(
+                    f,
+                    "{}: {rejected} of {lines} lines of kmem events were not understood (`--partial` of `uslab replay` and `convert` leaves them out): {}",
+                    path.display(),
+                    shown.collect::<Vec<_>>().join("; ")
+                )
+            }
+            Self::TimeGoesBack { path, line, cpu, times: (before, now) } => {
+                let seconds = |ns: &u64| *ns as f64 / 1e9;
+                write!(
+                    f,
+                    "{}:{line}: time goes back on CPU {cpu}, from {:.6} to {:.6} s: expected one trace, and here a second one begins; \
+                     split the file before this line",
+                    path.display(),
+                    seconds(before),
+                    seconds(now)
+                )
+            }
+            Self::NotATrace { path, lines, first, .. } => write!(
                 f,
                 "{}: no event in {lines} lines; ftrace, `perf script`, `trace-cmd report`, wee_alloc and Fleetbench text is understood; \
                  the first line that is none of them: {first:?}",

@@ -46,6 +46,8 @@ pub struct Event {
     pub time_ns: u64,
     /// The command's name was no longer known (`<...>`).
     pub comm_unknown: bool,
+    /// The command of an allocation's task; in an interrupt it is the one that was interrupted.
+    pub task: Option<Symbol>,
     /// What happened.
     pub kind: EventKind,
 }
@@ -141,4 +143,43 @@ pub enum EventKind {
     Mark(Symbol),
     /// Another event: only counted.
     Other,
+}
+
+/// Events whose fields are read. Their symbols are their places in this list.
+pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
+    b"kmalloc",
+    b"kmalloc_node",
+    b"kmem_cache_alloc",
+    b"kmem_cache_alloc_node",
+    b"kfree",
+    b"kmem_cache_free",
+    b"mm_page_alloc",
+    b"mm_page_free",
+    b"mm_page_alloc_zone_locked",
+    b"mm_page_pcpu_drain",
+    b"mm_page_alloc_extfrag",
+    b"tracing_mark_write",
+    b"print",
+    b"bputs",
+];
+
+/// How many of these are of the group kmem; marks are behind them.
+pub(super) const KMEM_EVENTS: usize = 11;
+
+/// An event's name is an identifier of C.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
+}
+
+/// The name of an event whose fields are read, and which is no mark.
+pub(super) fn is_kmem(name: &[u8]) -> bool {
+    KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
+}
+
+/// True if a line has the name of such an event, in the form of any tool: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
+pub(super) fn has_kmem(line: &[u8]) -> bool {
+    line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
+        let word = word.strip_suffix(b":").unwrap_or(word);
+        is_kmem(word.strip_prefix(b"kmem:").unwrap_or(word))
+    })
 }

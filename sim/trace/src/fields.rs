@@ -35,6 +35,9 @@ impl<'a> Fields<'a> {
     pub(super) fn number<const N: usize>(&mut self, key: &[u8; N]) -> Option<u64> {
         self.find(key)?;
         let (value, rest) = number(self.rest)?;
+        if let [b'x', ..] = rest {
+            return prefixed_hex(self.value());
+        }
         self.rest = rest;
         matches!(rest, [] | [b' ', ..]).then_some(value)
     }
@@ -53,11 +56,58 @@ impl<'a> Fields<'a> {
         pointer(self.value())
     }
 
+    /// True if `text` comes next.
+    pub(super) fn starts_with(&self, text: &[u8]) -> bool {
+        skip_spaces(self.rest).starts_with(text)
+    }
+
     /// The value of `key` if it comes next: for fields that not every kernel has.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
+    }
+
+    /// The name under `key` if the event has it. It comes next, unless the text has each number twice or its fields from the last to the
+    /// first, as the option `fields` of ftrace prints them: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
+    #[inline]
+    pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
+        if self.skip(key).is_none() {
+            if self.is_plain() {
+                return None;
+            }
+            self.search(key)?;
+        }
+        Some(self.name())
+    }
+
+    /// A value that may have blanks, as names of caches may: up to the next key, or to what `perf script` appends.
+    #[inline]
+    fn name(&mut self) -> &'a [u8] {
+        let text = self.rest;
+        let mut end = find_short(b' ', text);
+        while let [b' ', after @ ..] = &text[end..] {
+            let word = &after[..find_short(b' ', after)];
+            if word.is_empty() || word.contains(&b'=') || word.len() == 16 && hex(word).is_some() {
+                break;
+            }
+            end += 1 + word.len();
+        }
+        self.rest = &text[end..];
+        &text[..end]
+    }
+
+    /// The name under `key` if it comes next.
+    #[inline]
+    pub(super) fn next_name<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
+        self.skip(key)?;
+        Some(self.name())
+    }
+
+    /// True if the text is of a print format, and not of the option `fields`.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.all.starts_with(b"call_site=") && !matches!(self.rest, [b' ', b'(', ..])
     }
 
     #[inline]
@@ -130,6 +180,12 @@ pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = skip_spaces(text);
     let end = find_short(b' ', text);
     (&text[..end], skip_spaces(&text[end..]))
+}
+
+/// A number with the prefix `0x`.
+#[cold]
+fn prefixed_hex(text: &[u8]) -> Option<u64> {
+    hex(text.strip_prefix(b"0x")?)
 }
 
 /// The unsigned decimal number that a text begins with, and what follows it.
@@ -267,6 +323,33 @@ mod tests {
                 let expected = memchr::memchr(byte, tail).unwrap_or(tail.len());
                 assert_eq!(find_short(byte, tail), expected, "{byte} from {from}");
             }
+        }
+    }
+
+    #[test]
+    fn fields_that_are_printed_twice_or_backwards() {
+        let mut fields = Fields::new(
+            b"call_site=0xffffffff92d10d97 (-1831793257) ptr=0xffff888003000000 (-131391589187584) name=dentry bytes_req=0x40 (64)",
+        );
+        assert_eq!(fields.get(b"call_site="), Some(&b"0xffffffff92d10d97"[..]));
+        assert_eq!(fields.pointer(b"ptr="), Some(Pointer::Address(0xffff_8880_0300_0000)));
+        assert_eq!(fields.optional(b"name="), Some(&b"dentry"[..]));
+        assert_eq!(fields.number(b"bytes_req="), Some(64));
+        let mut fields =
+            Fields::new(b"name=dentry ptr=0xffff888003000000 (-1) call_site=0xffffffff92d10d97 (-2)");
+        assert_eq!(fields.get(b"call_site="), Some(&b"0xffffffff92d10d97"[..]));
+        assert_eq!(fields.pointer(b"ptr="), Some(Pointer::Address(0xffff_8880_0300_0000)));
+        assert_eq!(fields.optional(b"name="), Some(&b"dentry"[..]));
+        assert_eq!(Fields::new(b"bytes_req=0x").number(b"bytes_req="), None);
+        for text in [
+            &b"call_site=a ptr=1 name=dm raid1 read record bytes_req=3"[..],
+            b"call_site=a ptr=1 name=dm raid1 read record",
+            b"call_site=a ptr=1 name=dm raid1 read record ffffffff8130f9d5 kmem_cache_free+0x1 ([kernel])",
+            b"name=dm raid1 read record ptr=0x1 (1) call_site=a",
+        ] {
+            let mut fields = Fields::new(text);
+            fields.get(b"ptr=").unwrap();
+            assert_eq!(fields.optional(b"name="), Some(&b"dm raid1 read record"[..]));
         }
     }
 

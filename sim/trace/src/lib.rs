@@ -40,6 +40,7 @@ mod event;
 mod facts;
 mod fields;
 mod fleetbench;
+mod foreign;
 mod ftrace;
 mod line;
 mod names;
@@ -56,6 +57,7 @@ mod recorded;
 mod recording;
 mod resolve;
 mod shapes;
+mod slabinfo;
 mod source;
 mod spool;
 mod symbols;
@@ -73,17 +75,19 @@ pub use facts::{
     Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
     SlabinfoSpan, SlabinfoSum,
 };
+pub use foreign::Foreign;
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
-    SiteId,
+    SiteId, TaskId,
 };
 pub use page_move::{PageMove, PageMoveKind};
 pub use page_size::{PageSize, PageSizeSource};
 pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
+pub use slabinfo::{KernelSlabInfo, RowFault, Tunables};
 #[doc(hidden)]
 pub use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};

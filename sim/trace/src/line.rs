@@ -11,10 +11,10 @@
 //! Of the kernel's formats each module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all
 //! three and are read here. The format is found from the first line that is an event.
 
-use memchr::memchr;
+use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, is_name};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -40,6 +40,14 @@ pub enum Format {
     Fleetbench,
     /// A program's calls of malloc and free, as `libuslab.so` records them. No text.
     Libuslab,
+}
+
+impl Format {
+    /// True if the text is of a kernel's events.
+    #[must_use]
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport)
+    }
 }
 
 /// What one line is.
@@ -83,24 +91,6 @@ pub enum Reject {
 /// The page size with the largest values. Which size a trace is of is known later than a line is read.
 const LARGEST: PageSize = PageSize::Kib64;
 
-/// Events whose fields are read. Their symbols are their places in this list.
-const KNOWN_EVENTS: [&[u8]; 14] = [
-    b"kmalloc",
-    b"kmalloc_node",
-    b"kmem_cache_alloc",
-    b"kmem_cache_alloc_node",
-    b"kfree",
-    b"kmem_cache_free",
-    b"mm_page_alloc",
-    b"mm_page_free",
-    b"mm_page_alloc_zone_locked",
-    b"mm_page_pcpu_drain",
-    b"mm_page_alloc_extfrag",
-    b"tracing_mark_write",
-    b"print",
-    b"bputs",
-];
-
 /// Names of all strings of a trace.
 #[derive(Debug, Default)]
 pub struct Strings {
@@ -114,6 +104,8 @@ pub struct Strings {
     pub gfp: Symbols,
     /// Texts of marks.
     pub marks: Symbols,
+    /// Commands that allocate.
+    pub tasks: Symbols,
 }
 
 /// Reads lines, one after the other. The format of a trace is found once and kept.
@@ -129,6 +121,8 @@ pub struct Parser {
     rows: Vec<Row>,
     /// The flags of the line before: they repeat for long stretches.
     last_gfp: (Vec<u8>, Option<Symbol>),
+    /// The command of the allocation before.
+    last_task: (Vec<u8>, Option<Symbol>),
 }
 
 impl Default for Parser {
@@ -152,6 +146,7 @@ impl Parser {
             blocks: Blocks::default(),
             rows: Vec::new(),
             last_gfp: (Vec::new(), None),
+            last_task: (Vec::new(), None),
         }
     }
 
@@ -209,6 +204,14 @@ impl Parser {
         match prefix {
             Some(prefix) => self.event(&prefix),
             None if self.format == Some(Format::PerfScript) && perf::is_call_chain(line) => Ok(Line::Nothing),
+            None if matches!(self.format, Some(Format::PerfScript) | None) && perf::is_own_event(line) => {
+                Ok(Line::Nothing)
+            }
+            None if matches!(self.format, Some(Format::Ftrace | Format::TraceCmdReport) | None)
+                && ftrace::is_stack(line) =>
+            {
+                Ok(Line::Nothing)
+            }
             None if line.iter().all(u8::is_ascii_whitespace) => Ok(Line::Nothing),
             None => Err(Reject::NotUnderstood),
         }
@@ -223,7 +226,8 @@ impl Parser {
             self.trace_cmd = true;
             return Some(Line::Header(HeaderFact::Cpus(cpus)));
         }
-        if line.starts_with(b"version = ") {
+        let is_empty_cpu = line.starts_with(b"CPU ") && line.ends_with(b" is empty");
+        if is_empty_cpu || line.starts_with(b"version = ") {
             self.trace_cmd = true;
             return Some(Line::Nothing);
         }
@@ -260,9 +264,14 @@ impl Parser {
             context: prefix.context,
             time_ns: prefix.time_ns,
             comm_unknown: prefix.comm.ends_with(b"<...>") && prefix.comm.trim_ascii_start().len() == 5,
+            task: None,
             kind: EventKind::Other,
         };
         event.name = self.kind(prefix, &mut event.kind)?;
+        if matches!(event.kind, EventKind::Alloc { .. }) && !event.comm_unknown {
+            event.task =
+                Some(repeated(&mut self.strings.tasks, &mut self.last_task, prefix.comm.trim_ascii()));
+        }
         Ok(Line::Event(event))
     }
 
@@ -370,12 +379,17 @@ impl Parser {
             Call::Resized => b"Resize",
         };
         let name = self.strings.events.intern(name);
-        Event { name, cpu, context: None, time_ns, comm_unknown: false, kind }
+        Event { name, cpu, context: None, time_ns, comm_unknown: false, task: None, kind }
     }
 
-    /// trace-cmd prints the writing function before the text.
+    /// trace-cmd prints the writing function before the text; as fields, the text is `buf`, in front of or behind the `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
-        let text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
+        let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
+        if let Some(buf) = text.strip_prefix(b"buf=") {
+            text = memmem::rfind(buf, b" ip=0x").map_or(buf, |ip| &buf[..ip]);
+        } else if text.starts_with(b"ip=") {
+            text = memmem::find(text, b" buf=").map_or(text, |buf| &text[buf + 5..]);
+        }
         *to = EventKind::Mark(self.strings.marks.intern(text));
         place
     }
@@ -391,8 +405,9 @@ impl Parser {
 
     fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
+        let early = fields.next_name(b"name=");
         let pointer = fields.pointer(b"ptr=")?;
-        let cache = fields.next_if(b"name=");
+        let cache = early.or_else(|| fields.optional(b"name="));
         let bytes_req = fields.number(b"bytes_req=")?;
         let bytes_alloc = fields.number(b"bytes_alloc=")?;
         let gfp = fields.get(b"gfp_flags=")?;
@@ -413,13 +428,14 @@ impl Parser {
 
     fn free(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<()> {
         let site = fields.get(b"call_site=")?;
+        let early = fields.next_name(b"name=");
         *to = match fields.pointer(b"ptr=")? {
             Pointer::Placeholder => EventKind::Placeholder,
             Pointer::Address(0) => EventKind::FreeNull,
             Pointer::Address(address) => EventKind::Free {
                 ptr: Ptr(address),
                 site: self.strings.sites.intern(site),
-                cache: match fields.next_if(b"name=") {
+                cache: match early.or_else(|| fields.optional(b"name=")) {
                     Some(name) if !name.is_empty() => Some(self.strings.caches.intern(name)),
                     _ => None,
                 },
@@ -431,6 +447,11 @@ impl Parser {
 
     fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), Reject> {
         let page = fields.next_if(b"page=");
+        // The number of no page, as the event has it; its print format makes 0 of it.
+        if fields.starts_with(b"pfn=0xffffffffffffffff") {
+            *to = EventKind::PageAllocFailed;
+            return Ok(());
+        }
         let (pfn, order) = block(fields)?;
         let migratetype = migratetype(fields)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
@@ -446,15 +467,20 @@ impl Parser {
     }
 
     fn gfp(&mut self, text: &[u8]) -> Symbol {
-        match self.last_gfp.1 {
-            Some(symbol) if self.last_gfp.0 == text => symbol,
-            _ => {
-                let symbol = self.strings.gfp.intern(text);
-                self.last_gfp.0.clear();
-                self.last_gfp.0.extend_from_slice(text);
-                self.last_gfp.1 = Some(symbol);
-                symbol
-            }
+        repeated(&mut self.strings.gfp, &mut self.last_gfp, text)
+    }
+}
+
+/// Interns a text that mostly is the last one.
+fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
+    match last.1 {
+        Some(symbol) if last.0 == text => symbol,
+        _ => {
+            let symbol = symbols.intern(text);
+            last.0.clear();
+            last.0.extend_from_slice(text);
+            last.1 = Some(symbol);
+            symbol
         }
     }
 }
@@ -466,11 +492,6 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
         Format::TraceCmdReport => trace_cmd::cut(line),
         Format::WeeAlloc | Format::Fleetbench | Format::Libuslab => None,
     }
-}
-
-/// An event's name is an identifier of C.
-pub(super) fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
 /// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.

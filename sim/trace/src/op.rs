@@ -41,6 +41,8 @@ pub struct Op {
     pub time_ns: u64,
     /// The CPU it happens on. A hidden free happens where the event that gave it away was.
     pub cpu: u16,
+    /// The command that an allocation is by, if the trace names it. In an interrupt it is the command that was interrupted.
+    pub task: Option<TaskId>,
     /// What to do.
     pub kind: OpKind,
 }
@@ -109,6 +111,10 @@ pub enum OpKind {
         text: MarkId,
     },
 }
+
+/// A command, as the trace names tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub u32);
 
 /// The number of a call site in a [`Resolver`](super::Resolver), from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -78,13 +78,16 @@ impl PageSize {
     /// no cache in it, or none of the sizes is right for all of them.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
+        // Rows of caches that have no slabs of their own say nothing.
+        let rows = slabinfo.rows.iter().filter(|row| row.objects_per_slab > 0 && row.object_size > 0);
+        let rows: Vec<_> = rows.collect();
         let fits = |size: &Self| {
-            slabinfo.rows.iter().all(|row| {
+            rows.iter().all(|row| {
                 let slab = row.pages_per_slab.checked_mul(size.bytes());
                 slab.and_then(|slab| slab.checked_div(row.object_size)) == Some(row.objects_per_slab)
             })
         };
-        Self::ALL.into_iter().find(fits).filter(|_| !slabinfo.rows.is_empty())
+        Self::ALL.into_iter().find(fits).filter(|_| !rows.is_empty())
     }
 }
 

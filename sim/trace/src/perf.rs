@@ -21,20 +21,23 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { event, body, ..prefix })
 }
 
-/// `comm pid` or `comm pid/tid`.
+/// `comm pid` or `comm pid/tid`; with `-F` one of them, or none.
 fn comm(task: &[u8]) -> Option<&[u8]> {
     let task = task.trim_ascii();
-    let blank = memchr::memrchr(b' ', task)?;
-    let ids = &task[blank + 1..];
+    let start = memchr::memrchr(b' ', task).map_or(0, |blank| blank + 1);
+    let ids = &task[start..];
     let pid = memchr::memchr(b'/', ids).map_or(ids, |slash| &ids[slash + 1..]);
-    // Threads that have already gone are printed with -1.
-    if pid != b"-1" {
-        fields::decimal(pid)?;
-    }
-    Some(task[..blank].trim_ascii_end())
+    // Threads that have already exited are printed with -1.
+    let is_pid = pid == b"-1" || fields::decimal(pid).is_some();
+    Some(if is_pid { task[..start].trim_ascii_end() } else { task })
 }
 
 /// An indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
 pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
+}
+
+/// An event of perf itself, such as a mapping, which `--show-mmap-events` prints.
+pub(super) fn is_own_event(line: &[u8]) -> bool {
+    memchr::memmem::find(line, b": PERF_RECORD_").is_some()
 }

@@ -15,8 +15,9 @@ use rustc_hash::FxHashMap;
 
 use super::direct_map::{DirectMap, Mapping, Vote};
 use super::error::{Impossible, TraceError};
-use super::event::{Event, EventKind, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem};
 use super::fleetbench;
+use super::foreign::Foreign;
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 use super::op::PageUse;
 use super::page_move::PageMove;
@@ -95,8 +96,12 @@ pub struct Counts {
     pub zero_times: u64,
     /// Events with the time of the event before.
     pub same_times: u64,
-    /// Events earlier than the event before.
+    /// Events earlier than the event before, which is of another CPU. If there are any, all events were put in order of time.
     pub times_going_back: u64,
+    /// Of the lines that are not understood, those of kmem events.
+    pub kmem_not_understood: u64,
+    /// The first few of these, shortened, with their numbers.
+    first_kmem: Vec<(u64, String)>,
     /// Events whose command the kernel had forgotten (`<...>`).
     pub comm_unknown: u64,
     /// Object events with a hashed pointer.
@@ -173,6 +178,7 @@ impl Recording {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
         let mut pass = Pass::new(source.path().to_owned(), spool_limit);
+        pass.partial = source.is_partial();
         if source.is_recorded() {
             pass.recorded(source, progress)?;
             return pass.finish(page_size);
@@ -322,6 +328,10 @@ struct Pass {
     page_moves: Spool,
     counts: Counts,
     last_time: Option<u64>,
+    /// The time of the last event of each CPU.
+    last_times: Vec<u64>,
+    /// Lines of kmem events that are not understood are no error.
+    partial: bool,
     /// Live objects of caches: the record of their allocation and its shape.
     objects: FxHashMap<u64, (u64, u32)>,
     vote: Vote,
@@ -339,6 +349,8 @@ impl Pass {
             page_moves: Spool::new(spool_limit / 4),
             counts: Counts::default(),
             last_time: None,
+            last_times: Vec::new(),
+            partial: false,
             objects: FxHashMap::default(),
             vote: Vote::default(),
             impossible: [None; PageSize::ALL.len()],
@@ -382,6 +394,7 @@ impl Pass {
     fn line(&mut self, text: &[u8], number: u64) -> Result<(), TraceError> {
         match self.parser.parse(text) {
             Ok(Line::Event(event)) => {
+                self.check_time(&event, number)?;
                 self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
             }
             Ok(Line::Nothing) => {}
@@ -390,7 +403,9 @@ impl Pass {
                 self.counts.lost_notices += 1;
             }
             Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {
-                self.counts.header = Some((in_buffer, written, cpus));
+                // Each CPU's own text has a header, which is of all CPUs.
+                let (before, others, _) = self.counts.header.unwrap_or_default();
+                self.counts.header = Some((before.max(in_buffer), others.max(written), cpus));
             }
             Ok(Line::Header(HeaderFact::Cpus(cpus))) => self.counts.machine_cpus = Some(cpus),
             Err(_) if self.counts.unterminated => self.counts.cut_line = Some((number, shown(text))),
@@ -402,9 +417,87 @@ impl Pass {
                 if self.counts.first_not_understood.len() < REJECTS_KEPT {
                     self.counts.first_not_understood.push((number, shown(text)));
                 }
+                if has_kmem(text) {
+                    self.counts.kmem_not_understood += 1;
+                    if self.counts.first_kmem.len() < REJECTS_KEPT {
+                        self.counts.first_kmem.push((number, shown(text)));
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// Time may go back from one CPU to another, in texts of CPUs one after the other. On a CPU it never does; but a clock that has not
+    /// started yet gives 0.
+    fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
+        if !self.parser.format().is_some_and(Format::is_kernel) || event.time_ns == 0 {
+            return Ok(());
+        }
+        let cpu = usize::from(event.cpu);
+        if cpu >= self.last_times.len() {
+            self.last_times.resize(cpu + 1, 0);
+        }
+        let last = &mut self.last_times[cpu];
+        if event.time_ns < *last {
+            let times = (*last, event.time_ns);
+            return Err(TraceError::TimeGoesBack { path: self.path.clone(), line, cpu: event.cpu, times });
+        }
+        *last = event.time_ns;
+        Ok(())
+    }
+
+    /// Puts all records in order of time, and learns anew which free names the cache of which allocation.
+    fn sort(&mut self) -> std::io::Result<()> {
+        // Where the clock had not started, an event belongs behind the one before it on its CPU.
+        let mut last = vec![0; usize::from(MAX_CPU) + 1];
+        let mut time = |record: &Record| {
+            let last = &mut last[usize::from(record.cpu)];
+            if record.time_ns != 0 {
+                *last = record.time_ns;
+            }
+            *last
+        };
+        self.spool = std::mem::replace(&mut self.spool, Spool::new(1)).sort_by_time(&mut time)?;
+        let mut last = vec![0; usize::from(MAX_CPU) + 1];
+        let mut time = |record: &Record| {
+            let last = &mut last[usize::from(record.cpu)];
+            *last = record.time_ns.max(*last);
+            *last
+        };
+        self.page_moves = std::mem::replace(&mut self.page_moves, Spool::new(1)).sort_by_time(&mut time)?;
+        self.shapes.forget();
+        self.objects.clear();
+        self.counts.named_by_free = 0;
+        let Self { spool, shapes, objects, counts, .. } = self;
+        spool.scan(|spool, place, record| {
+            match record.tag {
+                Tag::Alloc => {
+                    let key = shapes.as_printed(record.key);
+                    if key != record.key {
+                        spool.update(place, |record| record.key = key)?;
+                    }
+                    let shape = shapes.get(key);
+                    if shape.via == Via::Cache && shape.named.is_none() {
+                        objects.insert(record.at, (place, key));
+                    } else {
+                        objects.remove(&record.at);
+                    }
+                }
+                Tag::FreeKmalloc | Tag::FreeCache => {
+                    if let Some((place, shape)) = objects.remove(&record.at)
+                        && let Some(name) = record.key.checked_sub(1)
+                    {
+                        counts.named_by_free += 1;
+                        if let Some(own) = shapes.learn(shape, Symbol(name)) {
+                            spool.update(place, |record| record.key = own)?;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        })
     }
 
     fn event(&mut self, event: &Event, line: u64) -> std::io::Result<()> {
@@ -436,7 +529,7 @@ impl Pass {
             EventKind::Alloc { ptr, site, bytes_req, bytes_alloc, gfp, cache, via } => {
                 self.possible("bytes_alloc", bytes_alloc.into(), 1, PageSize::max_object, line);
                 let shape = Shape { site, bytes_req, bytes_alloc, gfp, via, named: cache };
-                self.alloc(ptr, &shape, record)
+                self.alloc(ptr, &shape, record.with_task(event.task.map(|task| task.0)))
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {
@@ -575,16 +668,44 @@ impl Pass {
         });
         made.map_err(|source| TraceError::Spool { source })?;
         self.counts.format = self.parser.format();
+        let kmem = self.counts.by_name.iter().take(KMEM_EVENTS).sum::<u64>();
+        if self.counts.events == 0 || kmem == 0 {
+            let texts: Vec<&str> = self.counts.first_not_understood.iter().map(|(_, text)| &**text).collect();
+            let cut = self.counts.cut_line.as_ref().map(|(_, text)| &**text);
+            let texts: Vec<&str> = texts.into_iter().chain(cut).collect();
+            if let foreign @ Some(_) = Foreign::of(&texts) {
+                let first = String::new();
+                return Err(TraceError::NotATrace {
+                    path: self.path,
+                    lines: self.counts.lines,
+                    first,
+                    foreign,
+                });
+            }
+        }
         if self.counts.events == 0 {
             let first = self.counts.first_not_understood.first();
             return Err(TraceError::NotATrace {
                 path: self.path,
+                foreign: None,
                 lines: self.counts.lines,
                 first: first
                     .or(self.counts.cut_line.as_ref())
                     .map(|(_, text)| text.clone())
                     .unwrap_or_default(),
             });
+        }
+        let rejected = self.counts.kmem_not_understood;
+        if rejected * 20 > kmem + rejected && !self.partial {
+            return Err(TraceError::MostlyNotUnderstood {
+                path: self.path,
+                rejected,
+                lines: kmem + rejected,
+                first: self.counts.first_kmem,
+            });
+        }
+        if self.counts.times_going_back > 0 && self.counts.format.is_some_and(Format::is_kernel) {
+            self.sort().map_err(|source| TraceError::Spool { source })?;
         }
         let pointers = self.counts.by_gfp.iter().sum::<u64>() + self.counts.frees;
         let elected = self.vote.result(known.map(|(size, _)| size));

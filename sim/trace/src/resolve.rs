@@ -27,7 +27,7 @@ use super::event::{Pfn, Ptr, Via};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
-    SiteId,
+    SiteId, TaskId,
 };
 use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
@@ -319,6 +319,12 @@ impl Resolver {
         self.mapping.pfn(ptr)
     }
 
+    /// A command, as the trace names tasks.
+    #[must_use]
+    pub fn task(&self, id: TaskId) -> String {
+        self.names.strings().tasks.text(Symbol(id.0)).into_owned()
+    }
+
     /// A call site, `function+0x1b/0x40`.
     #[must_use]
     pub fn call_site(&self, id: SiteId) -> String {
@@ -357,7 +363,8 @@ impl Resolver {
     }
 
     fn push(&mut self, record: &Record, kind: OpKind) {
-        self.pending.push(Op { line: record.line, time_ns: record.time_ns, cpu: record.cpu, kind });
+        let task = record.task().filter(|_| matches!(kind, OpKind::Alloc { .. })).map(TaskId);
+        self.pending.push(Op { line: record.line, time_ns: record.time_ns, cpu: record.cpu, task, kind });
     }
 
     fn alloc(&mut self, record: &Record) {

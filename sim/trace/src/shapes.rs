@@ -100,6 +100,20 @@ impl Shapes {
         None
     }
 
+    /// Forgets what frees told. Allocations that have a shape of their own for it must get that of [`as_printed`](Self::as_printed).
+    pub(super) fn forget(&mut self) {
+        self.learned.fill(Learned::default());
+    }
+
+    /// The shape that the event itself gives an allocation.
+    pub(super) fn as_printed(&self, number: u32) -> u32 {
+        let entry = &self.shapes[number as usize];
+        if !entry.own_name_taught {
+            return number;
+        }
+        self.numbers.get(&Shape { named: None, ..entry.shape }).copied().unwrap_or(number)
+    }
+
     pub(super) fn get(&self, number: u32) -> &Shape {
         &self.shapes[number as usize].shape
     }

@@ -20,8 +20,7 @@ use super::recorded;
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of no kind that is known.
-pub const NO_TRACE: &str =
-    "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`";
+pub const NO_TRACE: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
 
 /// How a file may be compressed, each with the bytes that it begins with.
 const COMPRESSIONS: [(Compression, &[u8]); 3] = [
@@ -84,6 +83,7 @@ pub struct Source {
     eof: bool,
     line: u64,
     recorded: bool,
+    partial: bool,
 }
 
 impl fmt::Debug for Source {
@@ -137,13 +137,24 @@ impl Source {
         let reader =
             Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let (buffer, eof, recorded) = (vec![0; CHUNK], false, false);
-        let mut source = Self { path, reader, total, buffer, start: 0, end: 0, eof, line: 0, recorded };
+        let mut source =
+            Self { path, reader, total, buffer, start: 0, end: 0, eof, line: 0, recorded, partial: false };
         source.fill()?;
         source.recorded = recorded::is_recorded(&source.buffer[..source.end]);
         if !source.recorded {
             source.check_text()?;
         }
         Ok(source)
+    }
+
+    /// Has a trace read of which many lines of kmem events are not understood; otherwise that is an error.
+    #[must_use]
+    pub fn partial(self, partial: bool) -> Self {
+        Self { partial, ..self }
+    }
+
+    pub(super) fn is_partial(&self) -> bool {
+        self.partial
     }
 
     /// What errors call this source.
@@ -193,8 +204,9 @@ impl Source {
         Ok(Some(Chunk { text, first_line }))
     }
 
-    /// Whether it is no text, but what `libuslab.so` recorded.
-    pub(super) fn is_recorded(&self) -> bool {
+    /// True if it is no text, but what `libuslab.so` recorded.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 

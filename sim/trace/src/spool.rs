@@ -50,6 +50,21 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// An allocation has its command in place of what pages have, if its number has 24 bits.
+    pub(super) fn with_task(self, task: Option<u32>) -> Self {
+        let number = task.map_or(0, |task| task.saturating_add(1));
+        match number.to_le_bytes() {
+            [order, migratetype, usage, 0] => Self { order, migratetype, usage, ..self },
+            _ => self,
+        }
+    }
+
+    /// The command of an allocation.
+    pub(super) fn task(&self) -> Option<u32> {
+        let number = u32::from_le_bytes([self.order, self.migratetype, self.usage, 0]);
+        number.checked_sub(1).filter(|_| self.tag == Tag::Alloc)
+    }
+
     fn to_bytes(self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         bytes[..8].copy_from_slice(&self.at.to_le_bytes());
@@ -110,6 +125,20 @@ impl Spool {
     /// The number of records, which is also the place of the next one.
     pub(super) fn len(&self) -> u64 {
         self.in_file + self.held.len() as u64
+    }
+
+    /// Puts the records in order of time; those of one time keep theirs. `time` is the time of a record, to which it is given in the
+    /// order in which they were pushed. All records are in memory meanwhile.
+    pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
+        let mut sorted = Self::new(self.limit * RECORD);
+        let mut all = Vec::with_capacity(self.len() as usize);
+        let mut reader = self.into_reader()?;
+        while let Some(record) = reader.next()? {
+            all.push((time(&record), record));
+        }
+        all.sort_by_key(|(time, _)| *time);
+        all.into_iter().try_for_each(|(_, record)| sorted.push(record))?;
+        Ok(sorted)
     }
 
     /// Appends a record.

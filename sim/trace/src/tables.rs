@@ -10,8 +10,8 @@ use std::path::Path;
 use super::error::TraceError;
 use super::event::Pfn;
 use super::page_size::PageSize;
+use super::slabinfo::KernelSlabInfo;
 use uslab::SlabInfo;
-use uslab::info::ParseError;
 
 /// The moments, in their order.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
@@ -52,6 +52,15 @@ pub struct FreeBlocks {
 }
 
 impl FreeBlocks {
+    /// Reads a buddyinfo; `path` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// A line that is no row of one.
+    pub fn read(path: &Path, text: &str) -> Result<Vec<Self>, TraceError> {
+        free_blocks(text).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
+    }
+
     /// All pages.
     #[must_use]
     pub fn pages(&self) -> u64 {
@@ -157,7 +166,11 @@ fn table<T, S: AsRef<str>>(
 }
 
 fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
-    text.parse().map_err(|fault: ParseError| (fault.line as u64, fault.expected))
+    let read = KernelSlabInfo::read(text).map_err(|fault| (fault.line, fault.expected))?;
+    match read.faults.first() {
+        Some(fault) => Err((fault.line, fault.expected)),
+        None => Ok(read.table),
+    }
 }
 
 /// Reads `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.

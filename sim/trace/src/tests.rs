@@ -411,15 +411,48 @@ fn q9_events_of_two_cpus_in_the_wrong_order() {
 }
 
 #[test]
-fn q9_time_may_step_back() {
+fn q9_time_steps_back_between_cpus_only() {
+    // The texts of two CPUs, one after the other: the events are put in order of time.
+    let a = on_page(1, 0);
     let text = trace(&[
-        ("0 2.0", cache_alloc(on_page(1, 0))),
-        ("1 1.5", cache_free(on_page(1, 0))),
-        ("0 0.0", cache_alloc(on_page(1, 0))),
+        ("0 1.0", cache_alloc(a)),
+        ("0 3.0", cache_alloc(a)),
+        ("0 3.5", cache_free(a)),
+        ("1 2.0", cache_free(a)),
+        ("1 0.0", cache_alloc(on_page(2, 0))), // its clock did not tell: behind the event before
     ]);
     let facts = facts(&text);
-    assert_eq!((facts.times_going_back, facts.zero_times, facts.objects.matched), (2, 1, 1));
-    assert_eq!(facts.time, Some((2.0, 2.0)));
+    assert_eq!((facts.times_going_back, facts.zero_times), (2, 1));
+    let objects = facts.objects;
+    assert_eq!((objects.matched, objects.remote, objects.hidden_frees), (2, 1, 0));
+    assert_eq!(facts.time, Some((1.0, 3.5)));
+    // On a CPU it does not.
+    let text = trace(&[("0 2.0", cache_alloc(a)), ("1 3.0", cache_free(a)), ("0 1.5", cache_alloc(a))]);
+    let source = Source::from_reader("t", Box::new(std::io::Cursor::new(text)), None).unwrap();
+    let error = Recording::read(source, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("t:3: time goes back on CPU 0, from 2.000000 to 1.500000 s"), "{error}");
+}
+
+#[test]
+fn q9_names_are_learned_in_order_of_time() {
+    // One call site, two caches, and an address that both had. In the order of the lines the second allocation hides the first one.
+    let a = on_page(1, 0);
+    let free = |name: &str| cache_free(a).replace("name=dentry", &format!("name={name}"));
+    let lines = |events: &[(&str, String)]| {
+        let (kinds, resolver) = operations(&trace(events));
+        let names = kinds.iter().filter_map(|kind| match kind {
+            OpKind::Alloc { cache, .. } => Some(resolver.cache(*cache).name.clone()),
+            _ => None,
+        });
+        names.collect::<Vec<_>>()
+    };
+    let by_cpu = lines(&[
+        ("0 1.0", cache_alloc(a)),
+        ("0 3.0", cache_alloc(a)),
+        ("1 2.0", free("first")),
+        ("1 4.0", free("second")),
+    ]);
+    assert_eq!(by_cpu, ["first", "second"]);
 }
 
 // Quirk 11: pages.

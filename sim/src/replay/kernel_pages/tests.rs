@@ -12,17 +12,18 @@ use std::path::Path;
 #[derive(Default)]
 struct Script {
     text: String,
-    lines: u32,
+    /// The time of the next event.
+    next: u32,
 }
 
 impl Script {
     fn line(&mut self, cpu: u32, time: u32, event: &str) -> &mut Self {
-        self.lines += 1;
+        self.next = self.next.max(time + 1);
         writeln!(self.text, "  sh-1 [{cpu:03}] ..... 1.{time:06}: {event}").expect("a string");
         self
     }
     fn now(&mut self, event: &str) -> &mut Self {
-        self.line(0, self.lines, event)
+        self.line(0, self.next, event)
     }
     fn taken(&mut self, pfn: u64, order: u8) -> &mut Self {
         let percpu = u8::from(order <= 3);

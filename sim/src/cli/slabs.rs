@@ -1,0 +1,141 @@
+//! `uslab slabs`.
+
+use crate::output::command::Outcome;
+use crate::output::{Place, say, tell};
+use crate::slabs::{Change, Report, Snapshot, Sort};
+use anyhow::bail;
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Show what a kernel's caches hold, how much of it is holes, and what would return it. No trace is needed.
+///
+/// Without PLACE, this machine's: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root). PLACE is a folder of copies (a
+/// sosreport that was unpacked; `slabinfo`, and `slab` or `sys/kernel/slab`, beside each other; a recording of `uslab record`), a moment
+/// of a recording (FOLDER/before), or one slabinfo.
+///
+/// Holes are free objects in slabs that have others in use. A shrink frees only slabs that are wholly empty, which the tables do not
+/// count: the bounds follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs hold a few more; free objects in
+/// sheaves count as in use). Without sysfs the bounds are wider. drop_caches is another thing: it frees objects that nothing uses, of
+/// reclaimable caches.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo uslab slabs
+  sudo uslab slabs --sort holes --all
+  sudo uslab slabs --watch=1
+  uslab slabs sosreport-host-2026-11-28/
+  uslab slabs recording/before --against recording/after
+  uslab slabs slabinfo.txt --cpus 64 --json slabs.json
+  ssh host sudo cat /proc/slabinfo | uslab slabs -
+
+Copies to look at elsewhere:
+  sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
+  sudo cp -r --no-dereference /sys/kernel/slab slab 2>/dev/null")]
+pub(super) struct Args {
+    /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Left out: this machine's.
+    #[arg(value_name = "PLACE")]
+    place: Option<PathBuf>,
+    /// Say what is different in this later place, or `live` for this machine now.
+    #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
+    against: Option<PathBuf>,
+    /// What the rows go by.
+    #[arg(long, value_enum, default_value = "bytes")]
+    sort: Sort,
+    /// How many caches to show.
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    rows: usize,
+    /// Show every cache.
+    #[arg(long, conflicts_with = "rows")]
+    all: bool,
+    /// Present CPUs of the machine. Default: as the tables say.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+    /// Read again every SECONDS (0.1 to 3600; default 2) and show what changed, until it is interrupted.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = seconds)]
+    watch: Option<Duration>,
+    /// With --watch: end after N readings.
+    #[arg(long, value_name = "N", requires = "watch")]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 to 3600".to_owned())
+}
+
+/// What JSON has.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    report: Report,
+    /// With `--against`.
+    change: Option<Change>,
+}
+
+impl Args {
+    fn read(&self, place: Option<&Path>) -> anyhow::Result<Report> {
+        let snapshot = match place {
+            Some(path) if path != Path::new("live") => Snapshot::open(path)?,
+            _ => Snapshot::live()?,
+        };
+        Report::new(&snapshot, self.cpus, self.sort)
+    }
+
+    fn rows(&self) -> usize {
+        if self.all { usize::MAX } else { self.rows }
+    }
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    match args.cpus {
+        Some(0) => bail!("--cpus 0: expected at least 1"),
+        Some(n) if n > 8192 => bail!("--cpus {n}: expected at most 8192, the most that Linux supports"),
+        _ => {}
+    }
+    if let Some(interval) = args.watch {
+        if json.is_some() {
+            bail!(
+                "--watch: expected no --json, for a report that does not end has none; leave --watch out for one reading"
+            );
+        }
+        return watch(args, interval);
+    }
+    let report = args.read(args.place.as_deref())?;
+    let Some(later) = &args.against else {
+        let text = report.text(args.rows());
+        tell(&Told { report, change: None }, &text, json)?;
+        return Ok(Outcome::Done);
+    };
+    let later = args.read(Some(later))?;
+    let change = Change::new(&report, &later);
+    let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
+    tell(&Told { report: later, change: Some(change) }, &text, json)?;
+    Ok(Outcome::Done)
+}
+
+/// One table after the other, each in the place of the one before on a terminal.
+fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
+    let terminal = std::io::stdout().is_terminal();
+    // What fits on most terminals.
+    let rows = if args.all { usize::MAX } else { args.rows };
+    let mut last: Option<(Report, Instant)> = None;
+    for reading in 1.. {
+        let now = Instant::now();
+        let report = args.read(args.place.as_deref())?;
+        let mut text = if terminal { "\x1b[H\x1b[2J".to_owned() } else { String::new() };
+        text += &report.summary();
+        if let Some((before, then)) = &last {
+            text += &report.rates(before, now.duration_since(*then), rows);
+        }
+        text += &format!("\n{}\n", report.table(rows));
+        say(&text)?;
+        if args.count.is_some_and(|count| reading >= count) {
+            break;
+        }
+        last = Some((report, now));
+        std::thread::sleep(interval);
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,30 @@
+//! `uslab what`.
+
+use crate::output::command::Outcome;
+use crate::output::{Place, tell};
+use crate::what::What;
+use std::path::PathBuf;
+
+/// Say what a file is, how such files are made, and which command reads it.
+///
+/// Every format that a verb here reads is known, packed or not: traces of kernels and of programs, recordings, tables of a kernel, heap
+/// profiles, results of the verbs; and files that are not read, with what to do instead (perf.data, trace.dat, bpftrace's output, kernel
+/// dumps, archives).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uslab what trace.txt.zst
+  uslab what recording/
+  uslab what sosreport-host/ --json
+  xzcat unknown.xz | uslab what -")]
+pub(super) struct Args {
+    /// A file or a folder; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let what = What::of(&args.file)?;
+    tell(&what, &what.to_string(), json)?;
+    Ok(Outcome::Done)
+}

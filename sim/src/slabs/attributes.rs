@@ -1,0 +1,317 @@
+//! What `/sys/kernel/slab` says of each cache: the folder itself, a copy of it, or a table of its files.
+
+use anyhow::{Context, bail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The attributes of a cache. A kernel has some of them only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Bytes of an object.
+    pub object_size: Option<u64>,
+    /// Bytes from one object to the next.
+    pub slab_size: Option<u64>,
+    /// Objects of a slab of the usual order.
+    pub objs_per_slab: Option<u64>,
+    /// The usual order.
+    pub order: Option<u64>,
+    /// Alignment in bytes.
+    pub align: Option<u64>,
+    /// Slabs with free objects that a node keeps although they are empty, at most.
+    pub min_partial: Option<u64>,
+    /// Free objects in the partial slabs of a CPU, at most; 0 since 7.0.
+    pub cpu_partial: Option<u64>,
+    /// Objects that a sheaf holds; 0 without sheaves.
+    pub sheaf_capacity: Option<u64>,
+    /// Slabs.
+    pub slabs: Option<u64>,
+    /// Objects in all slabs.
+    pub total_objects: Option<u64>,
+    /// Objects that are not free in the partial slabs of nodes.
+    pub objects: Option<u64>,
+    /// Slabs on the partial lists of nodes.
+    pub partial: Option<u64>,
+    /// Objects in use in these.
+    pub objects_partial: Option<u64>,
+    /// Slabs of CPUs that have one to allocate from, and these CPUs' partial slabs.
+    pub cpu_slabs: Option<u64>,
+    /// Partial slabs of all CPUs.
+    pub slabs_cpu_partial: Option<u64>,
+    /// Nodes that have slabs of the cache.
+    pub nodes: u64,
+    /// Memory of the cache is reclaimable.
+    pub reclaim_account: Option<u64>,
+    /// Objects of freed slabs stay readable for a grace period.
+    pub destroy_by_rcu: Option<u64>,
+    /// The cache has a constructor.
+    pub ctor: bool,
+}
+
+/// The files that are read, in the order of [`Attributes::set`].
+const NAMES: [&str; 18] = [
+    "object_size",
+    "slab_size",
+    "objs_per_slab",
+    "order",
+    "align",
+    "min_partial",
+    "cpu_partial",
+    "sheaf_capacity",
+    "slabs",
+    "total_objects",
+    "objects",
+    "partial",
+    "objects_partial",
+    "cpu_slabs",
+    "slabs_cpu_partial",
+    "reclaim_account",
+    "destroy_by_rcu",
+    "ctor",
+];
+
+/// A number that no count exceeds.
+const MOST: u64 = 1 << 40;
+/// And one that no size, capacity or limit of a cache exceeds.
+const MOST_OF_CACHE: u64 = 1 << 26;
+
+impl Attributes {
+    /// Takes one attribute over. A kernel that lacks it has an empty text, `-` or `NA`.
+    fn set(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
+        let text = text.trim();
+        let first = text.split_whitespace().next().unwrap_or_default();
+        let place = match name {
+            "object_size" => &mut self.object_size,
+            "slab_size" => &mut self.slab_size,
+            "objs_per_slab" => &mut self.objs_per_slab,
+            "order" => &mut self.order,
+            "align" => &mut self.align,
+            "min_partial" => &mut self.min_partial,
+            "cpu_partial" => &mut self.cpu_partial,
+            "sheaf_capacity" => &mut self.sheaf_capacity,
+            "slabs" => {
+                let on_node = |word: &&str| {
+                    let count = word.strip_prefix('N').and_then(|rest| rest.split_once('='));
+                    count.is_some_and(|(_, count)| count != "0")
+                };
+                self.nodes = text.split_whitespace().filter(on_node).count() as u64;
+                &mut self.slabs
+            }
+            "total_objects" => &mut self.total_objects,
+            "objects" => &mut self.objects,
+            "partial" => &mut self.partial,
+            "objects_partial" => &mut self.objects_partial,
+            "cpu_slabs" => &mut self.cpu_slabs,
+            "slabs_cpu_partial" => {
+                // `90(6) C0=30(2) C1=60(4)`: free objects as the kernel estimates them, and slabs.
+                let slabs = first.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+                self.slabs_cpu_partial =
+                    slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MOST);
+                return Ok(());
+            }
+            "reclaim_account" => &mut self.reclaim_account,
+            "destroy_by_rcu" => &mut self.destroy_by_rcu,
+            "ctor" => {
+                self.ctor = !is_absent(text);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let is_count = matches!(
+            name,
+            "slabs" | "total_objects" | "objects" | "partial" | "objects_partial" | "cpu_slabs"
+        );
+        let most = if is_count { MOST } else { MOST_OF_CACHE };
+        *place = match first.parse() {
+            Ok(number) if number <= most => Some(number),
+            _ if is_absent(first) => None,
+            _ => bail!("expected a number up to {most} in {name}, found {first:?}"),
+        };
+        let most = u64::from(uslab_buddy::MAX_ORDER);
+        if let Some(order) = self.order.filter(|order| *order > most) {
+            bail!("impossible order {order} (0 to {most} are accepted)");
+        }
+        Ok(())
+    }
+
+    /// Takes over what another table counts.
+    fn count_as(&mut self, other: Self) {
+        let Self {
+            slabs,
+            total_objects,
+            objects,
+            partial,
+            objects_partial,
+            cpu_slabs,
+            slabs_cpu_partial,
+            ..
+        } = other;
+        *self = Self {
+            slabs,
+            total_objects,
+            objects,
+            partial,
+            objects_partial,
+            cpu_slabs,
+            slabs_cpu_partial,
+            nodes: other.nodes,
+            ..self.clone()
+        };
+    }
+}
+
+/// What stands for an attribute that a kernel lacks.
+fn is_absent(text: &str) -> bool {
+    matches!(text, "" | "-" | "NA")
+}
+
+/// The attributes of all caches, by name, and which names share one.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// By the name of the cache's folder.
+    pub caches: BTreeMap<String, Attributes>,
+    /// Other names, each with the folder that it is a link to.
+    pub links: BTreeMap<String, String>,
+}
+
+impl Catalog {
+    /// The folder that a name leads to, and its attributes.
+    pub fn get(&self, name: &str) -> Option<(&str, &Attributes)> {
+        let folder = self.links.get(name).map_or(name, |folder| folder);
+        self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
+    }
+
+    /// The names that share a cache, apart from its folder's own.
+    pub fn names_of(&self, folder: &str) -> impl Iterator<Item = &str> {
+        self.links.iter().filter(move |(_, to)| *to == folder).map(|(name, _)| &**name)
+    }
+
+    /// Reads `/sys/kernel/slab` or a copy.
+    ///
+    /// # Errors
+    ///
+    /// The folder, or a file in it that is there, cannot be read.
+    pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
+        let mut catalog = Self::default();
+        let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+        for entry in entries {
+            let entry = entry.with_context(|| folder.display().to_string())?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = entry.file_type().with_context(|| entry.path().display().to_string())?;
+            if kind.is_symlink() {
+                let to = fs::read_link(entry.path()).with_context(|| entry.path().display().to_string())?;
+                if let Some(to) = to.file_name() {
+                    catalog.links.insert(name, to.to_string_lossy().into_owned());
+                }
+            } else if kind.is_dir() {
+                let mut attributes = Attributes::default();
+                for attribute in NAMES {
+                    let path = entry.path().join(attribute);
+                    match fs::read_to_string(&path) {
+                        Ok(text) => {
+                            attributes.set(attribute, &text).with_context(|| path.display().to_string())?
+                        }
+                        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                        Err(e) => return Err(e).with_context(|| path.display().to_string()),
+                    }
+                }
+                if attributes.slab_size.is_some() {
+                    catalog.caches.insert(name, attributes);
+                }
+            }
+        }
+        Ok(catalog)
+    }
+
+    /// Reads a table of the files: a line a cache, with tabs between the columns, whose names the first line has.
+    ///
+    /// # Errors
+    ///
+    /// The first line does not have a column `name`, or a line has another number of columns.
+    pub fn of_table(text: &str) -> anyhow::Result<Self> {
+        let mut lines = (1_u64..).zip(text.lines());
+        let header: Vec<&str> = lines.next().map_or("", |(_, line)| line).split('\t').collect();
+        if header.first() != Some(&"name") {
+            bail!(
+                "line 1: expected names of columns between tabs, beginning with `name`, found {:?}",
+                header[0]
+            );
+        }
+        if !header.iter().any(|column| NAMES.contains(column)) {
+            bail!("line 1: expected columns that are attributes, such as slab_size, order and objs_per_slab");
+        }
+        let mut catalog = Self::default();
+        for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
+            let fields: Vec<&str> = line.split('\t').collect();
+            // What is empty at the end of a line is often cut off.
+            if fields.len() > header.len() || fields.len() < 2 {
+                bail!("line {number}: expected {} columns, found {}", header.len(), fields.len());
+            }
+            let mut attributes = Attributes::default();
+            let mut link = None;
+            for (column, field) in header.iter().zip(&fields).skip(1) {
+                if *column == "link" {
+                    link = Some(*field).filter(|link| !matches!(*link, "" | "-"));
+                } else {
+                    attributes.set(column, field).with_context(|| format!("line {number}"))?;
+                }
+            }
+            match link {
+                Some(to) => catalog.links.insert(fields[0].to_owned(), to.to_owned()).is_some(),
+                None => catalog.caches.insert(fields[0].to_owned(), attributes).is_some(),
+            };
+        }
+        Ok(catalog)
+    }
+
+    /// Forgets what is counted: it is of another moment.
+    pub fn without_counts(mut self) -> Self {
+        for attributes in self.caches.values_mut() {
+            attributes.count_as(Attributes::default());
+        }
+        self
+    }
+
+    /// Takes what is counted from another table.
+    pub fn counted_by(mut self, other: Self) -> Self {
+        for (name, counts) in other.caches {
+            self.caches.entry(name).or_default().count_as(counts);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_caches_and_links() {
+        let text = "name\tlink\tslab_size\tslabs\tslabs_cpu_partial\tctor\n\
+                    :0000136\t-\t136\t582 N0=580 N1=2\t90(6) C0=30(2) C1=60(4)\t\n\
+                    kernfs\t:0000136\t136\t582\t90(6)\t\n\
+                    inode\t-\t600\tNA\t0(0)\tinit_once+0x0/0x10\n";
+        let catalog = Catalog::of_table(text).unwrap();
+        let (folder, shared) = catalog.get("kernfs").unwrap();
+        assert_eq!((folder, shared.slabs, shared.nodes), (":0000136", Some(582), 2));
+        assert_eq!((shared.slabs_cpu_partial, shared.ctor), (Some(6), false));
+        let (_, inode) = catalog.get("inode").unwrap();
+        assert_eq!((inode.slab_size, inode.slabs, inode.ctor), (Some(600), None, true));
+        assert_eq!(catalog.names_of(":0000136").collect::<Vec<_>>(), ["kernfs"]);
+        let counts = Catalog::of_table("name\tlink\tslabs\ninode\t-\t7 N0=7\n").unwrap();
+        let merged = catalog.without_counts().counted_by(counts);
+        assert_eq!(merged.get("inode").unwrap().1.slabs, Some(7));
+        assert_eq!(merged.get("kernfs").unwrap().1.slabs, None);
+        assert_eq!(
+            Catalog::of_table("size\n").unwrap_err().to_string(),
+            "line 1: expected names of columns between tabs, beginning with `name`, found \"size\""
+        );
+        let error = |text: &str| format!("{:#}", Catalog::of_table(text).unwrap_err());
+        assert!(error("name\tsize\n").starts_with("line 1: expected columns"));
+        assert!(error("name\torder\ninode\n").starts_with("line 2: expected 2 columns"));
+        assert_eq!(
+            error("name\torder\ninode\tx\n"),
+            "line 2: expected a number up to 67108864 in order, found \"x\""
+        );
+    }
+}

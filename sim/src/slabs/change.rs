@@ -1,0 +1,143 @@
+//! Two moments compared: which caches grew, by objects in use or by holes.
+
+use super::{Report, percent};
+use crate::output::{self, grouped, signed, size};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// How one moment differs from an earlier one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// The earlier one.
+    pub from: String,
+    /// The later one.
+    pub to: String,
+    /// Bytes of all slabs.
+    pub bytes: i64,
+    /// Bytes of objects in use.
+    pub in_use: i64,
+    /// Bytes of holes.
+    pub holes: i64,
+    /// The caches that differ, the largest difference first.
+    pub caches: Vec<CacheChange>,
+}
+
+/// How a cache changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheChange {
+    /// Its name.
+    pub name: String,
+    /// Slabs.
+    pub slabs: i64,
+    /// Their bytes.
+    pub bytes: i64,
+    /// Objects in use.
+    pub objects: i64,
+    /// Bytes of holes.
+    pub holes: i64,
+    /// The cache is only in the later or only in the earlier one.
+    pub only: Option<&'static str>,
+}
+
+fn minus(later: u64, earlier: u64) -> i64 {
+    later as i64 - earlier as i64
+}
+
+impl Change {
+    /// What is different in `later`.
+    pub fn new(earlier: &Report, later: &Report) -> Self {
+        let before: BTreeMap<_, _> = earlier.caches.iter().map(|row| (&row.name, row)).collect();
+        let after: BTreeMap<_, _> = later.caches.iter().map(|row| (&row.name, row)).collect();
+        let mut names: Vec<_> = before.keys().chain(after.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let caches = names.into_iter().map(|name| {
+            let (old, new) = (before.get(*name), after.get(*name));
+            let of = |field: fn(&super::Row) -> u64| {
+                minus(new.map_or(0, |row| field(row)), old.map_or(0, |row| field(row)))
+            };
+            CacheChange {
+                name: (*name).clone(),
+                slabs: of(|row| row.slabs),
+                bytes: of(|row| row.bytes),
+                objects: of(|row| row.in_use),
+                holes: of(|row| row.hole_bytes),
+                only: match (old, new) {
+                    (None, Some(_)) => Some("later"),
+                    (Some(_), None) => Some("earlier"),
+                    _ => None,
+                },
+            }
+        });
+        let mut caches: Vec<_> =
+            caches.filter(|change| change.slabs != 0 || change.objects != 0 || change.holes != 0).collect();
+        caches.sort_by_key(|change| Reverse((change.bytes.unsigned_abs(), change.objects.unsigned_abs())));
+        Self {
+            from: earlier.place.clone(),
+            to: later.place.clone(),
+            bytes: minus(later.bytes, earlier.bytes),
+            in_use: minus(later.in_use, earlier.in_use),
+            holes: minus(later.holes, earlier.holes),
+            caches,
+        }
+    }
+
+    /// The comparison as text, with `rows` caches.
+    pub fn text(&self, rows: usize) -> String {
+        let mut text = format!(
+            "From {} to {}: slabs {}, objects in use {}, holes {}.\n",
+            self.from,
+            self.to,
+            difference(self.bytes),
+            difference(self.in_use),
+            difference(self.holes)
+        );
+        for change in self.caches.iter().take(rows.min(3)) {
+            let _ = writeln!(text, "{}", change.sentence(self.bytes));
+        }
+        if self.caches.is_empty() {
+            return text;
+        }
+        let mut table = output::table(&["cache", "bytes", "slabs", "objects in use", "holes"]);
+        for change in self.caches.iter().take(rows) {
+            table.add_row([
+                change.name.clone(),
+                difference(change.bytes),
+                signed(change.slabs),
+                signed(change.objects),
+                difference(change.holes),
+            ]);
+        }
+        let _ = writeln!(text, "\n{}", output::text(&table));
+        text
+    }
+}
+
+impl CacheChange {
+    fn sentence(&self, all: i64) -> String {
+        let verb = if self.bytes >= 0 { "grew" } else { "shrank" };
+        let mut text = format!("{} {verb} by {}", self.name, size(self.bytes.unsigned_abs()));
+        if all != 0 && (self.bytes > 0) == (all > 0) {
+            text += &format!(" ({} of all)", percent(self.bytes.unsigned_abs(), all.unsigned_abs()));
+        }
+        text + &match self.objects {
+            0 => "; its objects in use are as many as before".to_owned(),
+            objects => {
+                let (count, direction) =
+                    (grouped(objects.unsigned_abs()), if objects > 0 { "more" } else { "fewer" });
+                format!(
+                    "; {count} {direction} objects are in use, and its holes changed by {}",
+                    difference(self.holes)
+                )
+            }
+        } + "."
+    }
+}
+
+/// A size with its sign.
+pub(super) fn difference(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "+" };
+    format!("{sign}{}", size(bytes.unsigned_abs()))
+}

@@ -1,0 +1,509 @@
+//! What the tables imply: how many slabs are empty, what CPUs hold, how slabs would be laid out otherwise.
+//!
+//! A shrink takes what CPUs hold back to the slabs and frees the slabs that are empty then. No table counts these. What bounds them:
+//!
+//! - *Empty slabs of a node*: one is kept only while the node has fewer than `min_partial` slabs with free objects, so there are never
+//!   more than that; nor more than the free objects fill, nor than partial slabs there are. At least as many are empty as partial slabs
+//!   exceed the objects in use in them.
+//! - *Slabs of CPUs* (up to 6.17): each may be empty.
+//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): their objects count as in use. Each slab that falls empty takes one of them
+//!   at least, and all of its objects must be free or in sheaves.
+
+use super::source::{Cache, Snapshot};
+use serde::Serialize;
+use uslab::{Geometry, OrderRule};
+
+/// Full sheaves that a node keeps.
+const BARN: u64 = 10;
+/// Bytes of a sheaf without its pointers.
+const SHEAF: u64 = 32;
+const WORD: u64 = 8;
+
+/// A number that is not known, between two that are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bounds {
+    /// At least.
+    pub least: u64,
+    /// At most.
+    pub most: u64,
+}
+
+impl std::ops::AddAssign for Bounds {
+    fn add_assign(&mut self, other: Self) {
+        self.least += other.least;
+        self.most += other.most;
+    }
+}
+
+/// The machine, as far as estimates depend on it.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// CPUs, at most.
+    pub cpus: u64,
+    /// The number of CPUs was not in the tables.
+    pub cpus_guessed: bool,
+    /// Nodes.
+    pub nodes: u64,
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// Version of the kernel.
+    pub version: Option<(u32, u32)>,
+    /// The old allocator SLAB.
+    pub is_slab: bool,
+}
+
+impl Machine {
+    /// The machine of a snapshot; `cpus` is what the user says.
+    pub fn of(snapshot: &Snapshot, cpus: Option<u32>) -> Self {
+        let known = cpus.or(snapshot.cpus);
+        let version = snapshot.kernel.as_deref().and_then(|release| {
+            let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+        });
+        Self {
+            cpus: known.unwrap_or_else(|| cpus_by_orders(snapshot)).into(),
+            cpus_guessed: known.is_none(),
+            nodes: snapshot.nodes.max(1),
+            page_size: snapshot.page_size,
+            version,
+            is_slab: snapshot.is_slab,
+        }
+    }
+
+    /// Linux's rule for orders, if it is the rule of this machine.
+    pub fn rule(&self) -> Option<OrderRule> {
+        let known = !self.is_slab && self.page_size == uslab_buddy::PAGE_SIZE as u64;
+        known.then(|| OrderRule::for_cpus(self.cpus as u32))
+    }
+}
+
+/// The most CPUs with which the rule gives the orders that the table has. The rule knows the number's bit length only.
+fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
+    let matched = |cpus: u32| {
+        let rule = OrderRule::for_cpus(cpus);
+        let fits = |cache: &&Cache| {
+            let row = &cache.row;
+            Geometry::new(row.object_size as usize, 0, &rule)
+                .is_ok_and(|geometry| (1_u64 << geometry.order().get()) == row.pages_per_slab)
+        };
+        snapshot.caches.iter().filter(fits).count()
+    };
+    let most = (1..=13).map(|bits| (1_u32 << bits) - 1).max_by_key(|cpus| (matched(*cpus), u32::MAX - cpus));
+    most.unwrap_or(1)
+}
+
+/// What CPUs and nodes hold of a cache apart from its slabs' lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Layers {
+    /// Slabs that CPUs allocate from or keep as partial ones, at most.
+    pub cpu_slabs: u64,
+    /// The kernel counted them.
+    pub cpu_slabs_counted: bool,
+    /// Objects of a sheaf; 0 without sheaves.
+    pub sheaf_capacity: u64,
+    /// Objects in the sheaves of CPUs and barns (or in SLAB's arrays), at most.
+    pub parked: u64,
+}
+
+impl Cache {
+    /// Bytes of a slab of the usual order.
+    pub fn slab_bytes(&self, page_size: u64) -> u64 {
+        self.row.pages_per_slab * page_size
+    }
+
+    /// Free objects in partial slabs.
+    pub fn holes(&self) -> u64 {
+        self.row.objects.saturating_sub(self.row.active_objects)
+    }
+
+    /// Bytes of an object as the user of the cache sees it.
+    pub fn object_size(&self) -> u64 {
+        let size = self.attributes.as_ref().and_then(|attributes| attributes.object_size);
+        size.filter(|size| *size > 0).unwrap_or(self.row.object_size)
+    }
+
+    /// The capacity of a sheaf by the rule of 7.0, which takes a cache's stride.
+    fn usual_sheaf(&self) -> u64 {
+        match self.row.object_size {
+            4096.. => 4,
+            1024.. => 12,
+            256.. => 28,
+            _ => 60,
+        }
+    }
+
+    /// Partial slabs of one CPU, by the rules of 5.16 to 6.17 and before.
+    fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
+        let size = self.row.object_size;
+        let by_size = |classes: [u64; 4]| match size {
+            4096.. => classes[0],
+            1024.. => classes[1],
+            256.. => classes[2],
+            _ => classes[3],
+        };
+        match version {
+            // They counted free objects, of which each slab has one at least.
+            Some(version) if version < (5, 16) => by_size([2, 6, 13, 30]),
+            _ => (2 * by_size([6, 24, 52, 120])).div_ceil(self.row.objects_per_slab.max(1)),
+        }
+    }
+
+    /// What its CPUs and nodes hold, at most.
+    pub fn layers(&self, machine: &Machine) -> Layers {
+        let attributes = self.attributes.clone().unwrap_or_default();
+        let Machine { cpus, nodes, version, .. } = *machine;
+        let mut layers = Layers::default();
+        if machine.is_slab {
+            let arrays = cpus * self.tunables.limit + nodes * self.tunables.batch * self.tunables.shared;
+            layers.parked = arrays.min(self.row.active_objects);
+            return layers;
+        }
+        let is_new = version.is_some_and(|version| version >= (7, 0));
+        layers.sheaf_capacity = match attributes.sheaf_capacity {
+            Some(capacity) => capacity,
+            None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf(),
+            None => 0,
+        };
+        // Main, spare, and the one for what waits for a grace period; and the barn's.
+        let sheaves = 3 * cpus + BARN * nodes;
+        layers.parked = (layers.sheaf_capacity * sheaves).min(self.row.active_objects);
+        // `cpu_slabs` leaves the partial slabs of a CPU out that has no slab to allocate from.
+        let counted = attributes.cpu_slabs.zip(attributes.slabs_cpu_partial);
+        layers.cpu_slabs_counted = counted.is_some();
+        layers.cpu_slabs = match counted {
+            Some((slabs, partial)) => slabs.min(cpus) + partial,
+            None if is_new => 0,
+            None => cpus * (1 + self.usual_cpu_partial(version)),
+        };
+        layers.cpu_slabs = layers.cpu_slabs.min(self.row.slabs);
+        layers
+    }
+
+    /// Slabs that a shrink returns, if nothing else happens meanwhile.
+    pub fn shrink(&self, machine: &Machine) -> Bounds {
+        let row = &self.row;
+        let layers = self.layers(machine);
+        let per_slab = self.least_per_slab(machine);
+        let holes = self.holes();
+        let attributes = self.attributes.as_ref();
+        let counts = attributes.and_then(|a| a.partial.zip(a.objects_partial));
+        let partial = counts.map_or(row.slabs, |(partial, _)| partial);
+        let (mut empty, mut freed) = (holes / per_slab, 0);
+        if !machine.is_slab {
+            let min_partial = attributes.and_then(|a| a.min_partial);
+            let min_partial =
+                min_partial.unwrap_or_else(|| u64::from(row.object_size.max(1).ilog2() / 2).clamp(5, 10));
+            empty = empty.min(min_partial * machine.nodes).min(partial);
+            freed = layers.cpu_slabs;
+        }
+        let parked = ((holes - empty * per_slab + layers.parked) / per_slab).min(layers.parked);
+        let most = (empty + freed + parked).min(row.slabs);
+        let certain = counts.map_or(0, |(partial, objects)| partial.saturating_sub(objects));
+        let certain = certain.max(row.slabs.saturating_sub(row.active_slabs));
+        let least = certain.max(row.slabs.saturating_sub(row.active_objects)).min(most);
+        Bounds { least, most }
+    }
+
+    /// True if some slabs are of a lower order than usual, because memory was fragmented.
+    pub fn has_small_slabs(&self) -> bool {
+        self.row.objects < self.row.slabs * self.row.objects_per_slab
+    }
+
+    /// Objects of the smallest slab that the cache may have.
+    fn least_per_slab(&self, machine: &Machine) -> u64 {
+        let size = self.row.object_size.max(1);
+        if !self.has_small_slabs() {
+            return self.row.objects_per_slab.max(1);
+        }
+        let least = size.div_ceil(machine.page_size).next_power_of_two() * machine.page_size;
+        (least / size).max(1)
+    }
+
+    /// Bytes that a shrink returns.
+    pub fn shrink_bytes(&self, machine: &Machine) -> Bounds {
+        let Bounds { least, most } = self.shrink(machine);
+        let usual = self.slab_bytes(machine.page_size);
+        let small =
+            self.row.object_size.max(1).div_ceil(machine.page_size).next_power_of_two() * machine.page_size;
+        let small = if self.has_small_slabs() { small.min(usual) } else { usual };
+        Bounds { least: least * small, most: most * usual }
+    }
+}
+
+/// What a change of the kernel's settings would do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    /// As it is written on the kernel's command line, or in words.
+    pub setting: String,
+    /// Bytes now.
+    pub now: u64,
+    /// Bytes with it.
+    pub then: Bounds,
+    /// What is counted, and what else changes.
+    pub about: String,
+}
+
+/// Debugging by the letters of `slab_debug=`.
+#[derive(Clone, Copy)]
+struct Debug {
+    letters: &'static str,
+}
+
+impl Debug {
+    fn has(self, letter: char) -> bool {
+        self.letters.contains(letter)
+    }
+
+    /// The bytes from one object to the next. What the tables do not tell of the layout is the same with and without debugging.
+    fn stride(self, cache: &Cache) -> u64 {
+        let plain = Self { letters: "" }.by_steps(cache);
+        cache.row.object_size + self.by_steps(cache).saturating_sub(plain)
+    }
+
+    /// The same, by the steps of `calculate_sizes`.
+    fn by_steps(self, cache: &Cache) -> u64 {
+        let attributes = cache.attributes.clone().unwrap_or_default();
+        let object = cache.object_size();
+        let align = attributes.align.filter(|align| align.is_power_of_two()).unwrap_or(WORD).max(WORD);
+        let by_rcu = attributes.destroy_by_rcu.is_some_and(|by_rcu| by_rcu > 0);
+        let is_kmalloc = cache.row.name.contains("kmalloc-");
+        let mut size = object.next_multiple_of(WORD);
+        if self.has('Z') && size == object {
+            size += WORD;
+        }
+        let asked_size = is_kmalloc && self.has('U');
+        if by_rcu || attributes.ctor || self.has('P') || self.has('Z') && (object < WORD || asked_size) {
+            size += WORD;
+        }
+        if self.has('U') {
+            size += 64 + if is_kmalloc { WORD } else { 0 };
+        }
+        if self.has('Z') {
+            size += WORD + WORD.next_multiple_of(align);
+        }
+        size.next_multiple_of(align)
+    }
+}
+
+/// Bytes of the objects in use, packed into as few slabs as they need.
+fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<u64> {
+    let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
+    let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
+    Some(slabs * geometry.order().bytes() as u64)
+}
+
+/// What other settings would cost.
+pub(super) fn settings(snapshot: &Snapshot, machine: &Machine) -> Vec<Setting> {
+    let mut settings = vec![];
+    let caches: Vec<&Cache> = snapshot.caches.iter().filter(|cache| cache.row.object_size > 0).collect();
+    if let Some(rule) = machine.rule() {
+        let sum = |rule: &OrderRule, stride: &dyn Fn(&Cache) -> u64| -> u64 {
+            caches.iter().filter_map(|cache| packed(cache, stride(cache), rule)).sum()
+        };
+        let plain = |cache: &Cache| cache.row.object_size;
+        let now = sum(&rule, &plain);
+        let current = |rule: &OrderRule| -> u64 {
+            let used = caches.iter().filter(|cache| cache.row.slabs > 0);
+            let slabs = used.filter_map(|cache| Geometry::new(cache.row.object_size as usize, 0, rule).ok());
+            machine.cpus * slabs.map(|geometry| geometry.order().bytes() as u64).sum::<u64>()
+        };
+        for max_order in [0, 1, 5] {
+            let other = OrderRule { max_order, ..rule };
+            let then = sum(&other, &plain);
+            let about = format!(
+                "objects in use, packed; one slab a CPU and cache is {} instead of {}",
+                crate::output::size(current(&other)),
+                crate::output::size(current(&rule))
+            );
+            settings.push(Setting {
+                setting: format!("slab_max_order={max_order}"),
+                now,
+                then: exactly(then),
+                about,
+            });
+        }
+        for letters in ["F", "Z", "P", "U", "FZPU"] {
+            let debug = Debug { letters };
+            let then = sum(&rule, &|cache| debug.stride(cache));
+            let about = match letters {
+                "F" => "checks cost time, no memory; no CPU layers any more",
+                "Z" => "red zones around each object; no CPU layers any more",
+                "P" => "the free pointer moves behind the object; no CPU layers any more",
+                "U" => "64 bytes of tracks an object, and the stacks that they name; no CPU layers any more",
+                _ => "all of these",
+            };
+            let setting = format!("slab_debug={letters}");
+            settings.push(Setting { setting, now, then: exactly(then), about: about.to_owned() });
+        }
+    }
+    if machine.is_slab {
+        return settings;
+    }
+    let layers: Vec<_> = caches.iter().map(|cache| (*cache, cache.layers(machine))).collect();
+    let bytes = |cache: &Cache| cache.slab_bytes(machine.page_size);
+    let cpu_slabs: u64 = layers.iter().map(|(cache, layers)| layers.cpu_slabs * bytes(cache)).sum();
+    if cpu_slabs > 0 && machine.version.is_none_or(|version| version < (7, 0)) {
+        let current: u64 =
+            layers.iter().map(|(cache, layers)| layers.cpu_slabs.min(machine.cpus) * bytes(cache)).sum();
+        settings.push(Setting {
+            setting: "cpu_partial=0".to_owned(),
+            now: cpu_slabs,
+            then: Bounds { least: 0, most: current },
+            about: "slabs that CPUs hold, at most; each free of an object of a full slab then takes the node's lock".to_owned(),
+        });
+    }
+    let array = |capacity: u64| (SHEAF + WORD * capacity).next_power_of_two();
+    let sheaves: u64 = layers.iter().filter(|(_, layers)| layers.sheaf_capacity > 0).count() as u64;
+    if sheaves > 0 {
+        let of = |factor: fn(u64) -> u64| -> (u64, u64) {
+            let caches = layers.iter().filter(|(_, layers)| layers.sheaf_capacity > 0);
+            caches.fold((0, 0), |(arrays, objects), (cache, layers)| {
+                let capacity = factor(layers.sheaf_capacity);
+                let held =
+                    (capacity * (2 * machine.cpus + BARN * machine.nodes)).min(cache.row.active_objects);
+                (arrays + machine.cpus * array(capacity), objects + held * cache.row.object_size)
+            })
+        };
+        let (arrays, objects) = of(|capacity| capacity);
+        for (name, factor) in
+            [("half", (|capacity| capacity / 2) as fn(u64) -> u64), ("twice", |capacity| capacity * 2)]
+        {
+            let (other_arrays, other_objects) = of(factor);
+            settings.push(Setting {
+                setting: format!("sheaves of {name} the capacity"),
+                now: arrays + objects,
+                then: Bounds { least: other_arrays, most: other_arrays + other_objects },
+                about: format!(
+                    "main sheaves of {sheaves} caches ({}) and the objects that sheaves may hold, at most",
+                    crate::output::size(other_arrays)
+                ),
+            });
+        }
+    }
+    let aliases: u64 = caches.iter().map(|cache| cache.aliases.len() as u64).sum();
+    if aliases > 0 {
+        let mut most = 0;
+        for (cache, layers) in layers.iter().filter(|(cache, _)| !cache.aliases.is_empty()) {
+            let nodes = machine.nodes * 5;
+            let cpus = if layers.sheaf_capacity > 0 {
+                0
+            } else {
+                machine.cpus * (1 + cache.usual_cpu_partial(machine.version))
+            };
+            let arrays =
+                if layers.sheaf_capacity > 0 { machine.cpus * array(layers.sheaf_capacity) } else { 0 };
+            most += cache.aliases.len() as u64 * ((nodes + cpus) * bytes(cache) + arrays);
+        }
+        let now: u64 = caches
+            .iter()
+            .filter(|cache| !cache.aliases.is_empty())
+            .map(|cache| cache.row.slabs * bytes(cache))
+            .sum();
+        settings.push(Setting {
+            setting: "slab_nomerge".to_owned(),
+            now,
+            then: Bounds { least: now, most: now + most },
+            about: format!(
+                "{aliases} more caches; each that is used holds partial slabs and per-CPU ones apart"
+            ),
+        });
+    }
+    settings
+}
+
+fn exactly(bytes: u64) -> Bounds {
+    Bounds { least: bytes, most: bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slabs::attributes::Attributes;
+    use crate::trace::Tunables;
+    use uslab::info::Row;
+
+    fn machine(cpus: u64) -> Machine {
+        Machine {
+            cpus,
+            cpus_guessed: false,
+            nodes: 1,
+            page_size: 4096,
+            version: Some((6, 12)),
+            is_slab: false,
+        }
+    }
+
+    fn cache(slabs: u64, active: u64, attributes: Option<Attributes>) -> Cache {
+        let row = Row {
+            name: "inode".to_owned(),
+            active_objects: active,
+            objects: slabs * 16,
+            object_size: 256,
+            objects_per_slab: 16,
+            pages_per_slab: 1,
+            active_slabs: slabs,
+            slabs,
+        };
+        Cache { row, tunables: Tunables::default(), attributes, aliases: vec![] }
+    }
+
+    fn counted(partial: u64, objects: u64, cpu_slabs: u64, of_partial: u64) -> Option<Attributes> {
+        Some(Attributes {
+            partial: Some(partial),
+            objects_partial: Some(objects),
+            cpu_slabs: Some(cpu_slabs),
+            slabs_cpu_partial: Some(of_partial),
+            min_partial: Some(5),
+            ..Attributes::default()
+        })
+    }
+
+    #[test]
+    fn spread_holes_return_little_and_empty_slabs_are_certain() {
+        // 1,000 partial slabs with one object in use in each: no more than min_partial are empty.
+        let spread = cache(1000, 1000, counted(1000, 1000, 0, 0));
+        assert_eq!(spread.shrink(&machine(4)), Bounds { least: 0, most: 5 });
+        // More partial slabs than objects in use in them; 57 free objects fill three slabs.
+        let empty = cache(10, 103, counted(5, 3, 0, 0));
+        assert_eq!(empty.shrink(&machine(4)), Bounds { least: 2, most: 3 });
+        // Those of CPUs: their own, and partial ones of CPUs without one.
+        let cpus = cache(15, 240, counted(0, 0, 6, 14));
+        assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 15 });
+        let cpus = cache(15, 240, counted(0, 0, 3, 1));
+        assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 4 });
+    }
+
+    #[test]
+    fn objects_in_sheaves_may_be_what_keeps_slabs() {
+        let new = Machine { version: Some((7, 2)), ..machine(2) };
+        let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
+        let cache = cache(50, 50, Some(attributes));
+        // Each slab has one object in use, and all of them may be in sheaves.
+        assert_eq!(cache.layers(&new).parked, 50);
+        assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
+    }
+
+    #[test]
+    fn slab_says_itself_what_is_empty() {
+        let mut cache = cache(10, 40, None);
+        cache.row.active_slabs = 7;
+        cache.tunables = Tunables { limit: 8, batch: 4, shared: 0 };
+        let slab = Machine { is_slab: true, ..machine(2) };
+        assert_eq!(cache.shrink(&slab), Bounds { least: 3, most: 8 });
+    }
+
+    #[test]
+    fn debugging_lays_objects_out_as_the_kernel_does() {
+        let of = |name: &str, size: u64, letters| {
+            let mut cache = cache(1, 1, None);
+            (cache.row.name, cache.row.object_size) = (name.to_owned(), size);
+            let align = if name.starts_with("kmalloc") { size } else { 8 };
+            cache.attributes =
+                Some(Attributes { object_size: Some(size), align: Some(align), ..Attributes::default() });
+            Debug { letters }.stride(&cache)
+        };
+        assert_eq!(of("kmalloc-64", 64, "FZPU"), 256);
+        assert_eq!(of("plain", 64, "FZPU"), 160);
+        assert_eq!((of("plain", 64, "F"), of("plain", 64, "U"), of("plain", 64, "P")), (64, 128, 72));
+    }
+}

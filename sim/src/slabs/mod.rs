@@ -1,0 +1,468 @@
+//! `uslab slabs`: what a kernel's caches hold, how much of it is holes, and what would return it. From the kernel's tables; no trace is
+//! needed.
+
+pub mod attributes;
+mod change;
+mod estimate;
+mod source;
+
+pub use change::{CacheChange, Change};
+pub use estimate::{Bounds, Layers, Machine, Setting};
+pub use source::{Cache, Memory, Snapshot, read_table};
+
+use crate::output::{self, grouped, size};
+use anyhow::bail;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+/// What the rows go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// Bytes of all slabs.
+    #[default]
+    Bytes,
+    /// Bytes of holes.
+    Holes,
+    /// What a shrink returns at most.
+    Shrink,
+    /// Objects in use.
+    Objects,
+    /// Slabs.
+    Slabs,
+    /// Names.
+    Name,
+}
+
+/// A kernel's caches at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was read.
+    pub place: String,
+    /// The files.
+    pub read: Vec<String>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+    /// CPUs.
+    pub cpus: u64,
+    /// The number of CPUs is the largest that the slabs' orders allow, as no table tells it.
+    pub cpus_guessed: bool,
+    /// Memory nodes.
+    pub nodes: u64,
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// Bytes of memory, by meminfo.
+    pub memory: Option<Memory>,
+    /// Pages in the buddy allocator's lists.
+    pub free_pages: Option<u64>,
+    /// Of these, in blocks that hold the largest slab that there is.
+    pub free_pages_for_slabs: Option<u64>,
+    /// Bytes of all slabs.
+    pub bytes: u64,
+    /// Of these, bytes of objects in use. Objects that CPUs hold count as such.
+    pub in_use: u64,
+    /// Of these, bytes of free objects in partial slabs.
+    pub holes: u64,
+    /// Of these, bytes that no object fits in.
+    pub waste: u64,
+    /// Bytes of slabs that a shrink of all caches returns.
+    pub shrink: Bounds,
+    /// Bytes of reclaimable caches: what `drop_caches` returns is part of it. `None` if no table tells which these are.
+    pub reclaimable: Option<u64>,
+    /// Bytes of slabs that CPUs hold, at most.
+    pub cpu_slabs: u64,
+    /// Bytes of objects in sheaves, at most.
+    pub parked: u64,
+    /// The caches, in the order that was asked for.
+    pub caches: Vec<Row>,
+    /// What other settings would cost.
+    pub settings: Vec<Setting>,
+    /// What could not be read.
+    pub faults: Vec<String>,
+    /// The moment of a recording.
+    pub moment: Option<&'static str>,
+    /// Moments of the recording that are not shown.
+    pub other_moments: Vec<&'static str>,
+}
+
+/// One cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Names of caches that were merged with it.
+    pub aliases: Vec<String>,
+    /// Bytes from one object to the next.
+    pub object_size: u64,
+    /// Objects of a slab.
+    pub objects_per_slab: u64,
+    /// Pages of a slab.
+    pub pages_per_slab: u64,
+    /// Slabs.
+    pub slabs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Objects that are not free in a node's partial slabs.
+    pub in_use: u64,
+    /// Free objects in partial slabs.
+    pub holes: u64,
+    /// Their bytes.
+    pub hole_bytes: u64,
+    /// Partial slabs of nodes, if sysfs was read.
+    pub partial: Option<u64>,
+    /// Objects in use in these.
+    pub in_partial: Option<u64>,
+    /// Slabs that a shrink returns.
+    pub shrink_slabs: Bounds,
+    /// Their bytes.
+    pub shrink: Bounds,
+    /// What CPUs and nodes hold.
+    pub layers: Layers,
+    /// True if `drop_caches` may free its objects, if a table tells.
+    pub reclaimable: Option<bool>,
+    /// Some slabs are of a lower order than usual.
+    pub has_small_slabs: bool,
+    /// All of it in a sentence.
+    pub sentence: String,
+}
+
+impl Report {
+    /// Makes a report of a snapshot. `cpus` is what the user says of the machine.
+    ///
+    /// # Errors
+    /// No table of the snapshot counts slabs.
+    pub fn new(snapshot: &Snapshot, cpus: Option<u32>, sort: Sort) -> anyhow::Result<Self> {
+        if !snapshot.is_counted {
+            bail!(
+                "{}: no table counts slabs: expected a slabinfo, or attributes with `slabs`",
+                snapshot.place
+            );
+        }
+        let machine = Machine::of(snapshot, cpus);
+        let mut caches: Vec<Row> = snapshot.caches.iter().map(|cache| Row::new(cache, &machine)).collect();
+        // The busier of two equal ones first, and else by name, so that two runs are the same.
+        caches.sort_by(|a, b| a.name.cmp(&b.name));
+        match sort {
+            Sort::Bytes => caches.sort_by_key(|row| Reverse((row.bytes, row.in_use))),
+            Sort::Holes => caches.sort_by_key(|row| Reverse(row.hole_bytes)),
+            Sort::Shrink => caches.sort_by_key(|row| Reverse(row.shrink.most)),
+            Sort::Objects => caches.sort_by_key(|row| Reverse(row.in_use)),
+            Sort::Slabs => caches.sort_by_key(|row| Reverse(row.slabs)),
+            Sort::Name => {}
+        }
+        let sum = |of: &dyn Fn(&Row) -> u64| caches.iter().map(of).sum::<u64>();
+        let mut shrink = Bounds::default();
+        caches.iter().for_each(|row| shrink += row.shrink);
+        let known = caches.iter().any(|row| row.reclaimable.is_some());
+        let (bytes, holes) = (sum(&|row| row.bytes), sum(&|row| row.hole_bytes));
+        let in_use = sum(&|row| row.in_use * row.object_size);
+        let largest = caches.iter().filter(|row| row.slabs > 0).map(|row| row.pages_per_slab).max();
+        let blocks = snapshot.free_blocks.as_ref();
+        let free_from = |order: usize| -> Option<u64> {
+            Some(
+                blocks?
+                    .iter()
+                    .flat_map(|zone| zone.by_order.iter().enumerate().skip(order))
+                    .map(|(order, count)| count << order)
+                    .sum(),
+            )
+        };
+        Ok(Self {
+            place: snapshot.place.clone(),
+            read: snapshot.read.clone(),
+            kernel: snapshot.kernel.clone(),
+            cpus: machine.cpus,
+            cpus_guessed: machine.cpus_guessed,
+            nodes: machine.nodes,
+            page_size: machine.page_size,
+            memory: snapshot.memory,
+            free_pages: free_from(0),
+            free_pages_for_slabs: free_from(largest.unwrap_or(1).max(1).ilog2() as usize),
+            bytes,
+            in_use,
+            holes,
+            waste: bytes.saturating_sub(in_use + holes),
+            shrink,
+            reclaimable: match (known, snapshot.memory) {
+                (true, _) => Some(sum(&|row| if row.reclaimable == Some(true) { row.bytes } else { 0 })),
+                (false, memory) => memory.map(|memory| memory.reclaimable),
+            },
+            cpu_slabs: sum(&|row| row.layers.cpu_slabs * row.pages_per_slab * machine.page_size),
+            parked: sum(&|row| row.layers.parked * row.object_size),
+            caches,
+            settings: estimate::settings(snapshot, &machine),
+            faults: snapshot.faults.clone(),
+            moment: snapshot.moment,
+            other_moments: snapshot.other_moments.clone(),
+        })
+    }
+
+    /// The report as text, with `rows` caches.
+    pub fn text(&self, rows: usize) -> String {
+        let mut text = String::new();
+        self.write(&mut text, rows).map_or_else(|_| String::new(), |()| text)
+    }
+
+    fn write(&self, f: &mut String, rows: usize) -> std::fmt::Result {
+        self.head(f)?;
+        self.sums(f)?;
+        writeln!(f, "\n{}", self.table(rows))?;
+        for row in self.caches.iter().filter(|row| row.slabs > 0).take(rows.min(5)) {
+            writeln!(f, "{}", row.sentence)?;
+        }
+        if !self.settings.is_empty() {
+            writeln!(
+                f,
+                "\nWhat other settings would cost, by geometry, and without what they do to speed:\n"
+            )?;
+            let mut table = output::table(&["setting", "now", "then", "what is counted"]);
+            for Setting { setting, now, then, about } in &self.settings {
+                table.add_row([setting.clone(), size(*now), between(*then), about.clone()]);
+            }
+            f.push_str(&output::text(&table));
+        }
+        Ok(())
+    }
+
+    /// What was read, and what of it could not be.
+    fn head(&self, f: &mut String) -> std::fmt::Result {
+        let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
+        let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
+        let at_most = if self.cpus_guessed { "at most " } else { "" };
+        writeln!(
+            f,
+            "{} ({linux}{at_most}{} CPUs, {nodes}), from {}",
+            self.place,
+            self.cpus,
+            self.read.join(", ")
+        )?;
+        if self.cpus_guessed {
+            writeln!(
+                f,
+                "No table tells the number of CPUs; the orders of slabs allow {}. `--cpus N` narrows the bounds.",
+                self.cpus
+            )?;
+        }
+        if !self.other_moments.is_empty() {
+            writeln!(
+                f,
+                "The recording has other moments: {}. `uslab slabs {place}/{} --against {place}/{}` compares two.",
+                self.other_moments.join(", "),
+                self.other_moments[0],
+                self.moment.unwrap_or_default(),
+                place = self.place,
+            )?;
+        }
+        for fault in &self.faults {
+            writeln!(f, "Left out: {fault}")?;
+        }
+        Ok(())
+    }
+
+    fn sums(&self, f: &mut String) -> std::fmt::Result {
+        let slabs: u64 = self.caches.iter().map(|row| row.slabs).sum();
+        write!(f, "\n{} caches hold {} in {} slabs", self.caches.len(), size(self.bytes), grouped(slabs))?;
+        if let Some(memory) = self.memory {
+            write!(f, ", {} of {} of memory", percent(self.bytes, memory.total), size(memory.total))?;
+        }
+        writeln!(
+            f,
+            ": {} objects in use, {} holes (free objects in partial slabs), {} waste that no object fits in.",
+            percent(self.in_use, self.bytes),
+            percent(self.holes, self.bytes),
+            percent(self.waste, self.bytes)
+        )?;
+        writeln!(
+            f,
+            "A shrink of all caches (echo 1 to /sys/kernel/slab/*/shrink) returns {}. It frees only slabs that are wholly empty, which the \
+             tables do not count.",
+            between(self.shrink)
+        )?;
+        if let Some(reclaimable) = self.reclaimable {
+            writeln!(
+                f,
+                "drop_caches is another thing: it frees objects of reclaimable caches that nothing uses, of {} at most. The tables do not \
+                 tell how many these are.",
+                size(reclaimable)
+            )?;
+        }
+        if self.cpu_slabs > 0 {
+            writeln!(
+                f,
+                "CPUs hold slabs of up to {}, whose free objects count as in use.",
+                size(self.cpu_slabs)
+            )?;
+        }
+        if self.parked > 0 {
+            writeln!(
+                f,
+                "Sheaves and barns (arrays of free objects, before the slabs) hold objects of up to {}, which count as in use.",
+                size(self.parked)
+            )?;
+        }
+        if let Some((all, large)) = self.free_pages.zip(self.free_pages_for_slabs) {
+            writeln!(
+                f,
+                "{} of the free memory ({} of {}) is in blocks that the largest slabs fit in; else a slab is made of a smaller order.",
+                percent(large, all),
+                size(large * self.page_size),
+                size(all * self.page_size)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The sums in one line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{}: {} in slabs, {} holes, a shrink returns {}\n",
+            self.place,
+            size(self.bytes),
+            percent(self.holes, self.bytes),
+            between(self.shrink)
+        )
+    }
+
+    /// What changed in `time`, by second.
+    pub fn rates(&self, before: &Self, time: std::time::Duration, rows: usize) -> String {
+        let change = Change::new(before, self);
+        let mut changed = change.caches;
+        if changed.is_empty() {
+            return "nothing changed\n".to_owned();
+        }
+        changed.truncate(rows.min(5));
+        let each = |count: i64| count as f64 / time.as_secs_f64().max(0.001);
+        let rates = changed.iter().map(|cache| {
+            format!("{} {:+.0} objects, {:+.1} slabs", cache.name, each(cache.objects), each(cache.slabs))
+        });
+        format!("a second: {}\n", rates.collect::<Vec<_>>().join("; "))
+    }
+
+    /// The table of the first `rows` caches.
+    pub fn table(&self, rows: usize) -> String {
+        let mut table = output::table(&[
+            "cache",
+            "bytes",
+            "of all",
+            "objects in use",
+            "size",
+            "holes",
+            "of it",
+            "slabs",
+            "partial",
+            "objects/slab",
+            "pages/slab",
+            "shrink returns",
+        ]);
+        for row in self.caches.iter().take(rows) {
+            table.add_row([
+                row.name.clone(),
+                size(row.bytes),
+                percent(row.bytes, self.bytes),
+                grouped(row.in_use),
+                row.object_size.to_string(),
+                size(row.hole_bytes),
+                percent(row.hole_bytes, row.bytes),
+                grouped(row.slabs),
+                row.partial.map_or("?".to_owned(), grouped),
+                row.objects_per_slab.to_string(),
+                row.pages_per_slab.to_string(),
+                between(row.shrink),
+            ]);
+        }
+        let mut text = output::text(&table);
+        if let Some(more) = self.caches.len().checked_sub(rows).filter(|more| *more > 0) {
+            let _ = writeln!(text, "... and {more} more: `--all` shows them.");
+        }
+        text
+    }
+}
+
+impl Row {
+    fn new(cache: &Cache, machine: &Machine) -> Self {
+        let row = &cache.row;
+        let attributes = cache.attributes.as_ref();
+        let holes = cache.holes();
+        let mut made = Self {
+            name: row.name.clone(),
+            aliases: cache.aliases.clone(),
+            object_size: row.object_size,
+            objects_per_slab: row.objects_per_slab,
+            pages_per_slab: row.pages_per_slab,
+            slabs: row.slabs,
+            bytes: row.slabs * cache.slab_bytes(machine.page_size),
+            objects: row.objects,
+            in_use: row.active_objects.min(row.objects),
+            holes,
+            hole_bytes: holes * row.object_size,
+            partial: attributes.and_then(|attributes| attributes.partial),
+            in_partial: attributes.and_then(|attributes| attributes.objects_partial),
+            shrink_slabs: cache.shrink(machine),
+            shrink: cache.shrink_bytes(machine),
+            layers: cache.layers(machine),
+            reclaimable: attributes
+                .and_then(|attributes| attributes.reclaim_account)
+                .map(|reclaimable| reclaimable > 0),
+            has_small_slabs: cache.has_small_slabs(),
+            sentence: String::new(),
+        };
+        made.sentence = made.sentence();
+        made
+    }
+
+    fn sentence(&self) -> String {
+        let mut text = format!(
+            "{} holds {}, {} of it holes; a shrink returns {}",
+            self.name,
+            size(self.bytes),
+            percent(self.hole_bytes, self.bytes),
+            between(self.shrink)
+        );
+        if self.shrink.most * 2 < self.hole_bytes {
+            text += match self.partial.zip(self.in_partial).filter(|(partial, _)| *partial > 0) {
+                Some((partial, in_use)) => format!(
+                    ", because the holes are spread over {} partial slabs with {:.1} of {} objects in use on average",
+                    grouped(partial),
+                    in_use as f64 / partial as f64,
+                    self.objects_per_slab
+                ),
+                None => ", because the holes are spread over partial slabs".to_owned(),
+            }
+            .as_str();
+        }
+        if self.has_small_slabs {
+            text += "; some slabs are of a lower order than usual, because there was no larger block";
+        }
+        if !self.aliases.is_empty() {
+            text += &match self.aliases.len() {
+                1 => format!("; {} was merged with it", self.aliases[0]),
+                n => format!("; {n} caches were merged with it ({})", few(&self.aliases)),
+            };
+        }
+        text + "."
+    }
+}
+
+/// The first of some names.
+fn few(names: &[String]) -> String {
+    let shown = names.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > 4 { shown + ", ..." } else { shown }
+}
+
+/// `0 B to 3.2 MiB`, or one size if it is certain.
+fn between(bounds: Bounds) -> String {
+    if bounds.least == bounds.most {
+        return size(bounds.least);
+    }
+    format!("{} to {}", size(bounds.least), size(bounds.most))
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "0 %".to_owned();
+    }
+    let percent = 100.0 * part as f64 / whole as f64;
+    if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}

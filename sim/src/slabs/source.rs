@@ -1,0 +1,456 @@
+//! Where the tables of a kernel's caches are: this machine's, a folder of copies, or one file.
+
+use super::attributes::{Attributes, Catalog};
+use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, PageSize, Tunables};
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use uslab::info::Row;
+
+/// No table of a kernel's caches is nearly as long; a device may never end.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What a kernel's tables say at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// What was named, as reports call it.
+    pub place: String,
+    /// The files that were read.
+    pub read: Vec<String>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+    /// CPUs, if a table tells.
+    pub cpus: Option<u32>,
+    /// Memory nodes.
+    pub nodes: u64,
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// The caches.
+    pub caches: Vec<Cache>,
+    /// Rows that could not be read.
+    pub faults: Vec<String>,
+    /// A table counts slabs and objects. (One of attributes may have the layouts only.)
+    pub is_counted: bool,
+    /// The moment of a recording.
+    pub moment: Option<&'static str>,
+    /// The table is the old allocator SLAB's.
+    pub is_slab: bool,
+    /// How much memory there is.
+    pub memory: Option<Memory>,
+    /// Free blocks by zone.
+    pub free_blocks: Option<Vec<FreeBlocks>>,
+    /// Moments of a recording that were not asked for.
+    pub other_moments: Vec<&'static str>,
+}
+
+/// One cache, as far as the tables tell.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// Its row of slabinfo, or one that is made of its attributes.
+    pub row: Row,
+    /// What SLAB's arrays hold.
+    pub tunables: Tunables,
+    /// Its attributes in sysfs.
+    pub attributes: Option<Attributes>,
+    /// Other names of it: caches that were merged.
+    pub aliases: Vec<String>,
+}
+
+/// Bytes, by meminfo.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Memory {
+    /// All memory.
+    pub total: u64,
+    /// Free memory.
+    pub free: u64,
+    /// Slabs of caches whose objects can be reclaimed.
+    pub reclaimable: u64,
+    /// Slabs of other caches.
+    pub unreclaimable: u64,
+}
+
+impl Snapshot {
+    /// Reads this machine's tables.
+    ///
+    /// # Errors
+    /// Neither slabinfo nor sysfs can be read.
+    pub fn live() -> anyhow::Result<Self> {
+        let root = Path::new("/");
+        let tables = Tables { folder: root, moment: None };
+        let mut snapshot = tables.read("this machine".to_owned()).map_err(|error| {
+            error.context("this machine's tables are for root: `sudo uslab slabs`, or `sudo cat /proc/slabinfo > slabinfo` and `uslab slabs slabinfo`")
+        })?;
+        snapshot.cpus = Some(uslab_magazine::Cpus::os().count());
+        Ok(snapshot)
+    }
+
+    /// Reads a folder, a moment of a recording (`FOLDER/before`), or a file.
+    ///
+    /// # Errors
+    /// Nothing at `path` is a table of caches, or one is damaged; the error says what was looked for.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display().to_string();
+        if path.is_dir() {
+            let has = |moment: &&'static str| path.join(format!("{moment}.slabinfo")).is_file();
+            let mut moments: Vec<_> = MOMENTS.into_iter().filter(has).collect();
+            let moment = moments.pop();
+            let mut snapshot = Tables { folder: path, moment }.read(shown)?;
+            snapshot.other_moments = moments;
+            return Ok(snapshot);
+        }
+        let moment = path.file_name().and_then(|name| MOMENTS.into_iter().find(|moment| name == *moment));
+        if let (Some(moment), Some(folder)) = (moment, path.parent())
+            && !path.exists()
+        {
+            return Tables { folder, moment: Some(moment) }.read(shown);
+        }
+        let text = read_table(path).with_context(|| shown.clone())?;
+        let mut snapshot = Self::empty(shown.clone());
+        snapshot.read.push(shown.clone());
+        if text.starts_with("slabinfo") {
+            snapshot.slabinfo(path, &text)?;
+        } else if text.starts_with("name\t") {
+            snapshot.add_catalog(&Catalog::of_table(&text).with_context(|| shown.clone())?);
+        } else {
+            bail!(
+                "{shown}: line 1: expected `slabinfo - version: 2.1`, or a tab-separated table of the attributes in /sys/kernel/slab; \
+                 `uslab what {shown}` says what it is"
+            );
+        }
+        snapshot.checked(&[shown])
+    }
+
+    fn empty(place: String) -> Self {
+        Self {
+            place,
+            read: vec![],
+            kernel: None,
+            cpus: None,
+            nodes: 1,
+            page_size: PageSize::Kib4.bytes(),
+            caches: vec![],
+            faults: vec![],
+            is_counted: true,
+            moment: None,
+            is_slab: false,
+            memory: None,
+            free_blocks: None,
+            other_moments: vec![],
+        }
+    }
+
+    fn slabinfo(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let shown = path.display();
+        let read = KernelSlabInfo::read(text).map_err(|fault| anyhow::anyhow!("{shown}: {fault}"))?;
+        self.is_slab = read.is_slab();
+        self.faults.extend(read.faults.iter().map(|fault| format!("{shown}: {fault}")));
+        if read.table.rows.is_empty() {
+            match self.faults.first() {
+                Some(fault) => bail!("{fault}"),
+                None => bail!("{shown}: no cache in it"),
+            }
+        }
+        self.page_size = PageSize::of_slabs(&read.table).unwrap_or(PageSize::Kib4).bytes();
+        let caches = read.table.rows.into_iter().zip(read.tunables);
+        self.caches = caches
+            .map(|(row, tunables)| Cache { row, tunables, attributes: None, aliases: vec![] })
+            .collect();
+        Ok(())
+    }
+
+    /// Joins what sysfs says to the rows; without slabinfo the rows are made of it.
+    fn add_catalog(&mut self, catalog: &Catalog) {
+        if self.caches.is_empty() {
+            let rows = catalog.caches.iter().filter_map(|(name, a)| {
+                let (objects, slabs) = (a.total_objects.unwrap_or(0), a.slabs.unwrap_or(0));
+                let row = Row {
+                    name: catalog.names_of(name).next().unwrap_or(name).to_owned(),
+                    active_objects: a.objects.unwrap_or(0),
+                    objects,
+                    object_size: a.slab_size?,
+                    objects_per_slab: a.objs_per_slab?,
+                    pages_per_slab: 1 << a.order?,
+                    active_slabs: slabs,
+                    slabs,
+                };
+                Some(Cache { row, tunables: Tunables::default(), attributes: None, aliases: vec![] })
+            });
+            // What no machine has is no table of one.
+            let mut sum = (0_u64, 0_u64);
+            for cache in rows {
+                let row = &cache.row;
+                let objects =
+                    row.objects.checked_mul(row.object_size).and_then(|bytes| sum.0.checked_add(bytes));
+                let pages =
+                    row.slabs.checked_mul(row.pages_per_slab).and_then(|pages| sum.1.checked_add(pages));
+                match objects.zip(pages).filter(|(bytes, pages)| *bytes <= 1 << 52 && *pages <= 1 << 40) {
+                    Some(all) => {
+                        sum = all;
+                        self.caches.push(cache);
+                    }
+                    None => self.faults.push(format!(
+                        "{}: expected fewer objects and slabs: physical addresses have 52 bits",
+                        row.name
+                    )),
+                }
+            }
+            self.is_counted = catalog.caches.values().any(|attributes| attributes.slabs.is_some());
+        }
+        for cache in &mut self.caches {
+            let Some((folder, attributes)) = catalog.get(&cache.row.name) else { continue };
+            let names = catalog.names_of(folder).filter(|name| *name != cache.row.name);
+            cache.aliases = names.map(str::to_owned).collect();
+            cache.attributes = Some(attributes.clone());
+            self.nodes = self.nodes.max(attributes.nodes);
+        }
+    }
+
+    fn checked(self, looked_for: &[String]) -> anyhow::Result<Self> {
+        if self.caches.is_empty() {
+            bail!("{}: no table of a kernel's caches: looked for {}", self.place, looked_for.join(", "));
+        }
+        Ok(self)
+    }
+}
+
+/// A folder of tables: those of a moment, or those without one.
+struct Tables<'p> {
+    folder: &'p Path,
+    moment: Option<&'static str>,
+}
+
+impl Tables<'_> {
+    /// Where a table of `/proc` may be.
+    fn places(&self, name: &str) -> Vec<PathBuf> {
+        match self.moment {
+            Some(moment) => vec![self.folder.join(format!("{moment}.{name}"))],
+            None => vec![self.folder.join("proc").join(name), self.folder.join(name)],
+        }
+    }
+
+    /// The first of these files that is there.
+    fn first(&self, places: &[PathBuf], read: &mut Vec<String>) -> anyhow::Result<Option<(PathBuf, String)>> {
+        let Some(path) = places.iter().find(|path| path.is_file()) else { return Ok(None) };
+        let text = read_table(path).with_context(|| path.display().to_string())?;
+        read.push(path.display().to_string());
+        Ok(Some((path.clone(), text)))
+    }
+
+    fn read(&self, place: String) -> anyhow::Result<Snapshot> {
+        let mut snapshot = Snapshot::empty(place);
+        snapshot.moment = self.moment;
+        let mut read = vec![];
+        // Without the right to read slabinfo, sysfs may be readable.
+        let slabinfo = self.first(&self.places("slabinfo"), &mut read);
+        let failed = match slabinfo {
+            Ok(Some((path, text))) => {
+                snapshot.slabinfo(&path, &text)?;
+                None
+            }
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        let catalog = match self.catalog(&mut read) {
+            Ok(catalog) => catalog,
+            // What slabinfo says is enough to go on.
+            Err(error) if !snapshot.caches.is_empty() => {
+                snapshot.faults.push(format!("{error:#}"));
+                None
+            }
+            Err(error) => return Err(failed.unwrap_or(error)),
+        };
+        if let Some(catalog) = catalog {
+            snapshot.add_catalog(&catalog);
+        }
+        if let Some(error) = failed.filter(|_| snapshot.caches.is_empty()) {
+            return Err(error);
+        }
+        if let Some((path, text)) = self.first(&self.places("meminfo"), &mut read)? {
+            snapshot.memory = Some(memory(&text).with_context(|| path.display().to_string())?);
+        }
+        if let Some((path, text)) = self.first(&self.places("buddyinfo"), &mut read)? {
+            let blocks = FreeBlocks::read(&path, &text)?;
+            snapshot.nodes = snapshot.nodes.max(nodes(&blocks));
+            snapshot.free_blocks = Some(blocks);
+        }
+        let releases = [
+            "proc/sys/kernel/osrelease",
+            "kernel.txt",
+            "uname",
+            "sos_commands/kernel/uname_-a",
+            "proc/version",
+        ];
+        let releases: Vec<PathBuf> = releases.iter().map(|name| self.folder.join(name)).collect();
+        if let Some((_, text)) = self.first(&releases, &mut read)? {
+            snapshot.kernel = release(&text);
+        }
+        let present = self.folder.join("sys/devices/system/cpu/present");
+        snapshot.cpus = match self.first(&[present], &mut read)? {
+            Some((_, text)) => last_of_range(&text),
+            None => match self.first(&self.places("zoneinfo"), &mut read)? {
+                Some((_, text)) => listed_cpus(&text, "cpu:"),
+                None => self
+                    .first(&[self.folder.join("proc/cpuinfo")], &mut read)?
+                    .and_then(|(_, text)| listed_cpus(&text, "processor")),
+            },
+        };
+        snapshot.read = read;
+        let mut looked_for: Vec<String> =
+            self.places("slabinfo").iter().map(|path| path.display().to_string()).collect();
+        if self.moment.is_none() {
+            looked_for.extend(MOMENTS.iter().rev().map(|moment| format!("{moment}.slabinfo")));
+            looked_for.extend(SYSFS.map(|name| self.folder.join(name).display().to_string()));
+            looked_for.push("slab-attributes.tsv".to_owned());
+        }
+        snapshot.checked(&looked_for)
+    }
+
+    /// What sysfs says: a copy of its folder, or the tables of a recording.
+    fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<Catalog>> {
+        let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<Catalog>> {
+            let found = self.first(&[path.to_owned()], read)?;
+            found
+                .map(|(path, text)| Catalog::of_table(&text).with_context(|| path.display().to_string()))
+                .transpose()
+        };
+        let constant = table(&self.folder.join("slab-attributes.tsv"), read)?;
+        if let Some(moment) = self.moment {
+            let counts = table(&self.folder.join(format!("{moment}.sysfs-slab.tsv")), read)?;
+            return Ok(match (constant.map(Catalog::without_counts), counts) {
+                (Some(constant), Some(counts)) => Some(constant.counted_by(counts)),
+                (constant, counts) => constant.or(counts),
+            });
+        }
+        let has_caches = |folder: &PathBuf| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.take(4096).any(|entry| entry.path().join("slab_size").exists())
+        };
+        let folders = SYSFS.map(|name| self.folder.join(name)).into_iter().chain([self.folder.to_owned()]);
+        match folders.into_iter().find(|folder| folder != Path::new("/") && has_caches(folder)) {
+            Some(folder) => {
+                read.push(folder.display().to_string());
+                Catalog::of_folder(&folder).map(Some)
+            }
+            None => Ok(constant),
+        }
+    }
+}
+
+/// Where a copy of `/sys/kernel/slab` may be.
+const SYSFS: [&str; 2] = ["sys/kernel/slab", "slab"];
+
+/// Reads a table, which no device that never ends is; `-` is standard input.
+///
+/// # Errors
+/// The file cannot be read, or is too long.
+pub fn read_table(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let from: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+    from.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            anyhow::anyhow!(
+                "not text: expected a slabinfo, unpacked; `uslab what {}` says what it is",
+                path.display()
+            )
+        }
+        _ => error.into(),
+    })?;
+    if text.len() as u64 == MOST_BYTES {
+        bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
+    }
+    Ok(text)
+}
+
+fn memory(text: &str) -> anyhow::Result<Memory> {
+    let kib = |name: &str| -> anyhow::Result<Option<u64>> {
+        let found = (1..)
+            .zip(text.lines())
+            .find_map(|(number, line)| Some((number, line.strip_prefix(name)?.strip_prefix(':')?)));
+        let Some((number, value)) = found else { return Ok(None) };
+        let value: Option<u64> =
+            value.trim().trim_end_matches(" kB").parse().ok().filter(|kib| *kib < 1 << 42);
+        let value = value.with_context(|| format!("line {number}: expected {name} in kB"))?;
+        Ok(Some(value << 10))
+    };
+    let total = kib("MemTotal")?.context("expected a line `MemTotal:`")?;
+    Ok(Memory {
+        total,
+        free: kib("MemFree")?.unwrap_or(0),
+        reclaimable: kib("SReclaimable")?.unwrap_or(0),
+        unreclaimable: kib("SUnreclaim")?.unwrap_or(0),
+    })
+}
+
+fn nodes(blocks: &[FreeBlocks]) -> u64 {
+    let mut nodes: Vec<&str> = blocks.iter().filter_map(|zone| zone.zone.split(',').next()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.len() as u64
+}
+
+/// The first word of a text that begins as releases do: `6.12.0-1-amd64`.
+fn release(text: &str) -> Option<String> {
+    let is_release = |word: &&str| {
+        let mut parts = word.split('.');
+        let mut digits = || parts.next().is_some_and(|part| part.starts_with(|c: char| c.is_ascii_digit()));
+        digits() && digits()
+    };
+    text.split_whitespace().find(is_release).map(str::to_owned)
+}
+
+/// How many CPUs `0-3` or `0,2-3` is.
+fn last_of_range(text: &str) -> Option<u32> {
+    let cpus = text.trim().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    let cpus: Option<Vec<u32>> = cpus.collect();
+    cpus.map(|cpus| cpus.iter().fold(0, |sum: u32, n| sum.saturating_add(*n)))
+        .filter(|cpus| (1..=8192).contains(cpus))
+}
+
+/// The CPUs that lines `KEY: NUMBER` name, in zoneinfo (many times) or cpuinfo.
+fn listed_cpus(text: &str, key: &str) -> Option<u32> {
+    let numbers = text.lines().filter_map(|line| {
+        let rest = line.trim().strip_prefix(key)?;
+        rest.trim_matches(|c: char| c == ':' || c.is_whitespace()).parse::<u32>().ok()
+    });
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    u32::try_from(numbers.len()).ok().filter(|cpus| *cpus > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_and_cpus_are_found() {
+        assert_eq!(release("Linux host2 5.14.0-1.el9 #1 SMP"), Some("5.14.0-1.el9".to_owned()));
+        assert_eq!(release("7.2.13+deb14-amd64\n"), Some("7.2.13+deb14-amd64".to_owned()));
+        assert_eq!(release("no release"), None);
+        assert_eq!(last_of_range("0-3\n"), Some(4));
+        assert_eq!(last_of_range("0,2-3"), Some(3));
+        assert_eq!(last_of_range("3-0"), None);
+        assert_eq!(listed_cpus("  cpu: 0\n  cpu: 1\n cpu: 0\n", "cpu:"), Some(2));
+        assert_eq!(listed_cpus("processor\t: 0\nprocessor\t: 1\n", "processor"), Some(2));
+        assert_eq!(listed_cpus("", "cpu:"), None);
+    }
+
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:  1024 kB\nMemFree: 10 kB\nSReclaimable: 3 kB\nSUnreclaim: 4 kB\n";
+        let read = memory(text).unwrap();
+        assert_eq!(
+            (read.total, read.free, read.reclaimable, read.unreclaimable),
+            (1 << 20, 10 << 10, 3 << 10, 4 << 10)
+        );
+        assert!(memory("MemTotal: x kB\n").unwrap_err().to_string().starts_with("line 1: "));
+        assert!(memory("Slab: 1 kB\n").is_err());
+    }
+}

@@ -1,0 +1,389 @@
+//! `uslab what`: what a file is, how it was made, and which command reads it.
+
+use crate::slabs::Snapshot;
+use crate::trace::{Foreign, Format, Line, Parser, Source, Tables, TraceError};
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// How much of a text is read.
+const LOOKED_AT: usize = 4 << 20;
+
+/// What a file is.
+#[derive(Debug, Serialize)]
+pub struct What {
+    /// The file.
+    pub path: String,
+    /// What it is.
+    pub is: String,
+    /// How such a file is made.
+    pub made: String,
+    /// The commands that read it.
+    pub read_by: Vec<String>,
+    /// What else is seen.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}\nmade by: {}", self.path, self.is, self.made)?;
+        for command in &self.read_by {
+            writeln!(f, "read by: {command}")?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
+    }
+}
+
+/// Files that begin with certain bytes.
+struct Magic {
+    bytes: &'static [u8],
+    /// Where they are.
+    at: usize,
+    is: &'static str,
+    made: &'static str,
+    /// `FILE` is in the place of the name.
+    read_by: &'static [&'static str],
+}
+
+const MAGICS: [Magic; 9] = [
+    Magic {
+        bytes: b"PERFILE2",
+        at: 0,
+        is: "a perf.data file",
+        made: "perf record",
+        read_by: &["perf script -i FILE | uslab replay -"],
+    },
+    Magic {
+        bytes: b"\x17\x08Dtracing",
+        at: 0,
+        is: "a trace.dat file",
+        made: "trace-cmd record",
+        read_by: &["trace-cmd report -i FILE | uslab replay -"],
+    },
+    Magic {
+        bytes: b"uslabrec",
+        at: 0,
+        is: "a recording of a program's malloc",
+        made: "LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program",
+        read_by: &["uslab replay FILE", "cargo lab race --trace FILE"],
+    },
+    Magic {
+        bytes: b"uslabops",
+        at: 0,
+        is: "a converted trace",
+        made: "uslab convert",
+        read_by: &["uslab replay --design slub FILE", "uslab scale --trace FILE"],
+    },
+    Magic {
+        bytes: b"KDUMP   ",
+        at: 0,
+        is: "a kernel's dump (kdump)",
+        made: "makedumpfile",
+        read_by: &["drgn -c FILE, whose text of the slab caches no verb here reads"],
+    },
+    Magic {
+        bytes: b"\x7fELF",
+        at: 0,
+        is: "an ELF file: a program, a library, or a dump of memory",
+        made: "a linker, or kdump",
+        read_by: &["drgn -c FILE if it is a vmcore, whose text of the slab caches no verb here reads"],
+    },
+    Magic {
+        bytes: b"PAR1",
+        at: 0,
+        is: "a table in Parquet's format",
+        made: "uslab sweep",
+        read_by: &["any reader of Parquet"],
+    },
+    Magic {
+        bytes: b"ustar",
+        at: 257,
+        is: "an archive",
+        made: "tar, as sosreport does",
+        read_by: &["tar -xf FILE, and then `uslab slabs FOLDER`"],
+    },
+    Magic {
+        bytes: b"<!doctype html",
+        at: 0,
+        is: "a page",
+        made: "--html of a verb",
+        read_by: &["a browser"],
+    },
+];
+
+impl What {
+    fn new(path: &Path, is: &str, made: &str, read_by: &[&str]) -> Self {
+        let shown = path.display().to_string();
+        let read_by = read_by.iter().map(|command| command.replace("FILE", &shown)).collect();
+        Self { path: shown, is: is.to_owned(), made: made.to_owned(), read_by, notes: vec![] }
+    }
+
+    /// Looks at a file or folder.
+    ///
+    /// # Errors
+    /// It cannot be read, or is nothing that is known.
+    pub fn of(path: &Path) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            return Self::of_folder(path);
+        }
+        if path.is_file() {
+            let mut head = vec![];
+            let file = File::open(path).with_context(|| path.display().to_string())?;
+            file.take(512).read_to_end(&mut head).with_context(|| path.display().to_string())?;
+            if let Some(magic) = magic(&head) {
+                return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
+            }
+        }
+        let source = match Source::open(path) {
+            Ok(source) => source,
+            Err(TraceError::Binary { .. }) => return Self::of_unpacked(path),
+            Err(error) => return Err(error.into()),
+        };
+        let text = beginning(source)?;
+        let text = String::from_utf8_lossy(&text);
+        if let Some(magic) = magic(text.to_lowercase().as_bytes()) {
+            return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
+        }
+        if text.trim_start().starts_with('{')
+            && let Some(json) = Self::of_json(path, &text)
+        {
+            return Ok(json);
+        }
+        Self::of_trace(path, &text).or_else(|| Self::of_text(path, &text)).with_context(|| {
+            let first = text.lines().next().unwrap_or_default();
+            format!(
+                "{}: nothing that a verb reads: looked for traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
+                 malloc lab, CSV), recordings, tables of a kernel, heap profiles and results of the verbs; the first line: {:?}",
+                path.display(),
+                first.chars().take(80).collect::<String>()
+            )
+        })
+    }
+
+    fn of_folder(path: &Path) -> anyhow::Result<Self> {
+        let traces = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
+        let trace = traces.into_iter().find(|name| path.join(name).is_file());
+        let snapshot = Snapshot::open(path);
+        let shown = path.display();
+        if let Some(trace) = trace {
+            let mut what = Self::new(path, "a recording of a kernel", "uslab record", &[]);
+            what.read_by.push(format!("uslab replay {shown}/{trace}"));
+            if let Ok(snapshot) = snapshot {
+                what.read_by.push(format!("uslab slabs {shown}"));
+                what.notes.extend(snapshot.moment.map(|moment| {
+                    format!(
+                        "tables of the moments: {}",
+                        [&snapshot.other_moments[..], &[moment]].concat().join(", ")
+                    )
+                }));
+            }
+            return Ok(what);
+        }
+        let snapshot =
+            snapshot.with_context(|| format!("{shown}: neither a recording nor tables of a kernel"))?;
+        let mut what = Self::new(
+            path,
+            "tables of a kernel",
+            "sosreport, or copies of /proc and /sys/kernel/slab",
+            &["uslab slabs FILE", "uslab geometry --against FILE"],
+        );
+        what.notes.push(format!("{} caches, from {}", snapshot.caches.len(), snapshot.read.join(", ")));
+        Ok(what)
+    }
+
+    /// What is no text, and perhaps packed.
+    fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
+        let mut packed = [0; 2];
+        File::open(path)
+            .and_then(|mut file| file.read_exact(&mut packed))
+            .with_context(|| path.display().to_string())?;
+        if packed == [0x1f, 0x8b] {
+            let mut head = vec![];
+            let file = File::open(path).with_context(|| path.display().to_string())?;
+            let unpacked = flate2::read::MultiGzDecoder::new(file).take(512).read_to_end(&mut head);
+            unpacked.with_context(|| format!("{}: its gzip data is damaged", path.display()))?;
+            if let Some(magic) = magic(&head) {
+                let mut what = Self::new(path, magic.is, magic.made, magic.read_by);
+                what.notes.push("packed with gzip".to_owned());
+                return Ok(what);
+            }
+            // The first field of a profile is a message.
+            if head.first() == Some(&0x0a) {
+                return Ok(Self::new(
+                    path,
+                    "a heap profile of pprof's format",
+                    "USLAB_OPTIONS=dump=FILE.pb.gz, or `uslab::profile`",
+                    &["uslab flame FILE", "go tool pprof FILE"],
+                ));
+            }
+        }
+        bail!("{}: no text, and no binary file that is known: {}", path.display(), crate::trace::NO_TRACE)
+    }
+
+    fn of_json(path: &Path, text: &str) -> Option<Self> {
+        // A long one is cut, and is no JSON then: its names are enough.
+        let has = |names: &[&str]| names.iter().all(|name| text.contains(&format!("\"{name}\"")));
+        Some(if has(&["steps", "end", "version"]) {
+            Self::new(
+                path,
+                "the counterexample of a model",
+                "STORY_JSON=FILE, with a test that fails",
+                &["uslab story FILE"],
+            )
+        } else if has(&["caches", "reaper"]) || has(&["caches", "drains"]) {
+            Self::new(
+                path,
+                "numbers of a running program",
+                "USLAB_OPTIONS=dump=FILE.json",
+                &["uslab top --once FILE"],
+            )
+        } else if has(&["events_total"]) || has(&["designs"]) || has(&["shrink", "caches"]) {
+            Self::new(
+                path,
+                "a report of a verb",
+                "--json of `uslab replay`, `scale` or `slabs`",
+                &["uslab diff FILE OTHER"],
+            )
+        } else {
+            return None;
+        })
+    }
+
+    fn of_trace(path: &Path, text: &str) -> Option<Self> {
+        let mut parser = Parser::new();
+        let (mut events, mut lost, mut rejected, mut first) = (0, false, 0, None);
+        // The last line may be cut.
+        let whole = if text.len() >= LOOKED_AT { text.rsplit_once('\n')?.0 } else { text };
+        for line in whole.lines() {
+            match parser.parse(line.as_bytes()) {
+                Ok(Line::Event(_)) => {
+                    events += 1;
+                    first.get_or_insert(line);
+                }
+                Ok(Line::Lost(_)) => lost = true,
+                Ok(_) => {}
+                Err(_) => rejected += 1,
+            }
+        }
+        let format = parser.format()?;
+        let (is, made) = match format {
+            Format::Ftrace => ("the text of ftrace", "`uslab record`, or cat /sys/kernel/tracing/trace"),
+            Format::PerfScript => ("the text of perf script", "perf record -a -e 'kmem:*'; perf script"),
+            Format::TraceCmdReport => {
+                ("the text of trace-cmd report", "trace-cmd record -e kmem; trace-cmd report")
+            }
+            Format::WeeAlloc => {
+                ("a program's allocations, as wee_alloc's traces have them", "wee_alloc's tracing allocator")
+            }
+            Format::Fleetbench => ("a distribution of a program's allocations", "Fleetbench"),
+            Format::Libuslab => return None,
+        };
+        if format.is_kernel() && events == 0 || format.is_kernel() && rejected > events {
+            return None;
+        }
+        let mut what = Self::new(
+            path,
+            is,
+            made,
+            &["uslab replay FILE", "uslab replay FILE --design slub,sheaves", "uslab convert FILE trace.ops"],
+        );
+        let first = first.unwrap_or_default();
+        let options: Vec<&str> = [
+            ("verbose", first.contains("ms (+")),
+            ("latency-format", format == Format::Ftrace && (!first.contains('[') || first.contains("ms (+"))),
+            ("record-tgid", format == Format::Ftrace && first.contains(") [") && !first.contains("ms (+")),
+            ("fields", has_fields(first)),
+        ]
+        .into_iter()
+        .filter_map(|(option, is_on)| is_on.then_some(option))
+        .collect();
+        if !options.is_empty() {
+            what.notes.push(format!("printed with the options {}", options.join(", ")));
+        }
+        if format.is_kernel() {
+            let names =
+                |event: &str| whole.lines().any(|line| line.contains(event) && line.contains(" name="));
+            what.notes.push(match (names("kmem_cache_alloc"), names("kmem_cache_free")) {
+                (true, _) => "each allocation names its cache, as since 6.18".to_owned(),
+                (false, true) => {
+                    "frees name their caches; what is not freed is named by its call site".to_owned()
+                }
+                (false, false) => {
+                    "no event names a cache: a slabinfo beside the trace tells sizes".to_owned()
+                }
+            });
+        }
+        if lost {
+            what.notes.push("events were lost".to_owned());
+        }
+        if rejected > 0 {
+            what.notes
+                .push(format!("{rejected} lines of the first {} are not understood", whole.lines().count()));
+        }
+        if let Ok(tables) = Tables::beside(path)
+            && !tables.snapshots.is_empty()
+        {
+            let moments: Vec<_> = tables.snapshots.iter().map(|snapshot| snapshot.moment).collect();
+            what.notes
+                .push(format!("its kernel's tables lie beside it, of the moments {}", moments.join(", ")));
+        }
+        Some(what)
+    }
+
+    fn of_text(path: &Path, text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).take(5).collect();
+        if let Some(foreign) = Foreign::of(&lines) {
+            return Some(Self::new(path, foreign.is, foreign.made, &[foreign.instead]));
+        }
+        if text.starts_with("# HELP uslab_") {
+            let is = "numbers of a running program, as Prometheus reads them";
+            return Some(Self::new(path, is, "USLAB_OPTIONS=dump=FILE.prom", &["Prometheus"]));
+        }
+        let has_key = |key: &str| {
+            text.lines().any(|line| line.split_once('=').is_some_and(|(name, _)| name.trim() == key))
+        };
+        if has_key("design") && (has_key("workload") || has_key("trace")) {
+            return Some(Self::new(path, "the plan of a sweep", "an editor", &["uslab sweep FILE"]));
+        }
+        let is_folded = |line: &&&str| {
+            line.rsplit_once(' ')
+                .is_some_and(|(frames, bytes)| frames.contains(';') && bytes.parse::<u64>().is_ok())
+        };
+        if !lines.is_empty() && lines.iter().all(|line| is_folded(&line)) {
+            return Some(Self::new(
+                path,
+                "folded stacks",
+                "USLAB_OPTIONS=dump=FILE.folded",
+                &["uslab flame FILE"],
+            ));
+        }
+        None
+    }
+}
+
+/// True if a value is in hexadecimal and behind it in decimal: `bytes_req=0x40 (64)`.
+fn has_fields(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
+}
+
+fn magic(head: &[u8]) -> Option<&'static Magic> {
+    MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
+}
+
+/// The first lines of a source.
+fn beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
+    let mut text = vec![];
+    if source.is_recorded() {
+        return Ok(text);
+    }
+    while text.len() < LOOKED_AT
+        && let Some(chunk) = source.next_chunk()?
+    {
+        text.extend_from_slice(chunk.text);
+    }
+    Ok(text)
+}

@@ -1,0 +1,234 @@
+//! `/proc/slabinfo` as kernels print it: formats 2.0 and 2.1 of SLUB, and of SLAB with its statistics.
+//!
+//! A row is read from its colons, so a name may have spaces. A row that cannot be read is kept as a [`RowFault`]; the others are
+//! read all the same, and the caller decides.
+
+use std::fmt;
+
+use uslab::SlabInfo;
+use uslab::info::Row;
+
+/// A number of a row: none is larger, as physical addresses have 52 bits.
+const MOST: u64 = 1 << 40;
+
+/// The most objects and pages of a slab, and the most bytes of an object: more than any kernel has.
+const MOST_OF_SLAB: u64 = 1 << 16;
+const MOST_OF_OBJECT: u64 = 1 << 26;
+
+/// What the first line has.
+const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
+
+const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
+
+/// The table of a kernel's caches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KernelSlabInfo {
+    /// The rows that were understood.
+    pub table: SlabInfo,
+    /// For each row what the allocator SLAB keeps outside its slabs. SLUB has zeros.
+    pub tunables: Vec<Tunables>,
+    /// The rows that were not understood.
+    pub faults: Vec<RowFault>,
+}
+
+/// The tunables of SLAB: how many objects its arrays hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tunables {
+    /// Objects in the array of each CPU, at most.
+    pub limit: u64,
+    /// Objects that move between an array and the slabs at a time.
+    pub batch: u64,
+    /// How many batches the node's shared array holds.
+    pub shared: u64,
+}
+
+/// A row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct RowFault {
+    /// Its line, from 1.
+    pub line: u64,
+    /// The row, shortened.
+    pub found: String,
+    /// What would be accepted there.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for RowFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: expected {}, found {:?}", self.line, self.expected, self.found)
+    }
+}
+
+impl KernelSlabInfo {
+    /// Reads a table.
+    ///
+    /// # Errors
+    ///
+    /// The first line is not a version that is known.
+    pub fn read(text: &str) -> Result<Self, RowFault> {
+        let mut lines = (1..).zip(text.lines());
+        let fault = |line, text: &str, expected| RowFault { line, found: shortened(text), expected };
+        let first = lines.next().map_or("", |(_, first)| first);
+        let version = first.trim_end().strip_prefix("slabinfo - version: ");
+        let version = version.map(|version| version.strip_suffix(" (statistics)").unwrap_or(version));
+        if !version.is_some_and(|version| matches!(version, "2.0" | "2.1")) {
+            return Err(fault(1, first, VERSIONS));
+        }
+        let mut read = Self::default();
+        let mut sum = (0_u64, 0_u64);
+        for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+            match row(text) {
+                Ok((row, tunables)) => {
+                    let all = (sum.0 + row.objects * row.object_size, sum.1 + row.slabs * row.pages_per_slab);
+                    if all.0 > MOST << 12 || all.1 > MOST {
+                        read.faults.push(fault(line, text, FEWER));
+                        continue;
+                    }
+                    sum = all;
+                    read.table.rows.push(row);
+                    read.tunables.push(tunables);
+                }
+                // A comment; the name of a cache may begin with its sign.
+                Err(_) if text.starts_with('#') => {}
+                Err(expected) => read.faults.push(fault(line, text, expected)),
+            }
+        }
+        Ok(read)
+    }
+
+    /// True if the table is one of SLAB, whose slabs are laid out by another rule.
+    #[must_use]
+    pub fn is_slab(&self) -> bool {
+        self.tunables.iter().any(|tunables| tunables.limit > 0)
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let short: String = text.chars().take(80).collect();
+    if short.len() < text.len() { short + " ..." } else { short }
+}
+
+/// `NAME active objects size per-slab pages : tunables limit batch shared : slabdata active slabs shared [: statistics]`.
+fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
+    const TUNABLES: &str = ": tunables";
+    let colon = text.rfind(TUNABLES).ok_or("` : tunables` after a name and five numbers")?;
+    let (left, right) = (&text[..colon], &text[colon + TUNABLES.len()..]);
+    let mut rest = left.trim_end();
+    let mut numbers = [0; 5];
+    for number in numbers.iter_mut().rev() {
+        const EXPECTED: &str = "five numbers after the name, up to 2^40";
+        let (before, digits) = rest.rsplit_once(char::is_whitespace).ok_or(EXPECTED)?;
+        *number = amount(digits).ok_or(EXPECTED)?;
+        rest = before.trim_end();
+    }
+    let name = rest.trim_start();
+    if name.is_empty() {
+        return Err("a cache name");
+    }
+    let (tunables, slabs) = right.split_once(':').ok_or("` : slabdata` after the tunables")?;
+    // Arrays of objects, in a few pages.
+    let mut tunables =
+        tunables.split_whitespace().map(|digits| amount(digits).filter(|n| *n <= MOST_OF_SLAB));
+    let mut tunable = || tunables.next().flatten().ok_or("three numbers after `tunables`");
+    let tunables = Tunables { limit: tunable()?, batch: tunable()?, shared: tunable()? };
+    let slabs = slabs.trim_start().strip_prefix("slabdata").ok_or("` : slabdata` after the tunables")?;
+    let mut slabs = slabs.split_whitespace().map(amount);
+    let mut count = || slabs.next().flatten().ok_or("two numbers of slabs, up to 2^40");
+    let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] = numbers;
+    let [active_slabs, slabs] = [count()?, count()?];
+    if objects_per_slab > MOST_OF_SLAB || pages_per_slab > MOST_OF_SLAB || object_size > MOST_OF_OBJECT {
+        return Err("up to 65,536 objects and pages in a slab, and 64 MiB in an object");
+    }
+    // A product of two numbers of a row is a number of bytes or pages, and no machine has more.
+    if objects * object_size > MOST << 12 || slabs * pages_per_slab > MOST {
+        return Err(FEWER);
+    }
+    let name = name.to_owned();
+    let row = Row {
+        name,
+        active_objects,
+        objects,
+        object_size,
+        objects_per_slab,
+        pages_per_slab,
+        active_slabs,
+        slabs,
+    };
+    Ok((row, tunables))
+}
+
+fn amount(digits: &str) -> Option<u64> {
+    digits.parse().ok().filter(|number| *number <= MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "slabinfo - version: 2.1\n# name <active_objs> ... : tunables ...\n";
+
+    fn read(rows: &str) -> KernelSlabInfo {
+        KernelSlabInfo::read(&format!("{HEAD}{rows}")).unwrap()
+    }
+
+    #[test]
+    fn a_name_with_spaces_is_read_from_the_colons() {
+        let table = read(
+            "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slabdata 0 0 0\n\
+             kmalloc-64 640 641 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n",
+        );
+        assert_eq!(table.faults, []);
+        let names: Vec<_> = table.table.rows.iter().map(|row| &*row.name).collect();
+        assert_eq!(names, ["dm raid1 read record", "kmalloc-64"]);
+        assert_eq!((table.table.rows[0].object_size, table.table.rows[1].objects), (1064, 641));
+    }
+
+    #[test]
+    fn slab_with_its_statistics_is_read() {
+        let text = "slabinfo - version: 2.1 (statistics)\n# name ... : globalstat <a> : cpustat <b>\n\
+                    inode 10 20 600 6 1 : tunables 54 27 8 : slabdata 3 4 2 : globalstat 1 2 3 4 5 6 7 8 9 : cpustat 5 6 7 8\n";
+        let table = KernelSlabInfo::read(text).unwrap();
+        assert_eq!(table.tunables, [Tunables { limit: 54, batch: 27, shared: 8 }]);
+        assert_eq!((table.table.rows[0].active_slabs, table.table.rows[0].slabs), (3, 4));
+        assert!(table.is_slab() && table.faults.is_empty());
+    }
+
+    #[test]
+    fn what_uslab_prints_is_read_as_it_reads_it() {
+        for text in [
+            include_str!("../../../tests/slab/data/linux-6.12-4cpu.slabinfo"),
+            include_str!("../../../tests/slab/data/linux-6.18-2cpu.slabinfo"),
+        ] {
+            let read = KernelSlabInfo::read(text).unwrap();
+            assert_eq!(read.table, text.parse::<SlabInfo>().unwrap());
+            assert!(read.faults.is_empty() && !read.is_slab());
+        }
+    }
+
+    #[test]
+    fn a_bad_row_is_named_and_the_others_are_read() {
+        let good = "a 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0\n";
+        for (bad, expected) in [
+            ("b 1 2 8 512 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),
+            ("b 1 2 8 x 1 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),
+            ("b 1 2 8 512 1 : tunables 0 0 : slabdata 1 1 0", "three numbers"),
+            ("b 1 2 8 512 1 : tunables 0 0 0", "slabdata"),
+            ("b 1 2 8 512 1 : tunables 0 0 0 : slabdata 1", "two numbers"),
+            ("1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),
+            (" 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0", "a cache name"),
+            ("b 1 1099511627776 8192 512 1 : tunables 0 0 0 : slabdata 1 1 0", "52 bits"),
+            ("b 1 2 8 512 1 slabdata 1 1 0", "tunables"),
+        ] {
+            let table = read(&format!("{good}{bad}\n{good}"));
+            assert_eq!(table.table.rows.len(), 2, "{bad}");
+            assert_eq!(table.faults.len(), 1, "{bad}");
+            assert_eq!(table.faults[0].line, 4, "{bad}");
+            assert!(table.faults[0].expected.contains(expected), "{bad}: {}", table.faults[0]);
+        }
+        let error = KernelSlabInfo::read("slabinfo - version: 1.1\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 1: expected `slabinfo - version: 2.1` (or 2.0), found \"slabinfo - version: 1.1\""
+        );
+    }
+}

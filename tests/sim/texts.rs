@@ -1,0 +1,639 @@
+//! Every form in which ftrace, `perf script` and `trace-cmd report` print the same events: each is read to the event, or refused with its
+//! cause.
+//!
+//! The forms are generated after the print formats of kernels 6.1 to 7.2 and after what a kernel 6.18 and its `perf script` printed with
+//! each option. What was not seen printed here is marked "by rule" below.
+
+use std::fmt::Write;
+use std::io::Cursor;
+
+use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
+
+use crate::cli::{refused, replay_json, said, uslab};
+use crate::common::Packing;
+
+/// Which fields a kernel's events have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Era {
+    /// No `accounted`, no cache's name in `kmem_cache_free`, page frames in decimal: by rule.
+    Old,
+    /// The name in `kmem_cache_free`.
+    Named,
+    /// The name in `kmem_cache_alloc`, too.
+    Twice,
+}
+
+impl Era {
+    const ALL: [Self; 3] = [Self::Old, Self::Named, Self::Twice];
+}
+
+/// How values are printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Values {
+    /// By the event's own format.
+    Format,
+    /// The option `fields`: `key=0x40 (64)`, in the order of the structure.
+    Fields,
+    /// The same from the last to the first, as the first kernels with that option: by rule.
+    Backwards,
+    /// `trace-cmd report -R`: `key=64` and `key=0xffff...`: by rule.
+    Raw,
+}
+
+const PTR: u64 = 0xffff_8880_0300_0000;
+const SITE: u64 = 0xffff_ffff_92d1_0d97;
+
+#[derive(Clone, Copy)]
+enum What {
+    CacheAlloc(u64),
+    CacheFree(u64),
+    Kmalloc(u64),
+    Kfree(u64),
+    PageAlloc(u64),
+    PageFree(u64),
+    Mark,
+}
+
+/// One CPU's life of an object, over and over, and marks.
+fn events() -> Vec<(u32, u64, What)> {
+    let mut events = vec![];
+    for round in 0..10 {
+        let object = PTR + round * 0x1000;
+        let what = [
+            What::PageAlloc(0x3000 + round),
+            What::CacheAlloc(object),
+            What::Kmalloc(object + 0x800),
+            What::CacheFree(object),
+            What::Kfree(object + 0x800),
+            What::PageFree(0x3000 + round),
+            What::Mark,
+        ];
+        for (step, what) in (0..).zip(what) {
+            events.push((step as u32 % 2, 100_000_010 + round * 100 + step * 10, what));
+        }
+    }
+    events
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::CacheAlloc(_) => "kmem_cache_alloc",
+            Self::CacheFree(_) => "kmem_cache_free",
+            Self::Kmalloc(_) => "kmalloc",
+            Self::Kfree(_) => "kfree",
+            Self::PageAlloc(_) => "mm_page_alloc",
+            Self::PageFree(_) => "mm_page_free",
+            Self::Mark => "tracing_mark_write",
+        }
+    }
+
+    /// The keys and values, as the structure has them.
+    fn fields(self, era: Era) -> Vec<(&'static str, Value)> {
+        use Value::{Address, Flags, Number, Site, Text};
+        let alloc = |ptr, bytes, name: Option<&'static str>| {
+            let mut fields = vec![("call_site", Site), ("ptr", Address(ptr))];
+            fields.extend(name.map(|name| ("name", Text(name))));
+            fields.extend([
+                ("bytes_req", Number(bytes)),
+                ("bytes_alloc", Number(bytes)),
+                ("gfp_flags", Flags),
+            ]);
+            if era != Era::Old {
+                fields.extend([("node", Number(0)), ("accounted", Text("false"))]);
+            }
+            fields
+        };
+        match self {
+            Self::CacheAlloc(ptr) => alloc(ptr, 192, (era == Era::Twice).then_some("dm raid1 read record")),
+            Self::Kmalloc(ptr) => alloc(ptr, 64, None),
+            Self::CacheFree(ptr) => {
+                let name = (era != Era::Old).then_some(("name", Text("dm raid1 read record")));
+                [("call_site", Site), ("ptr", Address(ptr))].into_iter().chain(name).collect()
+            }
+            Self::Kfree(ptr) => vec![("call_site", Site), ("ptr", Address(ptr))],
+            Self::PageAlloc(pfn) => {
+                vec![
+                    ("pfn", Value::Frame(pfn)),
+                    ("order", Number(0)),
+                    ("migratetype", Number(1)),
+                    ("gfp_flags", Flags),
+                ]
+            }
+            Self::PageFree(pfn) => vec![("pfn", Value::Frame(pfn)), ("order", Number(0))],
+            Self::Mark => vec![("ip", Value::Site), ("buf", Text("WORKLOAD begin"))],
+        }
+    }
+
+    fn body(self, era: Era, values: Values, perf: bool) -> String {
+        if matches!((self, values), (Self::Mark, Values::Format)) {
+            return "WORKLOAD begin".to_owned();
+        }
+        let mut fields = self.fields(era);
+        if values == Values::Backwards {
+            fields.reverse();
+        }
+        let shown = |(key, value): &(&str, Value)| format!("{key}={}", value.shown(era, values, perf));
+        let text = fields.iter().map(shown).collect::<Vec<_>>().join(" ");
+        match (self, values) {
+            // Made of the frame's number by the format.
+            (Self::PageAlloc(pfn) | Self::PageFree(pfn), Values::Format) => format!("page=0x{pfn:x} {text}"),
+            _ => text,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Site,
+    Address(u64),
+    Frame(u64),
+    Number(u64),
+    Flags,
+    Text(&'static str),
+}
+
+impl Value {
+    fn shown(self, era: Era, values: Values, perf: bool) -> String {
+        let twice = |n: u64| format!("0x{n:x} ({})", n.cast_signed());
+        let is_twice = matches!(values, Values::Fields | Values::Backwards);
+        match self {
+            Self::Site if is_twice => twice(SITE),
+            Self::Site if values == Values::Raw => format!("0x{SITE:x}"),
+            Self::Site => "__d_alloc+0x22/0x1b0".to_owned(),
+            Self::Address(ptr) if is_twice => twice(ptr),
+            Self::Address(ptr) if perf || values == Values::Raw => format!("0x{ptr:x}"),
+            Self::Address(ptr) => format!("{ptr:016x}"),
+            Self::Frame(pfn) if is_twice => twice(pfn),
+            Self::Frame(pfn) if era == Era::Old && values == Values::Format => pfn.to_string(),
+            Self::Frame(pfn) => format!("0x{pfn:x}"),
+            Self::Number(n) if is_twice => twice(n),
+            Self::Number(n) => n.to_string(),
+            Self::Flags if is_twice => twice(0xcc0),
+            Self::Flags if values == Values::Raw => "0xcc0".to_owned(),
+            Self::Flags => "GFP_KERNEL|__GFP_ZERO".to_owned(),
+            Self::Text("false") if is_twice => "(0)".to_owned(),
+            Self::Text("false") if values == Values::Raw => "0".to_owned(),
+            Self::Text(text) => text.to_owned(),
+        }
+    }
+}
+
+/// What must come of a text.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Read,
+    /// With this in the message.
+    Refused(&'static str),
+}
+
+struct Form {
+    name: String,
+    text: String,
+    outcome: Outcome,
+    era: Era,
+}
+
+fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+/// All that ftrace's options do to a text.
+fn ftrace(forms: &mut Vec<Form>) {
+    for era in Era::ALL {
+        for values in [Values::Format, Values::Fields, Values::Backwards] {
+            for bits in 0..128_u32 {
+                let has = |bit: u32| bits & 1 << bit != 0;
+                let (tgid, flags, latency, verbose, context, stacks) =
+                    (has(0), has(1), has(2), has(3), has(4), has(5));
+                let sym_addr = has(6);
+                let mut text =
+                    "# tracer: nop\n#\n# entries-in-buffer/entries-written: 70/70   #P:2\n#\n".to_owned();
+                for (cpu, us, what) in events() {
+                    let body = what.body(era, values, false);
+                    let name = what.name();
+                    let start = 100_000_000;
+                    let prefix = match (context, latency, verbose) {
+                        (false, ..) => String::new(),
+                        (true, true, false) => {
+                            format!(
+                                "{:>8.8}-{:<7} {cpu:>3}d..1. {:>4}us{}: ",
+                                "kworker/0:1",
+                                1234,
+                                us - start,
+                                if us % 20 == 0 { '+' } else { ' ' }
+                            )
+                        }
+                        (true, true, true) => format!(
+                            "{:>16} {:>7} {cpu:>3} {} {:08x} {:08x} [{us:08x}] {}.{:03}ms (+0.010ms): ",
+                            "kworker/0:1",
+                            1234,
+                            1,
+                            2,
+                            3,
+                            us / 1000,
+                            us % 1000
+                        ),
+                        _ => {
+                            let mut prefix = format!("{:>16}-{:<7} ", "kworker/0:1", 1234);
+                            if tgid {
+                                prefix += "(-------) ";
+                            }
+                            write!(
+                                prefix,
+                                "[{cpu:03}] {}{:>12}: ",
+                                if flags { "d..1. " } else { "" },
+                                seconds(us)
+                            )
+                            .unwrap();
+                            prefix
+                        }
+                    };
+                    let is_mark = matches!(what, What::Mark);
+                    if is_mark && values == Values::Fields && era == Era::Twice {
+                        writeln!(text, "{prefix}UNKNOWN TYPE 5").unwrap();
+                    } else if is_mark && sym_addr && values == Values::Format {
+                        writeln!(text, "{prefix}{name} <ffffffff8149895a>: {body}").unwrap();
+                    } else {
+                        writeln!(text, "{prefix}{name}: {body}").unwrap();
+                    }
+                    if stacks {
+                        writeln!(text, "{prefix}<stack trace>\n => kmem_cache_alloc\n => __d_alloc").unwrap();
+                    }
+                }
+                let outcome =
+                    if context { Outcome::Read } else { Outcome::Refused("without its option context-info") };
+                let name = format!(
+                    "ftrace {era:?} {values:?} tgid={tgid} irq-info={flags} latency={latency} verbose={verbose} context={context} stacks={stacks} sym-addr={sym_addr}"
+                );
+                forms.push(Form { name, text, outcome, era });
+            }
+        }
+        for (option, hex) in [("raw", false), ("hex", true)] {
+            let mut text = "# tracer: nop\n#\n".to_owned();
+            for (cpu, us, _) in events() {
+                if hex {
+                    writeln!(text, "{:08x} {cpu:08x} {:016x} type: 311", 1234, us * 1000).unwrap();
+                } else {
+                    writeln!(text, "1234 {cpu} {} type: 311", us * 1000).unwrap();
+                }
+            }
+            let outcome = Outcome::Refused("its option raw or hex");
+            forms.push(Form { name: format!("ftrace {era:?} {option}"), text, outcome, era });
+        }
+        for clock in ["ns", "counter"] {
+            let mut text = String::new();
+            for (cpu, us, what) in events() {
+                let time = if clock == "ns" { format!("{}000", seconds(us)) } else { us.to_string() };
+                writeln!(
+                    text,
+                    "  sh-1  [{cpu:03}] d..1. {time}: {}: {}",
+                    what.name(),
+                    what.body(era, Values::Format, false)
+                )
+                .unwrap();
+            }
+            forms.push(Form {
+                name: format!("ftrace {era:?} clock {clock}"),
+                text,
+                outcome: Outcome::Read,
+                era,
+            });
+        }
+    }
+}
+
+/// `perf script -F` with each set of its fields.
+fn perf(forms: &mut Vec<Form>) {
+    for era in Era::ALL {
+        for bits in 0..512_u32 {
+            let has = |bit: u32| bits & 1 << bit != 0;
+            let [comm, tid, pid, cpu, time, event, trace, period, ns] =
+                [has(0), has(1), has(2), has(3), has(4), has(5), has(6), has(7), has(8)];
+            // With --show-mmap-events.
+            let mut text = "swapper     0 [000]     0.000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x12090c8) @ 0]: x _text\n".to_owned();
+            for (number, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+                if comm {
+                    write!(text, "{:>16} ", "kworker/0:1").unwrap();
+                }
+                match (pid, tid) {
+                    (true, true) => write!(text, "{:>5}/{:<5} ", 1234, 1235).unwrap(),
+                    (true, false) | (false, true) => write!(text, "{:>5} ", 1234).unwrap(),
+                    (false, false) => {}
+                }
+                if cpu {
+                    write!(text, "[{number:03}] ").unwrap();
+                }
+                if time {
+                    write!(text, "{:>12}{}: ", seconds(us), if ns { "000" } else { "" }).unwrap();
+                }
+                if period {
+                    write!(text, "{:>10} ", 1).unwrap();
+                }
+                if event {
+                    write!(text, "{:>28}: ", format!("kmem:{}", what.name())).unwrap();
+                }
+                if trace {
+                    write!(text, "{}", what.body(era, Values::Format, true)).unwrap();
+                }
+                writeln!(text, "\n\tffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])\n").unwrap();
+            }
+            let outcome = match (cpu, time, event, trace) {
+                (true, true, true, true) => Outcome::Read,
+                (false, _, true, _) => Outcome::Refused("without CPUs"),
+                (true, false, true, _) => Outcome::Refused("without times"),
+                (true, true, true, false) => Outcome::Refused("without what the events hold"),
+                (true, true, false, true) => Outcome::Refused("without the names of events"),
+                // Nothing in it is an event's.
+                _ => Outcome::Refused("no event in"),
+            };
+            let name = format!(
+                "perf {era:?} comm={comm} tid={tid} pid={pid} cpu={cpu} time={time} event={event} trace={trace} period={period} ns={ns}"
+            );
+            forms.push(Form { name, text, outcome, era });
+        }
+    }
+}
+
+/// `trace-cmd report` with -R, -l and -t, with its header and without.
+fn trace_cmd(forms: &mut Vec<Form>) {
+    for era in Era::ALL {
+        for bits in 0..32_u32 {
+            let has = |bit: u32| bits & 1 << bit != 0;
+            let [raw, latency, ns, header, flags] = [has(0), has(1), has(2), has(3), has(4)];
+            let values = if raw { Values::Raw } else { Values::Format };
+            let mut text = if header { "CPU 1 is empty\ncpus=2\n".to_owned() } else { String::new() };
+            for (cpu, us, what) in events() {
+                let time = format!("{}{}", seconds(us), if ns { "000" } else { "" });
+                let prefix = if latency {
+                    format!("{:>8.8}-{:<5} {cpu:>3}d..1. {time:>12}: ", "kworker/0:1", 1234)
+                } else {
+                    format!(
+                        "{:>16}-{:<5} [{cpu:03}] {}{time:>12}: ",
+                        "kworker/0:1",
+                        1234,
+                        if flags { "d..1. " } else { "" }
+                    )
+                };
+                let is_mark = matches!(what, What::Mark);
+                let repeats_site = !raw
+                    && matches!(
+                        what,
+                        What::CacheAlloc(_) | What::Kmalloc(_) | What::CacheFree(_) | What::Kfree(_)
+                    );
+                let site = if repeats_site { "(__d_alloc+0x22) " } else { "" };
+                let (name, writer) = match (is_mark, raw) {
+                    (true, true) => ("print", ""),
+                    (true, false) => ("print", "tracing_mark_write: "),
+                    _ => (what.name(), ""),
+                };
+                writeln!(text, "{prefix}{name:<20} {site}{writer}{}", what.body(era, values, true)).unwrap();
+            }
+            // The colon follows the name.
+            let text = text.lines().map(colon_after_name).collect::<Vec<_>>().join("\n") + "\n";
+            let name = format!("trace-cmd {era:?} -R={raw} -l={latency} -t={ns} cpus={header} flags={flags}");
+            forms.push(Form { name, text, outcome: Outcome::Read, era });
+        }
+    }
+}
+
+fn colon_after_name(line: &str) -> String {
+    let names = [
+        "kmem_cache_alloc ",
+        "kmem_cache_free ",
+        "kmalloc ",
+        "kfree ",
+        "mm_page_alloc ",
+        "mm_page_free ",
+        "print ",
+    ];
+    match names.iter().find(|name| line.contains(&format!(": {name}"))) {
+        Some(name) => line.replacen(&format!(": {name}"), &format!(": {}: ", name.trim()), 1),
+        None => line.to_owned(),
+    }
+}
+
+fn facts(text: &str) -> Result<(Facts, bool), TraceError> {
+    let source = Source::from_reader("t", Box::new(Cursor::new(text.as_bytes().to_vec())), None)?;
+    let mut ops = Recording::read(source, |_| {})?.resolve(None)?;
+    while ops.next_op()?.is_some() {}
+    let named = ops.caches().iter().any(|cache| cache.name == "dm raid1 read record");
+    Ok((ops.facts(&Tables::default()), named))
+}
+
+#[test]
+fn every_form_is_read_or_refused_with_its_cause() {
+    let mut forms = vec![];
+    ftrace(&mut forms);
+    perf(&mut forms);
+    trace_cmd(&mut forms);
+    let (mut read, mut refused, mut wrong) = (0, 0, vec![]);
+    for Form { name, text, outcome, era } in &forms {
+        let is_perf = name.starts_with("perf");
+        match (outcome, facts(text)) {
+            (Outcome::Read, Ok((facts, named))) => {
+                let found = (
+                    facts.objects.allocs,
+                    facts.objects.frees,
+                    facts.objects.matched,
+                    facts.objects.remote,
+                    facts.marks.len(),
+                    facts.not_understood,
+                );
+                let pages = (
+                    facts.pages.allocs_by_order.iter().sum::<u64>(),
+                    facts.pages.frees_by_order.iter().sum::<u64>(),
+                );
+                // As a kernel 6.18 has it, the option `fields` does not print marks.
+                let is_unknown = name.contains("ftrace Twice Fields");
+                let marks = if is_perf || is_unknown { 0 } else { 10 };
+                let right = (20, 20, 20, 0, marks, if is_unknown { 10 } else { 0 });
+                if found != right || pages != (10, 10) || named != (*era != Era::Old) {
+                    wrong.push(format!(
+                        "{name}: {found:?} {pages:?} {named}\n{}",
+                        text.lines().take(6).collect::<Vec<_>>().join("\n")
+                    ));
+                }
+                read += 1;
+            }
+            (Outcome::Refused(cause), Err(error)) => {
+                if !error.to_string().contains(cause) {
+                    wrong.push(format!("{name}: expected {cause}, found {error}"));
+                }
+                refused += 1;
+            }
+            (outcome, result) => {
+                let result = result.map(|(facts, _)| facts.total).map_err(|error| error.to_string());
+                wrong.push(format!(
+                    "{name}: expected {outcome:?}, found {result:?}\n{}",
+                    text.lines().take(6).collect::<Vec<_>>().join("\n")
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {} forms, the first:\n{}",
+        wrong.len(),
+        forms.len(),
+        wrong.iter().take(5).cloned().collect::<Vec<_>>().join("\n")
+    );
+    println!("{} forms: {read} read, {refused} refused with their cause", forms.len());
+    assert_eq!((forms.len(), read, refused), (2796, 774, 2022));
+}
+
+/// One CPU's text, as `per_cpu/cpu0/trace` has it.
+fn of_cpu(wanted: u32, shift: u64) -> String {
+    let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
+    let lines = mine.map(|(cpu, us, what)| {
+        let body = what.body(Era::Named, Values::Format, false);
+        format!(
+            "            bash-{:<7} [{cpu:03}] ..... {}: {}: {body}\n",
+            100 + cpu,
+            seconds(us - shift),
+            what.name()
+        )
+    });
+    let lines: Vec<String> = lines.collect();
+    // The header is of all CPUs.
+    format!("# tracer: nop\n#\n# entries-in-buffer/entries-written: 70/70   #P:2\n#\n{}", lines.concat())
+}
+
+#[test]
+fn differences_of_times_are_skipped() {
+    let text =
+        of_cpu(0, 0).replace(": mm_page_", ": (+12)   mm_page_").replace(": kmalloc", ": (+3) kmalloc");
+    let (facts, _) = facts(&text).unwrap();
+    assert_eq!((facts.total, facts.not_understood), (40, 0));
+}
+
+#[test]
+fn a_name_in_front_of_the_pointer_is_read() {
+    let line = "  sh-1  [000] ..... 10.000140: kmem_cache_alloc: call_site=f+0x22/0x1b0 name=dm raid1 read record ptr=ffff888003a43000 \
+                bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false\n";
+    let (facts, named) = facts(line).unwrap();
+    assert_eq!((facts.objects.allocs, named), (1, true));
+}
+
+/// Once half of the frees were of objects "from before the trace", without a word.
+#[test]
+fn texts_of_cpus_that_were_concatenated_are_put_in_order_of_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.txt");
+    std::fs::write(&path, of_cpu(0, 0) + &of_cpu(1, 0)).unwrap();
+    let report = replay_json(&[path.to_str().unwrap()]);
+    let health = &report["trace_health"];
+    assert_eq!((&health["missing"], &health["not_understood"]), (&0.into(), &0.into()), "{health}");
+    assert!(health.to_string().contains("put in order of time"), "{health}");
+    // Both the other way round: order of CPUs is none of time.
+    let (both, _) = facts(&(of_cpu(0, 0) + &of_cpu(1, 0))).unwrap();
+    let (back, _) = facts(&(of_cpu(1, 0) + &of_cpu(0, 0))).unwrap();
+    assert_eq!((both.objects.matched, both.objects.pre_trace_frees, both.objects.hidden_frees), (20, 0, 0));
+    assert_eq!(both.objects, back.objects);
+    // Two traces.
+    let two = of_cpu(0, 0) + &of_cpu(0, 50_000_000);
+    std::fs::write(&path, &two).unwrap();
+    let second = two.lines().position(|line| line.contains(" 50.0000")).unwrap() + 1;
+    refused(
+        &["replay", path.to_str().unwrap()],
+        &[&format!("trace.txt:{second}: time goes back on CPU 0"), "split the file"],
+    );
+}
+
+#[test]
+fn too_many_lines_that_are_not_understood_are_an_error_unless_it_is_partial() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.txt");
+    let good = of_cpu(0, 0);
+    let odd = "            bash-1  [000] ..... 200.000000: kmalloc: of a kernel that is not known\n";
+    std::fs::write(&path, format!("{good}{}", odd.repeat(3))).unwrap();
+    let name = path.to_str().unwrap();
+    let first = good.lines().count() + 1;
+    // 3 of 33: the marks are no such lines.
+    refused(
+        &["replay", name],
+        &["trace.txt: 3 of 33 lines of kmem events", "--partial", &format!("line {first}: ")],
+    );
+    let (code, out, err) = said(&uslab(&["replay", name, "--partial"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("3 lines were not understood"), "{out}");
+    std::fs::write(&path, format!("{good}{odd}")).unwrap();
+    assert_eq!(said(&uslab(&["replay", name])).0, Some(0));
+}
+
+/// Once: "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text is understood".
+#[test]
+fn other_files_are_pointed_to_their_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plain.rep");
+    std::fs::write(&path, "20000\n3\n6\n1\na 0 512\na 1 128\nr 0 640\na 2 128\nf 1\nf 0\n").unwrap();
+    let name = path.to_str().unwrap();
+    refused(&["replay", name], &["this is a malloc lab trace", &format!("cargo lab race --trace {name}")]);
+    std::fs::write(
+        &path,
+        "slabinfo - version: 2.1\nkmalloc-8 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0\n",
+    )
+    .unwrap();
+    refused(&["replay", name], &["a kernel's slabinfo", &format!("uslab slabs {name}")]);
+}
+
+#[test]
+fn what_a_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let what = |name: &str, content: &[u8], parts: &[&str]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let (code, out, err) = said(&uslab(&["what", path.to_str().unwrap()]));
+        assert_eq!(code, Some(0), "{name}: {err}");
+        for part in parts {
+            assert!(out.contains(part), "{name}: expected {part:?} in {out}");
+        }
+    };
+    let trace = of_cpu(1, 0);
+    what("t", trace.as_bytes(), &["the text of ftrace", "uslab replay ", "frees name their caches"]);
+    for packing in Packing::ALL {
+        what("packed", &packing.pack(trace.as_bytes()), &["the text of ftrace"]);
+    }
+    what("data", b"PERFILE2\x68\0\0", &["a perf.data file", "perf script -i "]);
+    what("dat", b"\x17\x08Dtracing6\0", &["a trace.dat file"]);
+    what("rep", b"20000\n3\n6\n1\na 0 512\n", &["a malloc lab trace", "cargo lab race --trace "]);
+    what("wee", b"Alloc(552),\nFree(0),\n", &["wee_alloc"]);
+    what("fleet", b"16, 101940.7, 1974305.1\n", &["a distribution"]);
+    what("slabinfo", b"slabinfo - version: 2.1\n", &["uslab slabs "]);
+    what("buddyinfo", b"Node 0, zone DMA 0 1 3\n", &["a kernel's buddyinfo"]);
+    what("folded", b"main;f 100\nmain;g 3\n", &["uslab flame "]);
+    what("story.json", include_bytes!("../../sim/data/story.json"), &["uslab story "]);
+    what("sweep.toml", include_bytes!("../../sim/data/sweep.toml"), &["uslab sweep "]);
+    let mut archive = vec![b'a'; 257];
+    archive.extend_from_slice(b"ustar  \0");
+    what("sos.tar", &archive, &["an archive", "tar -xf"]);
+    what("sos.tar.gz", &Packing::Gzip.pack(&archive), &["an archive", "packed with gzip"]);
+    std::fs::write(folder.path().join("letter"), "Dear reader,\n").unwrap();
+    refused(
+        &["what", folder.path().join("letter").to_str().unwrap()],
+        &["nothing that a verb reads", "Dear reader"],
+    );
+    refused(&["what", "/no/such/file"], &["/no/such/file"]);
+    let empty = tempfile::tempdir().unwrap();
+    refused(&["what", empty.path().to_str().unwrap()], &["neither a recording nor tables", "looked for"]);
+    let mut forms = vec![];
+    ftrace(&mut forms);
+    for (options, form) in [
+        ("latency-format", "tgid=false irq-info=false latency=true verbose=false"),
+        ("record-tgid", "tgid=true irq-info=false latency=false verbose=false"),
+        ("verbose, latency-format", "tgid=false irq-info=false latency=true verbose=true"),
+    ] {
+        let form = format!("ftrace Named Format {form} context=true stacks=false sym-addr=false");
+        let form = forms.iter().find(|other| other.name == form).expect("a form of that name");
+        what("options", form.text.as_bytes(), &[&format!("printed with the options {options}")]);
+    }
+    let fields = forms.iter().find(|form| {
+        form.name.contains("Twice Fields")
+            && form.name.contains("tgid=false irq-info=true latency=false verbose=false context=true")
+    });
+    what(
+        "fields",
+        fields.expect("one").text.as_bytes(),
+        &["printed with the options fields", "each allocation names"],
+    );
+}
