@@ -7,13 +7,34 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Path, Paths};
 
-/// When and where something is asked for.
+/// When, where and how something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the trace since its first operation.
     pub ns: u64,
+    /// What the caller allows.
+    pub manner: Manner,
+}
+
+impl At {
+    /// A plain request.
+    pub fn new(cpu: u32, ns: u64) -> Self {
+        Self { cpu, ns, manner: Manner::Plain }
+    }
+}
+
+/// What the caller of an operation allows. Designs that make no difference ignore it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// An allocation that may block; a free at once.
+    #[default]
+    Plain,
+    /// An allocation that may not block.
+    NonBlocking,
+    /// A free that takes effect after a grace period of RCU.
+    AfterGrace,
 }
 
 /// What a design cannot do, in words.

@@ -182,7 +182,7 @@ impl<'s, D: Design> Engine<'s, D> {
         self.reader.cpu()
     }
     fn at(&self) -> At {
-        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream) }
+        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
     /// The cache that an action is about, and where the object lies that it frees.

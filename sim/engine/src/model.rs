@@ -3,7 +3,7 @@
 //! A model has no memory behind it and takes no lock. It says where an object comes from and where it goes; what a lock or a
 //! cache line would cost is what it [tells](Op::did).
 
-use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, Manner, NoMemory, Unable};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
@@ -207,6 +207,8 @@ pub struct Op<'a> {
     pub cpu: u32,
     /// Nanoseconds since the stream began.
     pub ns: u64,
+    /// What the caller allows.
+    pub manner: Manner,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
     pages: &'a mut dyn PageSource,
@@ -242,6 +244,8 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
+    /// The traced kernel has this policy: what was recorded of its caches counts.
+    as_traced: bool,
     /// By number in the stream; `None` is large kmalloc.
     caches: Vec<Option<Cache<P>>>,
     /// Objects of large kmalloc, and their pages.
@@ -288,6 +292,7 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok(Self {
             cpus: pages.allocator().cpus(),
             knobs,
+            as_traced: false,
             caches: vec![],
             large: 0,
             large_pages: 0,
@@ -297,6 +302,11 @@ impl<'p, P: Policy> Model<'p, P> {
             ticks: 0,
             wrong: None,
         })
+    }
+    /// As in the traced kernel, if that has this policy: what was recorded of its caches counts.
+    #[must_use]
+    pub fn as_traced(self, as_traced: bool) -> Self {
+        Self { as_traced, ..self }
     }
     /// What the last operation did beyond what its CPU holds.
     pub fn deeds(&self) -> &[Deed] {
@@ -389,7 +399,14 @@ impl<P: Policy> Cache<P> {
         let before = deeds.len();
         let done = act(
             &mut self.policy,
-            &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds: &mut *deeds },
+            &mut Op {
+                cpu: at.cpu,
+                ns: at.ns,
+                manner: at.manner,
+                slabs: &mut self.slabs,
+                pages,
+                deeds: &mut *deeds,
+            },
         );
         self.exchanges += deeds[before..].iter().filter(|deed| **deed == Deed::Exchange).count() as u64;
         done
@@ -432,6 +449,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                 // A name that only hidden events have may come without a size: the smallest there is.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
                     .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
+                let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
+                let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
                 let slabs = Slabs::new(geometry, P::LISTS.len());
                 Some(Cache { name: info.name.clone(), slabs, policy, exchanges: 0 })

@@ -222,7 +222,7 @@ mod tests {
         let machine = Machine::with_bytes(&stream).unwrap();
         let mut design = Shipping::on(&machine);
         design.learn(&stream.caches[0]).unwrap();
-        let at = At { cpu: 0, ns: 0 };
+        let at = At::new(0, 0);
         let mut objects = [(); 2].map(|()| design.alloc(at, 0, 0).unwrap());
         objects[1].front_mut(1)[0] ^= 1;
         let [first, second] = objects;

@@ -31,7 +31,7 @@ pub struct Script<'p, P: Policy> {
 pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Script<'_, P>)) {
     PAGES.with(|pages| {
         let mut model = Model::<P>::new(pages, knobs).expect("knobs that it accepts");
-        let info = CacheInfo { name: "node".to_owned(), kind: Kind::Named, size, from: 0 };
+        let info = CacheInfo::new("node", Kind::Named, size);
         model.learn(&info).expect("objects that fit");
         play(&mut Script { model, objects: vec![], ns: 0 });
     });
@@ -39,7 +39,7 @@ pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Scri
 
 impl<P: Policy> Script<'_, P> {
     fn at(&self, cpu: u32) -> At {
-        At { cpu, ns: self.ns }
+        At::new(cpu, self.ns)
     }
     /// Allocates `n` objects, whose numbers go on from the last one's.
     pub fn alloc(&mut self, cpu: u32, n: usize) {

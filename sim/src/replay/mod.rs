@@ -19,6 +19,7 @@
 mod at;
 mod finish;
 mod kernel_pages;
+mod linux;
 mod moments;
 mod page;
 mod prediction;
@@ -220,6 +221,7 @@ fn read(
 
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
+        ("kernel.txt", "6.1.192"),
         ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
         ("before.buddyinfo", include_str!("../../data/files-6.1.before.buddyinfo")),
         ("before.zoneinfo", include_str!("../../data/files-6.1.before.zoneinfo")),
@@ -300,7 +302,7 @@ fn replay_to(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     if let Some(to) = to {
-        *to = stream::of(title(&run.path), build.cpus, &[], &run.resolver, &ops, []);
+        *to = stream::of(title(&run.path), build.cpus, &[], tables, &run.resolver, &ops, []);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -287,7 +287,7 @@ impl Input {
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let traced = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, []);
+        let traced = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, []);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
@@ -295,7 +295,7 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let stream = super::stream::of(trace.clone(), cpus, &zones, &resolver, &ops, renamed);
+            let stream = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, renamed);
             (stream, start.tables(&tables))
         });
         Ok(Self { trace, stream: traced, tables, pages, tallies, other })

@@ -1,11 +1,13 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver};
+use super::linux;
+use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, Tables};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use uslab_buddy::ZoneKind;
+use uslab_engine::design::Manner;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
@@ -22,6 +24,7 @@ pub(super) fn of(
     title: String,
     cpus: u32,
     zones: &[(ZoneKind, u32)],
+    tables: &Tables,
     resolver: &Resolver,
     ops: &[Op],
     renamed: impl IntoIterator<Item = (String, Kind, u32)>,
@@ -43,6 +46,8 @@ pub(super) fn of(
         }
     }
     learn(&mut writer, resolver, resolver.caches().len());
+    let kernel = &tables.kernel;
+    writer.kernel(linux::design(kernel), |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
 }
 
@@ -92,7 +97,10 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         learn(to, resolver, cache.0 as usize + 1);
     }
     match op.kind {
-        OpKind::Alloc { cache, ptr, bytes_alloc, .. } => to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into()),
+        OpKind::Alloc { cache, ptr, bytes_alloc, may_block, .. } => {
+            to.allow(if may_block { Manner::Plain } else { Manner::NonBlocking });
+            to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into());
+        }
         OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
             to.free(cpu, ptr.0);
         }

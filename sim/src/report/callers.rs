@@ -84,7 +84,7 @@ impl Watch {
     /// An operation of the trace.
     pub(crate) fn see(&mut self, op: &Op) {
         match op.kind {
-            OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc } => {
+            OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc, .. } => {
                 self.operations += 1;
                 let tally = self.sites.entry(site).or_default();
                 tally.bytes_alloc += u64::from(bytes_alloc);

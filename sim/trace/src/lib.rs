@@ -41,6 +41,7 @@ mod facts;
 mod fields;
 mod fleetbench;
 mod ftrace;
+mod kernel;
 mod line;
 mod names;
 mod op;
@@ -73,6 +74,7 @@ pub use facts::{
     Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
     SlabinfoSpan, SlabinfoSum,
 };
+pub use kernel::{Attributes, Kernel};
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{

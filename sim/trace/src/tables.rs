@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::event::Pfn;
+use super::kernel::Kernel;
 use super::page_size::PageSize;
 use uslab::SlabInfo;
 use uslab::info::ParseError;
@@ -77,6 +78,8 @@ pub struct ZoneSpan {
 pub struct Tables {
     /// The moments that have tables, in time order.
     pub snapshots: Vec<Snapshot>,
+    /// The kernel that they are from.
+    pub kernel: Kernel,
 }
 
 impl Tables {
@@ -125,7 +128,7 @@ impl Tables {
                 snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu });
             }
         }
-        Ok(Self { snapshots })
+        Ok(Self { snapshots, kernel: Kernel::of(folder, &text)? })
     }
 
     /// The tables of a moment.
@@ -147,7 +150,7 @@ impl Tables {
     }
 }
 
-fn table<T, S: AsRef<str>>(
+pub(super) fn table<T, S: AsRef<str>>(
     path: &Path,
     text: impl Fn(&Path) -> Result<Option<S>, TraceError>,
     parse: impl Fn(&str) -> Result<T, (u64, &'static str)>,

@@ -1,0 +1,75 @@
+//! Which design a traced kernel has: [`LINUX`](uslab_engine::designs::LINUX) stands for it.
+
+use crate::trace::Kernel;
+
+/// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.
+///
+/// The release decides. Without it the attributes of the caches do: `sheaf_capacity` came with 6.18, and from 7.0 on nearly
+/// every cache has sheaves.
+pub(super) fn design(kernel: &Kernel) -> String {
+    let attributes = &kernel.attributes;
+    let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
+    let design = match kernel.release {
+        Some((7.., _)) => "sheaves",
+        Some((6, 18..)) => "sheaves-6.18",
+        Some(_) => "slub",
+        None if sheaves() > 2 => "sheaves",
+        None if sheaves() > 0 => "sheaves-6.18",
+        None if attributes.has("cpu_partial") => "slub",
+        None => return String::new(),
+    };
+    let mut options = vec![];
+    for name in ["slab_min_order", "slab_max_order", "slab_min_objects"] {
+        // Until 6.6 they began with `slub`.
+        let older = name.replacen("slab", "slub", 1);
+        let given = kernel.parameters.iter().rfind(|(given, _)| given == name || *given == older);
+        if let Some(value) = given.and_then(|(_, value)| value.parse::<u64>().ok()) {
+            let most = if name.ends_with("order") { 10 } else { u32::MAX.into() };
+            options.push(format!(":{name}={}", value.min(most)));
+        }
+    }
+    // A kernel without partial slabs of CPUs has 0 for all caches. From 7.0 on it means nothing.
+    let mut partial = attributes.numbers("cpu_partial").peekable();
+    if design == "slub" && partial.peek().is_some() && partial.all(|objects| objects == 0) {
+        options.push(":cpu_partial=0".to_owned());
+    }
+    format!("{design}{}", options.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Tables;
+    use std::path::Path;
+
+    fn of(texts: &[(&str, &str)]) -> String {
+        let text = |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
+        design(&Tables::of(Path::new(""), text).expect("tables").kernel)
+    }
+
+    #[test]
+    fn the_release_and_the_boot_parameters_are_the_design() {
+        let release = |release| of(&[("kernel.txt", release)]);
+        assert_eq!(
+            ["5.15.1", "6.17.9", "6.18.0", "6.19", "7.0.1", "10.1"].map(release),
+            ["slub", "slub", "sheaves-6.18", "sheaves-6.18", "sheaves", "sheaves"]
+        );
+        let booted = |line| of(&[("kernel.txt", "7.2.13"), ("cmdline.txt", line)]);
+        assert_eq!(booted("quiet slab_nomerge slab_max_order=0"), "sheaves:slab_max_order=0");
+        assert_eq!(booted("slab_max_order=1 slub_max_order=2 slab_min_order=x"), "sheaves:slab_max_order=2");
+    }
+
+    #[test]
+    fn without_a_release_the_attributes_tell() {
+        let attributes = |column: &str, values: [&str; 3]| {
+            let rows = ["a", "b", "c"].iter().zip(values).map(|(name, value)| format!("{name}\t{value}\n"));
+            of(&[("slab-attributes.tsv", &format!("name\t{column}\n{}", rows.collect::<String>()))])
+        };
+        assert_eq!(attributes("sheaf_capacity", ["60", "28", "4"]), "sheaves");
+        assert_eq!(attributes("sheaf_capacity", ["32", "0", "0"]), "sheaves-6.18");
+        assert_eq!(attributes("cpu_partial", ["120", "0", "0"]), "slub");
+        assert_eq!(attributes("cpu_partial", ["0", "0", "0"]), "slub:cpu_partial=0");
+        assert_eq!(attributes("align", ["8", "8", "8"]), "");
+        assert_eq!(of(&[]), "");
+    }
+}
