@@ -128,8 +128,8 @@ pub trait Design {
     /// The first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
 
-    /// All caches give back what they can: objects that lay in CPU layers, and slabs.
-    fn shrink(&mut self, at: At) -> (u64, u64);
+    /// A cache gives back what it can, or all do: objects that lay in CPU layers, and slabs.
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64);
 
     /// The numbers of a cache that it was told of.
     fn counts(&self, cache: u32) -> CacheCounts;

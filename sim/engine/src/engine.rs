@@ -279,8 +279,11 @@ impl<'s, D: Design> Engine<'s, D> {
                     What::Nothing
                 }
             },
-            Action::Shrink => {
-                let (objects, slabs) = self.design.shrink(at);
+            Action::Shrink { cache } => {
+                if cache.is_some_and(|cache| cache as usize >= self.served.len()) {
+                    return None;
+                }
+                let (objects, slabs) = self.design.shrink(at, cache);
                 What::Shrink { objects, slabs }
             }
             Action::Nothing => What::Nothing,

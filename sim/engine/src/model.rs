@@ -517,12 +517,18 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         (block.pfn().get(), block.order().get())
     }
 
-    fn shrink(&mut self, at: At) -> (u64, u64) {
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64) {
         self.begin(at);
         let slabs =
             |model: &Self| model.caches.iter().flatten().map(|cache| cache.slabs.count()).sum::<u64>();
         let before = slabs(self);
-        let objects = self.of_all(at, P::shrink).into_iter().sum();
+        let objects = match cache {
+            None => self.of_all(at, P::shrink).into_iter().sum(),
+            Some(cache) => {
+                let Self { caches, slab_pages, deeds, .. } = self;
+                caches[cache as usize].as_mut().map_or(0, |cache| cache.op(at, slab_pages, deeds, P::shrink))
+            }
+        };
         (objects, before - slabs(self))
     }
 

@@ -97,14 +97,18 @@ impl<'m> Design for Shipping<'m> {
         (block.pfn().get(), block.order().get())
     }
 
-    fn shrink(&mut self, at: At) -> (u64, u64) {
+    fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64) {
         on_cpu(at.cpu);
         let cached = || {
             let infos = self.caches.iter().flatten().map(|cache| cache.info());
             infos.map(|info| info.in_magazines + info.in_depot).sum::<u64>()
         };
-        let (before, slabs) = (cached(), self.machine.subsystem.shrink() as u64);
-        (before - cached(), slabs)
+        let before = cached();
+        let slabs = match cache {
+            Some(cache) => self.cache(cache).map_or(0, |cache| cache.shrink()),
+            None => self.machine.subsystem.shrink(),
+        };
+        (before - cached(), slabs as u64)
     }
 
     fn counts(&self, cache: u32) -> CacheCounts {

@@ -16,7 +16,7 @@
 //!   What    a byte an action: bits 0..3 the action, bit 3: the CPU changes, bit 4: part of the operation before,
 //!           bits 5, 6: what its caller allows
 //!   Cpu     at each change
-//!   Cache   of each allocation and pass
+//!   Cache   of each allocation and pass; of each shrink + 1, or 0 for all
 //!   Age     of each freed object
 //!   Shape   a byte an allocation of pages: order, migrate type << 4; a split: order of the parts, halvings << 4
 //!   Block   age of each freed or split block
@@ -122,8 +122,11 @@ pub enum Action {
         /// How often it is halved: there are `2^halvings` parts.
         halvings: u8,
     },
-    /// All caches are shrunk.
-    Shrink,
+    /// Caches are shrunk.
+    Shrink {
+        /// The cache; `None`: all of them.
+        cache: Option<u32>,
+    },
     /// Nothing that concerns the allocator.
     Nothing,
 }
@@ -428,7 +431,10 @@ impl Reader {
                 let shape = self.byte(stream, Column::Shape)?;
                 Action::SplitPages { age, order: shape & 15, halvings: shape >> 4 }
             }
-            Code::Shrink => Action::Shrink,
+            Code::Shrink => {
+                let cache = u32::try_from(self.next(stream, Column::Cache)?).ok()?;
+                Action::Shrink { cache: cache.checked_sub(1) }
+            }
             Code::Nothing => Action::Nothing,
         })
     }
@@ -597,9 +603,10 @@ impl Writer {
         self.put(Column::Block, self.blocks_born - 1 - number);
         Some(order)
     }
-    /// All caches are shrunk.
-    pub fn shrink(&mut self, cpu: u32) {
+    /// A cache is shrunk; `None`: all caches.
+    pub fn shrink(&mut self, cpu: u32, cache: Option<u32>) {
         self.code(Code::Shrink, cpu);
+        self.put(Column::Cache, cache.map_or(0, |cache| u64::from(cache) + 1));
     }
     /// The operation is a mark.
     pub fn mark(&mut self, text: String) {

@@ -70,7 +70,7 @@ impl<P: Policy> Script<'_, P> {
     }
     /// All is given back that can be: objects of CPU layers, and slabs.
     pub fn shrink(&mut self) -> (u64, u64) {
-        let gone = self.model.shrink(self.at(0));
+        let gone = self.model.shrink(self.at(0), None);
         self.check();
         gone
     }

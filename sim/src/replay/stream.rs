@@ -1,8 +1,9 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
 use super::linux;
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, Tables};
+use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -29,6 +30,7 @@ pub(super) fn of(
     ops: &[Op],
     renamed: impl IntoIterator<Item = (String, Kind, u32)>,
 ) -> Stream {
+    let shrinks = shrinks(resolver, ops, tables);
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
@@ -38,6 +40,19 @@ pub(super) fn of(
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
         write(&mut writer, resolver, op, cpu);
+        match shrinks.get(&at) {
+            None => {}
+            Some(None) => writer.shrink(cpu, None),
+            Some(Some(folder)) => {
+                let attributes = &tables.kernel.attributes;
+                let known = resolver.caches().get(..writer.caches()).unwrap_or_default();
+                for (info, number) in known.iter().zip(0..) {
+                    if info.kind != CacheKind::KmallocLarge && attributes.folder(&info.name) == folder {
+                        writer.shrink(cpu, Some(number));
+                    }
+                }
+            }
+        }
         while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
             if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
                 learn(&mut writer, resolver, cache.0 as usize + 1);
@@ -83,6 +98,44 @@ fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(
     found
 }
 
+/// When caches were shrunk: the operation after which it happened, and the cache's folder in `/sys/kernel/slab`; `None` for all.
+///
+/// A recording's script writes to the file `shrink` of one folder after the other, all of them twice, between two marks. Opening one
+/// allocates in `kernfs_fop_open`. If there are as many of these as the script opens files, the n-th is of the n-th folder. Else it is
+/// known only that all caches were shrunk at the second mark.
+fn shrinks(resolver: &Resolver, ops: &[Op], tables: &Tables) -> FxHashMap<usize, Option<String>> {
+    let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
+    let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
+    let mut names = FxHashMap::default();
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { site, .. } => {
+                let Some(opens) = &mut opens else { continue };
+                let opened = names.entry(site).or_insert_with(|| resolver.call_site(site).starts_with("kernfs_fop_open+"));
+                if *opened {
+                    opens.entry(site).or_default().push(at);
+                }
+            }
+            OpKind::Mark { text } => match &*resolver.mark(text) {
+                "SHRINK begin" => opens = Some(BTreeMap::new()),
+                "SHRINK end" => {
+                    let sites = opens.take().unwrap_or_default();
+                    let folders = moments.next().map_or(&[][..], |moment| &moment.folders);
+                    // One open allocates at two sites: both objects are there when the caller writes.
+                    let of_all = sites.into_values().filter(|opens| opens.len() == 2 * folders.len());
+                    match of_all.max_by_key(|opens| opens.first().copied()).filter(|opens| !opens.is_empty()) {
+                        Some(opens) => found.extend(opens.into_iter().zip(folders.iter().cycle().cloned().map(Some))),
+                        None => _ = found.insert(at, None),
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    found
+}
+
 /// Makes the first `n` caches known, with the operation that has begun.
 fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     for info in resolver.caches().get(to.caches()..n).unwrap_or_default() {
@@ -124,10 +177,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
         OpKind::Mark { text } => {
             let text = resolver.mark(text);
-            to.mark(text.to_owned());
-            if text == "SHRINK end" {
-                to.shrink(cpu);
-            }
+            to.mark(text);
         }
     }
 }

@@ -73,6 +73,11 @@ impl Attributes {
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
     }
+    /// The folder that has a cache's files: its own, or the one that its name leads to.
+    #[must_use]
+    pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
+        self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
+    }
     /// Each name that leads to another cache, with the identifier of that: `pid` and `:A-0000128`.
     pub fn links(&self) -> impl Iterator<Item = (&str, &str)> {
         let link = |name| self.text(name, "link").filter(|link| link.starts_with(':'));

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub zones: Option<Vec<ZoneSpan>>,
     /// Pages in per-CPU lists.
     pub percpu: Option<u64>,
+    /// The folders of `/sys/kernel/slab`, in their order, without links; empty if that was not recorded.
+    pub folders: Vec<String>,
 }
 
 impl Snapshot {
@@ -124,8 +126,9 @@ impl Tables {
             let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
             let percpu = table(&zoneinfo, &text, percpu_pages)?;
             let zones = table(&zoneinfo, &text, zone_spans)?;
+            let folders = table(&folder.join(format!("{moment}.sysfs-slab.tsv")), &text, folders)?.unwrap_or_default();
             if slabinfo.is_some() || free_blocks.is_some() || percpu.is_some() {
-                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu });
+                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu, folders });
             }
         }
         Ok(Self { snapshots, kernel: Kernel::of(folder, &text)? })
@@ -161,6 +164,14 @@ pub(super) fn table<T, S: AsRef<str>>(
 
 fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
     text.parse().map_err(|fault: ParseError| (fault.line as u64, fault.expected))
+}
+
+/// Reads the first column.
+fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
+    if !text.starts_with("name\t") {
+        return Err((1, "a row of attributes' names, the first one `name`"));
+    }
+    Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
 /// Reads `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
