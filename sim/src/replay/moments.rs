@@ -381,6 +381,11 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             let Some(moment) = moment else { continue };
             let counts = |cache| engine.design().counts(cache);
             let counts: Vec<_> = (0..engine.caches() as u32).map(counts).collect();
+            if std::env::var_os("DBG").is_some() {
+                for (info, c) in self.stream.caches.iter().zip(&counts) {
+                    eprintln!("{moment} {} slabs {} used {} cpu {} barn {} free {} order {}", info.name, c.slabs(), c.used, c.in_magazines, c.in_depot, c.free_in_slabs, c.order);
+                }
+            }
             if moment == "before" {
                 before = Some(counts);
             } else if let Some(before) = &before {

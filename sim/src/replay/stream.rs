@@ -31,6 +31,8 @@ pub(super) fn of(
     renamed: impl IntoIterator<Item = (String, Kind, u32)>,
 ) -> Stream {
     let shrinks = shrinks(resolver, ops, tables);
+    let readings = readings(resolver, ops);
+    let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
@@ -40,6 +42,10 @@ pub(super) fn of(
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
         write(&mut writer, resolver, op, cpu);
+        let marked = late.get(&at).copied().or(Some(at).filter(|at| !readings.contains_key(at)));
+        if let Some(OpKind::Mark { text }) = marked.map(|marked| ops[marked].kind) {
+            writer.mark(resolver.mark(text));
+        }
         match shrinks.get(&at) {
             None => {}
             Some(None) => writer.shrink(cpu, None),
@@ -101,8 +107,8 @@ fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(
 /// When caches were shrunk: the operation after which it happened, and the cache's folder in `/sys/kernel/slab`; `None` for all.
 ///
 /// A recording's script writes to the file `shrink` of one folder after the other, all of them twice, between two marks. Opening one
-/// allocates in `kernfs_fop_open`. If there are as many of these as the script opens files, the n-th is of the n-th folder. Else it is
-/// known only that all caches were shrunk at the second mark.
+/// allocates in `kernfs_fop_open`, and ends with a free of the path. If there are as many of these as the script opens files, the n-th
+/// is of the n-th folder. Else it is known only that all caches were shrunk at the second mark.
 fn shrinks(resolver: &Resolver, ops: &[Op], tables: &Tables) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
@@ -124,12 +130,45 @@ fn shrinks(resolver: &Resolver, ops: &[Op], tables: &Tables) -> FxHashMap<usize,
                     // One open allocates at two sites: both objects are there when the caller writes.
                     let of_all = sites.into_values().filter(|opens| opens.len() == 2 * folders.len());
                     match of_all.max_by_key(|opens| opens.first().copied()).filter(|opens| !opens.is_empty()) {
-                        Some(opens) => found.extend(opens.into_iter().zip(folders.iter().cycle().cloned().map(Some))),
+                        Some(opens) => {
+                            let ends = opens.into_iter().map(|open| next_free(ops, open));
+                            found.extend(ends.zip(folders.iter().cycle().cloned().map(Some)));
+                        }
                         None => _ = found.insert(at, None),
                     }
                 }
                 _ => {}
             },
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The first free on the CPU of an operation after it, or itself if there is none.
+fn next_free(ops: &[Op], from: usize) -> usize {
+    let mut after = ops[from..].iter().zip(from..);
+    let found = after.find(|(op, _)| op.cpu == ops[from].cpu && matches!(op.kind, OpKind::Free { .. }));
+    found.map_or(from, |(_, at)| at)
+}
+
+/// When the kernel read its slabinfo: of each mark `SNAP MOMENT begin`, by its operation, the operation before the reading. The script
+/// opens files first. The reading begins with a buffer of `seq_read_iter`; if there is none before the next mark, it is the mark.
+fn readings(resolver: &Resolver, ops: &[Op]) -> FxHashMap<usize, usize> {
+    let mut found = FxHashMap::default();
+    let (mut begun, mut names) = (None, FxHashMap::default());
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Mark { text } => {
+                let text = resolver.mark(text);
+                begun = (text.starts_with("SNAP ") && text.ends_with(" begin")).then_some(at);
+            }
+            OpKind::Alloc { site, .. } if begun.is_some() => {
+                let reads = names.entry(site).or_insert_with(|| resolver.call_site(site).starts_with("seq_read_iter+"));
+                if *reads {
+                    found.extend(begun.take().map(|mark| (mark, at)));
+                }
+            }
             _ => {}
         }
     }
@@ -175,10 +214,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
             }
         }
         OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
-        OpKind::Mark { text } => {
-            let text = resolver.mark(text);
-            to.mark(text);
-        }
+        OpKind::Mark { .. } => {}
     }
 }
 
