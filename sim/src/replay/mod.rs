@@ -302,6 +302,7 @@ fn replay_to(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     if let Some(to) = to {
+        stream::put_in_order(&mut ops);
         *to = stream::of(title(&run.path), build.cpus, &[], tables, &run.resolver, &ops, []);
     }
     run.snapshot("the end of the trace", false);

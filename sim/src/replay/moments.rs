@@ -286,6 +286,7 @@ impl Input {
         let page_moves = recording.page_moves()?;
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
+        super::stream::put_in_order(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
         let traced = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, []);
         let mark = |mark| resolver.mark(mark);

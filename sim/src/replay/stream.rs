@@ -1,8 +1,8 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
 use super::linux;
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables};
-use rustc_hash::FxHashMap;
+use crate::trace::{CacheKind, FreeOrigin, HiddenFreeSign, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -70,6 +70,80 @@ pub(super) fn of(
     let kernel = &tables.kernel;
     writer.kernel(linux::design(kernel), |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
+}
+
+/// Puts events of one object in the order in which they must have happened. The trace has some of different CPUs the other way round.
+/// They look like a hidden free and a hidden allocation:
+///
+/// - `alloc, alloc, free, free`: the first free came before the second allocation.
+/// - `free, alloc, alloc`, where the free has no allocation: it came after the first allocation.
+pub(super) fn put_in_order(ops: &mut Vec<Op>) {
+    /// What was last seen of an object, by operation.
+    enum Seen {
+        /// A free without an allocation.
+        Early(usize),
+        /// The same, and an allocation.
+        EarlyThenAlloc(usize, usize),
+        /// A hidden free; the allocation follows.
+        Reused(usize),
+        /// A hidden free, and the free that is matched with the allocation after it.
+        ReusedThenFree(usize, usize),
+    }
+    let mut seen: FxHashMap<u64, Seen> = FxHashMap::default();
+    let mut moved = FxHashMap::default();
+    for at in 0..ops.len() {
+        match ops[at].kind {
+            OpKind::HiddenFree { ptr, sign: HiddenFreeSign::Reused, .. } => {
+                match seen.insert(ptr.0, Seen::Reused(at)) {
+                    Some(Seen::EarlyThenAlloc(free, alloc)) => {
+                        _ = moved.insert(alloc, free);
+                        seen.remove(&ptr.0);
+                    }
+                    _ => {}
+                }
+            }
+            OpKind::HiddenFree { ptr, .. } => _ = seen.remove(&ptr.0),
+            OpKind::Alloc { ptr, .. } => match seen.remove(&ptr.0) {
+                Some(Seen::Early(free)) => _ = seen.insert(ptr.0, Seen::EarlyThenAlloc(free, at)),
+                Some(Seen::Reused(free)) if free + 1 == at => _ = seen.insert(ptr.0, Seen::Reused(free)),
+                _ => {}
+            },
+            OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } => match seen.remove(&ptr.0) {
+                Some(Seen::Reused(free)) => _ = seen.insert(ptr.0, Seen::ReusedThenFree(free, at)),
+                _ => {}
+            },
+            OpKind::Free { cache, ptr, origin: FreeOrigin::HiddenAlloc } => {
+                match seen.insert(ptr.0, Seen::Early(at)) {
+                    Some(Seen::ReusedThenFree(hidden, free)) => {
+                        ops[hidden].cpu = ops[free].cpu;
+                        let OpKind::Free { origin, .. } = ops[free].kind else { unreachable!("it is a free") };
+                        ops[at].kind = OpKind::Free { cache, ptr, origin };
+                        ops[free].kind = OpKind::Free { cache, ptr, origin: FreeOrigin::PreTrace };
+                        seen.remove(&ptr.0);
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    if moved.is_empty() {
+        return;
+    }
+    let early: FxHashSet<_> = moved.values().copied().collect();
+    let all = core::mem::take(ops);
+    for (at, op) in all.iter().enumerate() {
+        if early.contains(&at) {
+            continue;
+        }
+        ops.push(*op);
+        if let Some(free) = moved.get(&at)
+            && let OpKind::Free { cache, ptr, .. } = all[*free].kind
+        {
+            let origin = FreeOrigin::Matched { alloc_cpu: op.cpu };
+            ops.push(Op { kind: OpKind::Free { cache, ptr, origin }, time_ns: op.time_ns, ..all[*free] });
+        }
+    }
 }
 
 /// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
