@@ -111,6 +111,11 @@ pub trait Design {
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
+    /// Objects of a slab from before the stream that are in use; `free` more are free there. A design that cannot begin with
+    /// slabs allocates them.
+    fn start(&mut self, at: At, cache: u32, used: u32, _free: u32) -> Vec<Self::Object> {
+        (0..used).map_while(|_| self.alloc(at, cache, 0).ok()).collect()
+    }
     /// Takes an object of that cache back.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
     /// Where an object lies: the first page of its slab, and which one of the slab it is; `None` if it lies in no slab.

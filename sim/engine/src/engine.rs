@@ -287,6 +287,15 @@ impl<'s, D: Design> Engine<'s, D> {
                 What::Shrink { objects, slabs }
             }
             Action::Nothing => What::Nothing,
+            Action::Start { cache, used, free } => {
+                if cache as usize >= self.served.len() {
+                    return None;
+                }
+                let objects = self.design.start(at, cache, used, free);
+                self.objects.insert_none(used.checked_sub(objects.len() as u32)?);
+                objects.into_iter().for_each(|object| self.objects.insert(Object { object, cache, cpu: at.cpu }));
+                What::Nothing
+            }
         })
     }
     fn fail(&mut self) -> What {

@@ -8,7 +8,7 @@ use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
-use crate::slabs::{Object, Slabs};
+use crate::slabs::{End, Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -75,6 +75,8 @@ pub trait Policy: Debug + Sized {
 
     /// The lists that a slab can be on.
     const LISTS: &'static [&'static str];
+    /// The lists of slabs that no CPU has: with free objects, and without. `None`: it cannot begin with slabs.
+    const SHARED_LISTS: Option<(u8, u8)> = None;
     /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
     const TICK: Option<u64> = None;
     /// Whether each operation takes a lock of its own CPU.
@@ -475,6 +477,28 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         }
         self.end();
         Ok(Given::Object(object))
+    }
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32) -> Vec<Given<'p>> {
+        let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
+            return (0..used).map_while(|_| self.alloc(at, cache, 0).ok()).collect();
+        };
+        // Slabs may be smaller here.
+        let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
+        let mut objects = Vec::with_capacity(used as usize);
+        own.op(at, &mut self.slab_pages, &mut self.deeds, |_, op| {
+            for n in 1..=slabs {
+                let Ok(slab) = op.make(partial) else { break };
+                let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
+                while objects.len() < until
+                    && let Some(object) = op.slabs.take(slab)
+                {
+                    objects.push(object);
+                }
+                op.slabs.relist(slab, if op.slabs.free(slab) == 0 { full } else { partial }, End::Back);
+            }
+        });
+        let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
+        given.map(Given::Object).collect()
     }
     fn free(&mut self, at: At, cache: u32, object: Given<'p>) {
         self.begin(at);

@@ -13,14 +13,14 @@
 //!          the operation that it is first needed at (less the one before)
 //! marks:   count, then each: operation (less the one before), text
 //! columns: each: length in bytes, bytes
-//!   What    a byte an action: bits 0..3 the action, bit 3: the CPU changes, bit 4: part of the operation before,
-//!           bits 5, 6: what its caller allows
+//!   What    a byte an action: bits 0..4 the action, bit 4: the CPU changes, bit 5: part of the operation before,
+//!           bits 6, 7: what its caller allows
 //!   Cpu     at each change
 //!   Cache   of each allocation and pass; of each shrink + 1, or 0 for all
 //!   Age     of each freed object
 //!   Shape   a byte an allocation of pages: order, migrate type << 4; a split: order of the parts, halvings << 4
 //!   Block   age of each freed or split block
-//!   Bytes   of each large object
+//!   Bytes   of each large object; of each slab from before the stream its objects in use, and its free ones
 //!   Time    ticks since the operation before, one an operation
 //! ```
 
@@ -32,9 +32,9 @@ use uslab_buddy::ZoneKind;
 pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 3;
 const COLUMNS: usize = 8;
-const NEW_CPU: u8 = 1 << 3;
-const GOES_ON: u8 = 1 << 4;
-const MANNER: u8 = 5;
+const NEW_CPU: u8 = 1 << 4;
+const GOES_ON: u8 = 1 << 5;
+const MANNER: u8 = 6;
 
 /// A column of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -62,11 +62,12 @@ enum Code {
     SplitPages,
     Shrink,
     Nothing,
+    Start,
 }
 
 impl Code {
     fn of(byte: u8) -> Self {
-        match byte & 7 {
+        match byte & 15 {
             0 => Self::Alloc,
             1 => Self::Free,
             2 => Self::Pass,
@@ -74,6 +75,7 @@ impl Code {
             4 => Self::FreePages,
             5 => Self::SplitPages,
             6 => Self::Shrink,
+            8 => Self::Start,
             _ => Self::Nothing,
         }
     }
@@ -129,6 +131,15 @@ pub enum Action {
     },
     /// Nothing that concerns the allocator.
     Nothing,
+    /// A slab from before the stream. Its objects in use are born now.
+    Start {
+        /// The cache.
+        cache: u32,
+        /// Objects in use.
+        used: u32,
+        /// Free objects.
+        free: u32,
+    },
 }
 
 /// What a cache of a stream is.
@@ -436,6 +447,11 @@ impl Reader {
                 Action::Shrink { cache: cache.checked_sub(1) }
             }
             Code::Nothing => Action::Nothing,
+            Code::Start => Action::Start {
+                cache: u32::try_from(self.next(stream, Column::Cache)?).ok()?,
+                used: u32::try_from(self.next(stream, Column::Bytes)?).ok()?,
+                free: u32::try_from(self.next(stream, Column::Bytes)?).ok()?,
+            },
         })
     }
     /// Whether the operation has another action.
@@ -493,6 +509,18 @@ impl Writer {
         for cache in &mut self.stream.caches {
             cache.sheaf_capacity = capacity(&cache.name);
         }
+    }
+    /// A slab from before the stream, of which the objects at these addresses are in use, `others` more, and `free` are not.
+    ///
+    /// # Panics
+    /// If there is no such cache.
+    pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32) {
+        self.code(Code::Start, cpu);
+        self.put(Column::Cache, cache.into());
+        self.put(Column::Bytes, used.len() as u64 + u64::from(others));
+        self.put(Column::Bytes, free.into());
+        self.objects.extend(used.iter().copied().zip(self.born..));
+        self.born += used.len() as u64 + u64::from(others);
     }
     /// What the caller of the next action allows, which is an allocation or a free.
     pub fn allow(&mut self, manner: Manner) {

@@ -303,7 +303,7 @@ fn replay_to(
     drop(stage);
     if let Some(to) = to {
         stream::put_in_order(&mut ops);
-        *to = stream::of(title(&run.path), build.cpus, &[], tables, &run.resolver, &ops, []);
+        *to = stream::of(title(&run.path), build.cpus, &[], tables, &run.resolver, &ops, [], false);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -288,7 +288,7 @@ impl Input {
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
         super::stream::put_in_order(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let traced = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, []);
+        let traced = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, [], true);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
@@ -296,7 +296,7 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let stream = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, renamed);
+            let stream = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, renamed, false);
             (stream, start.tables(&tables))
         });
         Ok(Self { trace, stream: traced, tables, pages, tallies, other })

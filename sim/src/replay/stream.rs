@@ -1,7 +1,9 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
 use super::linux;
-use crate::trace::{CacheKind, FreeOrigin, HiddenFreeSign, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables};
+use crate::trace::{
+    CacheId, CacheKind, FreeOrigin, HiddenFreeSign, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,19 +31,36 @@ pub(super) fn of(
     resolver: &Resolver,
     ops: &[Op],
     renamed: impl IntoIterator<Item = (String, Kind, u32)>,
+    from_start: bool,
 ) -> Stream {
     let shrinks = shrinks(resolver, ops, tables);
     let readings = readings(resolver, ops);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
+    let mut from_before = FxHashSet::default();
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
     for (name, kind, size) in renamed {
         writer.cache(name, kind, size);
     }
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
+        if at == 0 && from_start {
+            let slabs = slabs_from_before(resolver, ops, tables);
+            writer.begin(op.time_ns);
+            for slab in slabs {
+                learn(&mut writer, resolver, slab.cache.0 as usize + 1);
+                let others = slab.objects - slab.used.len() as u32 - slab.free;
+                writer.start(cpu, slab.cache.0, &slab.used, others, slab.free);
+                from_before.extend(slab.used);
+            }
+        }
         write(&mut writer, resolver, op, cpu);
+        if let OpKind::Free { ptr, origin: FreeOrigin::PreTrace, .. } = op.kind
+            && from_before.remove(&ptr.0)
+        {
+            writer.free(cpu, ptr.0);
+        }
         let marked = late.get(&at).copied().or(Some(at).filter(|at| !readings.contains_key(at)));
         if let Some(OpKind::Mark { text }) = marked.map(|marked| ops[marked].kind) {
             writer.mark(resolver.mark(text));
@@ -70,6 +89,52 @@ pub(super) fn of(
     let kernel = &tables.kernel;
     writer.kernel(linux::design(kernel), |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
+}
+
+/// A slab from before the trace, as far as the trace shows it.
+struct FromBefore {
+    cache: CacheId,
+    objects: u32,
+    /// Objects that are freed in the trace, by address.
+    used: Vec<u64>,
+    /// Objects that are allocated in the trace first.
+    free: u32,
+}
+
+/// Slabs from before the trace, in the order in which the kernel allocates from them. An address that an allocation has before any
+/// free, on a page that was not handed out in the trace, was free at its beginning; one that is freed first was in use. Of the
+/// other objects nothing is seen: they stay in use.
+fn slabs_from_before(resolver: &Resolver, ops: &[Op], tables: &Tables) -> Vec<FromBefore> {
+    let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
+    let (mut handed_out, mut seen) = (FxHashSet::default(), FxHashSet::default());
+    let (mut places, mut slabs) = (FxHashMap::default(), Vec::<FromBefore>::new());
+    for op in ops {
+        let (cache, ptr, is_free) = match op.kind {
+            OpKind::Alloc { cache, ptr, .. } => (cache, ptr, true),
+            OpKind::Free { cache, ptr, .. } => (cache, ptr, false),
+            OpKind::PageAlloc { pfn, order, .. } | OpKind::PageFree { pfn, order, .. } => {
+                handed_out.extend(pfn.0..pfn.0 + (1 << order));
+                continue;
+            }
+            _ => continue,
+        };
+        let Some(page) = resolver.page_of(ptr).filter(|page| !handed_out.contains(&page.0)) else { continue };
+        let info = resolver.cache(cache);
+        let Some(row) = slabinfo.get(&info.name).filter(|_| info.kind != CacheKind::KmallocLarge) else { continue };
+        if !seen.insert(ptr.0) {
+            continue;
+        }
+        let at = *places.entry((cache, page.0 / row.pages_per_slab)).or_insert_with(|| {
+            let objects = row.objects_per_slab as u32;
+            slabs.push(FromBefore { cache, objects, used: vec![], free: 0 });
+            slabs.len() - 1
+        });
+        let slab = &mut slabs[at];
+        if slab.used.len() as u32 + slab.free < slab.objects {
+            if is_free { slab.free += 1 } else { slab.used.push(ptr.0) }
+        }
+    }
+    slabs
 }
 
 /// Puts events of one object in the order in which they must have happened. The trace has some of different CPUs the other way round.

@@ -156,6 +156,7 @@ impl Policy for Slub {
         },
     ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
+    const SHARED_LISTS: Option<(u8, u8)> = Some((PARTIAL, FULL));
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &knobs.rule(cpus))
