@@ -103,17 +103,25 @@ struct FromBefore {
 
 /// Slabs from before the trace, in the order in which the kernel allocates from them. An address that an allocation has before any
 /// free, on a page that was not handed out in the trace, was free at its beginning; one that is freed first was in use. Of the
-/// other objects nothing is seen: they stay in use.
+/// other objects nothing is seen: they stay in use, unless the page is freed.
 fn slabs_from_before(resolver: &Resolver, ops: &[Op], tables: &Tables) -> Vec<FromBefore> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
     let (mut handed_out, mut seen) = (FxHashSet::default(), FxHashSet::default());
-    let (mut places, mut slabs) = (FxHashMap::default(), Vec::<FromBefore>::new());
+    let (mut places, mut pages, mut slabs) = (FxHashMap::default(), FxHashMap::default(), Vec::new());
     for op in ops {
         let (cache, ptr, is_free) = match op.kind {
             OpKind::Alloc { cache, ptr, .. } => (cache, ptr, true),
             OpKind::Free { cache, ptr, .. } => (cache, ptr, false),
             OpKind::PageAlloc { pfn, order, .. } | OpKind::PageFree { pfn, order, .. } => {
-                handed_out.extend(pfn.0..pfn.0 + (1 << order));
+                for page in pfn.0..pfn.0 + (1 << order) {
+                    if handed_out.insert(page)
+                        && let Some(slab) = pages.get(&page)
+                    {
+                        // Nothing of it was in use at last: what was not seen was free.
+                        let slab: &mut FromBefore = &mut slabs[*slab];
+                        slab.free = slab.objects - slab.used.len() as u32;
+                    }
+                }
                 continue;
             }
             _ => continue,
@@ -129,6 +137,7 @@ fn slabs_from_before(resolver: &Resolver, ops: &[Op], tables: &Tables) -> Vec<Fr
             slabs.push(FromBefore { cache, objects, used: vec![], free: 0 });
             slabs.len() - 1
         });
+        pages.insert(page.0, at);
         let slab = &mut slabs[at];
         if slab.used.len() as u32 + slab.free < slab.objects {
             if is_free { slab.free += 1 } else { slab.used.push(ptr.0) }
