@@ -36,6 +36,11 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
+/// Returns `true` if the kernel has the rules of 7.x.
+pub(super) fn is_of_7(kernel: &Kernel) -> bool {
+    design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

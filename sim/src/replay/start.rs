@@ -142,7 +142,7 @@ impl Start {
 }
 
 /// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
-fn function(site: &str) -> &str {
+pub(super) fn function(site: &str) -> &str {
     let name = site.split(['+', '.']).next().unwrap_or_default();
     name.strip_suffix("_noprof").unwrap_or(name)
 }

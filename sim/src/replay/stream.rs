@@ -1,8 +1,8 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use super::linux;
+use super::{linux, start};
 use crate::trace::{
-    CacheId, CacheKind, FreeOrigin, HiddenFreeSign, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables,
+    CacheId, CacheKind, FreeOrigin, HiddenFreeSign, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Ptr, Resolver, SiteId, Tables,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -34,6 +34,7 @@ pub(super) fn of(
     from_start: bool,
 ) -> Stream {
     let shrinks = shrinks(resolver, ops, tables);
+    let deaths = deaths(resolver, ops, &tables.kernel);
     let readings = readings(resolver, ops);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
@@ -77,6 +78,10 @@ pub(super) fn of(
                     }
                 }
             }
+        }
+        for ptr in deaths.get(&at).into_iter().flatten() {
+            writer.allow(Manner::AfterGrace);
+            writer.free(cpu, *ptr);
         }
         while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
             if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
@@ -218,6 +223,67 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
             ops.push(Op { kind: OpKind::Free { cache, ptr, origin }, time_ns: op.time_ns, ..all[*free] });
         }
     }
+}
+
+/// When objects were given to `kfree_rcu`, which has no event: the operation, and their addresses.
+///
+/// An object that a function allocates right after another one, and whose call site has no seen free, dies with that other one:
+/// `kernfs_fop_open` allocates an open file and what its inode has for all open files. Until 7.0 `kfree_rcu` collects for five seconds.
+/// What has no such companion dies when its address is handed out again.
+fn deaths(resolver: &Resolver, ops: &[Op], kernel: &Kernel) -> FxHashMap<usize, Vec<u64>> {
+    const COLLECTED_NS: u64 = 5_000_000_000;
+    /// Operations between the two allocations.
+    const NEAR: usize = 8;
+    let collected = if linux::is_of_7(kernel) { 0 } else { COLLECTED_NS };
+    struct Life {
+        site: SiteId,
+        ptr: u64,
+        /// The life of the object that the same function allocated before it.
+        companion: Option<usize>,
+        /// The operation that ends it, if there is one.
+        end: usize,
+        is_seen: bool,
+    }
+    let (mut lives, mut live) = (Vec::<Life>::new(), FxHashMap::default());
+    let (mut last, mut functions) = (FxHashMap::default(), FxHashMap::default());
+    let mut sites: FxHashMap<SiteId, [usize; 3]> = FxHashMap::default();
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc { ptr, site, .. } => {
+                let function = functions.entry(site).or_insert_with(|| start::function(&resolver.call_site(site)).to_owned());
+                let before = last.insert((op.cpu, function.clone()), (at, lives.len()));
+                sites.entry(site).or_default()[0] += 1;
+                let before = before.filter(|(then, _)| at - then <= NEAR).map(|(_, life)| life);
+                live.insert(ptr.0, lives.len());
+                lives.push(Life { site, ptr: ptr.0, companion: before, end: ops.len(), is_seen: false });
+            }
+            OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
+                if let Some(life) = live.remove(&ptr.0) {
+                    let life: &mut Life = &mut lives[life];
+                    life.end = at;
+                    life.is_seen = matches!(op.kind, OpKind::Free { .. });
+                    sites.entry(life.site).or_default()[1 + usize::from(life.is_seen)] += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
+    // A few may be seen: an address that was handed out without an event is freed with one.
+    let is_hidden = |site| sites.get(&site).is_some_and(|[all, hidden, seen]| hidden * 10 > *all && seen * 20 < *all);
+    for life in lives.iter().filter(|life| is_hidden(life.site)) {
+        let Some(companion) = life.companion.map(|companion| &lives[companion]).filter(|life| life.is_seen) else { continue };
+        let then = ops[companion.end].time_ns + collected;
+        let at = match collected {
+            0 => companion.end,
+            _ => ops.partition_point(|op| op.time_ns < then),
+        };
+        if at < life.end {
+            if std::env::var_os("DBG").is_some() { eprintln!("death {}", resolver.call_site(life.site)); }
+            found.entry(at).or_default().push(life.ptr);
+        }
+    }
+    found
 }
 
 /// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
