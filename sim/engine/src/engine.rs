@@ -293,7 +293,9 @@ impl<'s, D: Design> Engine<'s, D> {
                 }
                 let objects = self.design.start(at, cache, used, free);
                 self.objects.insert_none(used.checked_sub(objects.len() as u32)?);
-                objects.into_iter().for_each(|object| self.objects.insert(Object { object, cache, cpu: at.cpu }));
+                objects
+                    .into_iter()
+                    .for_each(|object| self.objects.insert(Object { object, cache, cpu: at.cpu }));
                 What::Nothing
             }
         })

@@ -338,7 +338,13 @@ impl Stream {
             let size = u32::try_from(get(from, at)?).ok()?;
             let capacity = u32::try_from(get(from, at)?).ok()?;
             before = before.checked_add(get(from, at)?)?;
-            this.caches.push(CacheInfo { name, kind, size, sheaf_capacity: capacity.checked_sub(1), from: before });
+            this.caches.push(CacheInfo {
+                name,
+                kind,
+                size,
+                sheaf_capacity: capacity.checked_sub(1),
+                from: before,
+            });
         }
         let mut before = 0_u64;
         for _ in 0..get(from, at)? {

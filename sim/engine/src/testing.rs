@@ -3,7 +3,7 @@
 //!
 //! All of it panics where a law does not hold.
 
-use crate::design::{At, Design};
+use crate::design::{At, Design, Manner};
 use crate::model::{Deed, Given, Model, Policy};
 use crate::pages::Pages;
 use crate::slabs::Object;
@@ -46,6 +46,23 @@ impl<P: Policy> Script<'_, P> {
         for _ in 0..n {
             let object = self.model.alloc(self.at(cpu), 0, 0).expect("memory");
             self.objects.push(Some(object));
+        }
+        self.check();
+    }
+    /// The same, by a caller that may not block.
+    pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
+        for _ in 0..n {
+            let at = At { manner: Manner::NonBlocking, ..self.at(cpu) };
+            let object = self.model.alloc(at, 0, 0).expect("memory");
+            self.objects.push(Some(object));
+        }
+        self.check();
+    }
+    /// Frees these objects after a grace period.
+    pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
+        for number in numbers {
+            let object = self.objects[number].take().expect("freed once");
+            self.model.free(At { manner: Manner::AfterGrace, ..self.at(cpu) }, 0, object);
         }
         self.check();
     }

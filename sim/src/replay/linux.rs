@@ -48,7 +48,8 @@ mod tests {
     use std::path::Path;
 
     fn of(texts: &[(&str, &str)]) -> String {
-        let text = |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
+        let text =
+            |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
         design(&Tables::of(Path::new(""), text).expect("tables").kernel)
     }
 

@@ -18,6 +18,8 @@
 
 mod at;
 mod finish;
+mod from_before;
+mod hidden;
 mod kernel_pages;
 mod linux;
 mod moments;
@@ -25,6 +27,7 @@ mod page;
 mod prediction;
 mod series;
 mod start;
+mod steps;
 mod stream;
 
 pub use at::{Moments, page_stream};
@@ -302,8 +305,9 @@ fn replay_to(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     if let Some(to) = to {
-        stream::put_in_order(&mut ops);
-        *to = stream::of(title(&run.path), build.cpus, &[], tables, &run.resolver, &ops, [], false);
+        hidden::put_in_order(&mut ops);
+        let traced = stream::Traced { resolver: &run.resolver, ops: &ops, tables };
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Nothing);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -7,6 +7,7 @@ use super::kernel_pages::{self, PagesAt};
 use super::prediction::{Beside, Prediction};
 use super::series::Series;
 use super::start::{Renamed, Start};
+use super::stream::{Before, Traced};
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
 use crate::trace::{CacheTally, PageSize, Tables};
@@ -286,9 +287,10 @@ impl Input {
         let page_moves = recording.page_moves()?;
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
-        super::stream::put_in_order(&mut ops);
+        super::hidden::put_in_order(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let traced = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, [], true);
+        let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+        let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
@@ -296,8 +298,9 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let stream = super::stream::of(trace.clone(), cpus, &zones, &tables, &resolver, &ops, renamed, false);
-            (stream, start.tables(&tables))
+            let begin = Before::Other(renamed.collect(), start.kernel());
+            let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+            (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
         Ok(Self { trace, stream: traced, tables, pages, tallies, other })
     }
@@ -382,11 +385,6 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             let Some(moment) = moment else { continue };
             let counts = |cache| engine.design().counts(cache);
             let counts: Vec<_> = (0..engine.caches() as u32).map(counts).collect();
-            if std::env::var_os("DBG").is_some() {
-                for (info, c) in self.stream.caches.iter().zip(&counts) {
-                    eprintln!("{moment} {} slabs {} used {} cpu {} barn {} free {} order {}", info.name, c.slabs(), c.used, c.in_magazines, c.in_depot, c.free_in_slabs, c.order);
-                }
-            }
             if moment == "before" {
                 before = Some(counts);
             } else if let Some(before) = &before {

@@ -100,7 +100,8 @@ mod tests {
     use super::*;
 
     fn kernel(texts: &[(&str, &str)]) -> Result<Kernel, String> {
-        let text = |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
+        let text =
+            |path: &Path| Ok(texts.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| *text));
         Kernel::of(Path::new("folder"), &text).map_err(|error| error.to_string())
     }
 

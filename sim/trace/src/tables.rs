@@ -126,7 +126,8 @@ impl Tables {
             let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
             let percpu = table(&zoneinfo, &text, percpu_pages)?;
             let zones = table(&zoneinfo, &text, zone_spans)?;
-            let folders = table(&folder.join(format!("{moment}.sysfs-slab.tsv")), &text, folders)?.unwrap_or_default();
+            let folders =
+                table(&folder.join(format!("{moment}.sysfs-slab.tsv")), &text, folders)?.unwrap_or_default();
             if slabinfo.is_some() || free_blocks.is_some() || percpu.is_some() {
                 snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu, folders });
             }

@@ -224,11 +224,15 @@ impl<B: Below> Policy for Sheaves<B> {
             let holder = Holder::Cpu(number);
             let spare = cpu.spare.as_ref().map(|spare| sheaf(holder, "spare", spare));
             let rcu = (!cpu.rcu.is_empty()).then(|| sheaf(holder, "rcu sheaf", &cpu.rcu));
-            [Some(sheaf(holder, "main sheaf", &cpu.main)), spare, rcu].into_iter().flatten().collect::<Vec<_>>()
+            [Some(sheaf(holder, "main sheaf", &cpu.main)), spare, rcu]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
         };
         let cpus = self.cpus.iter().zip(0..).flat_map(of_cpu);
         let full = self.full.iter().map(|full| sheaf(Holder::Shared, "full sheaf", full));
-        let in_grace = self.in_grace.iter().map(|(_, full)| sheaf(Holder::Shared, "sheaf in grace period", full));
+        let in_grace =
+            self.in_grace.iter().map(|(_, full)| sheaf(Holder::Shared, "sheaf in grace period", full));
         cpus.chain(full).chain(in_grace).collect()
     }
     fn own_slabs(&self) -> Vec<OwnSlabs> {
@@ -342,7 +346,8 @@ impl<B: Below> Sheaves<B> {
 /// Below the sheaves of 6.18 and 6.19: current and partial slabs of CPUs.
 impl Below for Slub {
     const NAME: &'static str = "sheaves-6.18";
-    const ABOUT: &'static str = "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
+    const ABOUT: &'static str =
+        "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
     const KNOBS: &'static [Knob] = &[
         Knob {
             means: "objects of a sheaf, for all caches (0: no sheaves); not set, only maple_node and vm_area_struct have sheaves, of 32",
@@ -391,10 +396,15 @@ pub struct Node {
 
 impl Below for Node {
     const NAME: &'static str = "sheaves";
-    const ABOUT: &'static str = "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
+    const ABOUT: &'static str =
+        "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
     const KNOBS: &'static [Knob] = &[
         SHEAF_CAPACITY,
-        Knob { means: "accepted as 7.x accepts it, without effect", default: |_, _| 0, ..slub::CPU_PARTIAL_KNOB },
+        Knob {
+            means: "accepted as 7.x accepts it, without effect",
+            default: |_, _| 0,
+            ..slub::CPU_PARTIAL_KNOB
+        },
         slub::MIN_PARTIAL_KNOB,
         slub::SLAB_MIN_OBJECTS_KNOB,
         slub::SLAB_MIN_ORDER_KNOB,

@@ -321,8 +321,8 @@ impl<'m, 'p> Pair<'m, 'p> {
             }
             Step::Free(cpu, pick, n) => return (0..n).for_each(|_| self.free(cpu % cpus, pick)),
             Step::Shrink => {
-                self.shipping.shrink(at);
-                self.model.shrink(at);
+                self.shipping.shrink(at, None);
+                self.model.shrink(at, None);
             }
             Step::Reap => {
                 self.shipping.machine.subsystem.end_interval();
