@@ -455,8 +455,8 @@ impl Reader {
             Code::Nothing => Action::Nothing,
             Code::Start => Action::Start {
                 cache: u32::try_from(self.next(stream, Column::Cache)?).ok()?,
-                used: u32::try_from(self.next(stream, Column::Bytes)?).ok()?,
-                free: u32::try_from(self.next(stream, Column::Bytes)?).ok()?,
+                used: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
+                free: u16::try_from(self.next(stream, Column::Bytes)?).ok()?.into(),
             },
         })
     }
@@ -705,6 +705,12 @@ mod tests {
         writer.free_pages(0, 65, 0);
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
+        writer.start(0, 0, &[0x3000], 2, 7);
+        writer.allow(Manner::AfterGrace);
+        writer.free(0, 0x3000);
+        writer.shrink(0, Some(0));
+        writer.shrink(0, None);
+        writer.kernel("sheaves:min_partial=1".to_owned(), |cache| (cache == "dentry").then_some(60));
         writer.finish()
     }
 
@@ -732,6 +738,8 @@ mod tests {
         let again = Stream::read(&stream.write()).unwrap();
         assert_eq!(again, stream);
         assert_eq!((stream.operations, stream.tick_ns, stream.caches[1].from), (8, 100, 4));
+        assert_eq!((&*again.linux, again.caches[0].sheaf_capacity), ("sheaves:min_partial=1", Some(60)));
+        assert_eq!(again.caches[1].sheaf_capacity, None);
         assert_eq!(stream.marks, [Mark { operation: 4, text: "SNAP middle begin".to_owned() }]);
         let alloc = |cache, bytes| Action::Alloc { cache, bytes };
         assert_eq!(
@@ -747,7 +755,14 @@ mod tests {
                     (0, Action::SplitPages { age: 0, order: 0, halvings: 2 }),
                     (0, Action::FreePages { age: 2 })
                 ],
-                vec![(0, Action::Free { age: 1 }), (0, alloc(0, 0))],
+                vec![
+                    (0, Action::Free { age: 1 }),
+                    (0, alloc(0, 0)),
+                    (0, Action::Start { cache: 0, used: 3, free: 7 }),
+                    (0, Action::Free { age: 2 }),
+                    (0, Action::Shrink { cache: Some(0) }),
+                    (0, Action::Shrink { cache: None })
+                ],
             ]
         );
     }

@@ -29,6 +29,8 @@ mod series;
 mod start;
 mod steps;
 mod stream;
+#[cfg(test)]
+mod testing;
 
 pub use at::{Moments, page_stream};
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
@@ -307,7 +309,7 @@ fn replay_to(
     if let Some(to) = to {
         hidden::put_in_order(&mut ops);
         let traced = stream::Traced { resolver: &run.resolver, ops: &ops, tables };
-        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Nothing);
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs);
     }
     run.snapshot("the end of the trace", false);
     let taken =

@@ -461,7 +461,7 @@ impl Moment {
             let shown = if seen.is_some() { then.slabs() } else { 0 };
             let slabs = shown + unseen;
             let design = DesignAt {
-                slabs: slabs as i64 + added(now.slabs(), then.slabs()),
+                slabs: (slabs as i64 + added(now.slabs(), then.slabs())).max(0),
                 active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
                 used: now.used,
                 objects_per_slab: now.per_slab,

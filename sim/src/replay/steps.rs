@@ -80,3 +80,48 @@ pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<us
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::testing::{SLABINFO, Trace};
+
+    #[test]
+    fn a_cache_is_shrunk_when_its_file_was_opened() {
+        let open = ["0 alloc kernfs_fop_open node ffff888001000000", "0 free node ffff888001000000"];
+        let lines = |opens: usize| {
+            let mut lines = vec!["0 mark SHRINK begin"];
+            (0..opens).for_each(|_| lines.extend(open));
+            lines.push("0 mark SHRINK end");
+            lines
+        };
+        let of = |opens, folders| {
+            let trace = Trace::new(
+                &lines(opens),
+                &[("before.slabinfo", SLABINFO), ("before.sysfs-slab.tsv", folders)],
+            );
+            let mut found: Vec<_> = shrinks(trace.traced()).into_iter().collect();
+            found.sort_unstable();
+            found
+        };
+        let name = |name: &str| Some(name.to_owned());
+        // Two folders, twice: each at the free that ends its opening.
+        let both = "name\tslabs\nnode\t1\n:A-0000512\t0\n";
+        let expected =
+            [(2, name("node")), (4, name(":A-0000512")), (6, name("node")), (8, name(":A-0000512"))];
+        assert_eq!(of(4, both), expected);
+        // Another number of files: all caches, at the second mark.
+        assert_eq!(of(3, both), [(7, None)]);
+        assert_eq!(of(0, "name\tslabs\n"), [(1, None)]);
+    }
+
+    #[test]
+    fn a_table_is_read_when_its_buffer_is_allocated() {
+        let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
+        let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
+        let other = "0 alloc seq_open node ffff888001000000";
+        let buffer = "0 alloc seq_read_iter node ffff888001001000";
+        assert_eq!(of(&[buffer, begin, other, buffer, buffer, done, buffer]), [(1, 4)]);
+        assert_eq!(of(&[begin, other, done, buffer]), [], "it was open before the mark");
+    }
+}

@@ -32,11 +32,9 @@ pub(super) struct Traced<'t> {
 
 /// What there is before the first operation.
 pub(super) enum Before<'k> {
-    /// Nothing.
-    Nothing,
     /// The slabs that the trace shows.
     Slabs,
-    /// Nothing, in another kernel, whose caches have these names, kinds and sizes.
+    /// Nothing: another kernel, whose caches have these names, kinds and sizes.
     Other(Vec<(String, Kind, u32)>, &'k Kernel),
 }
 
@@ -56,7 +54,6 @@ pub(super) fn of(
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
     let (mut slabs, mut kernel) = (vec![], &tables.kernel);
     match before {
-        Before::Nothing => {}
         Before::Slabs => slabs = slabs_from_before(traced),
         Before::Other(caches, other) => {
             kernel = other;
