@@ -72,25 +72,25 @@ mod tests {
         let trace = Trace::new(
             &[
                 // Page 4096: one free object, which is allocated twice, and one in use.
-                "0 alloc f node ffff888001000000",
+                "0 alloc f+0x1 node ffff888001000000",
                 "0 free node ffff888001000000",
-                "0 alloc f node ffff888001000000",
+                "0 alloc f+0x1 node ffff888001000000",
                 "0 free node ffff888001000200",
                 // Page 4097 was handed out in the trace.
                 "0 page 4097",
-                "0 alloc f node ffff888001001000",
+                "0 alloc f+0x1 node ffff888001001000",
                 // Page 4098 is freed: what was not seen of it was free.
                 "0 free node ffff888001002400",
                 "0 unpage 4098",
                 "0 page 4098",
-                "0 alloc f node ffff888001002000",
+                "0 alloc f+0x1 node ffff888001002000",
             ],
             &[("before.slabinfo", SLABINFO)],
         );
         let slabs = slabs_from_before(trace.traced());
         let found: Vec<_> = slabs.into_iter().map(|slab| (slab.objects, slab.used, slab.free)).collect();
         assert_eq!(found, [(8, vec![0xffff_8880_0100_0200], 1), (8, vec![0xffff_8880_0100_2400], 7)]);
-        let without_tables = Trace::new(&["0 alloc f node ffff888001000000"], &[]);
+        let without_tables = Trace::new(&["0 alloc f+0x1 node ffff888001000000"], &[]);
         assert!(slabs_from_before(without_tables.traced()).is_empty());
     }
 }

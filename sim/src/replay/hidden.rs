@@ -193,7 +193,7 @@ mod tests {
     /// Events of one address, on the CPU that each begins with.
     fn in_order(events: &str) -> String {
         let lines = events.split(' ').map(|event| match event.split_at(1) {
-            (cpu, "+") => format!("{cpu} alloc f node ffff888001000000"),
+            (cpu, "+") => format!("{cpu} alloc f+0x1 node ffff888001000000"),
             (cpu, _) => format!("{cpu} free node ffff888001000000"),
         });
         let lines: Vec<_> = lines.collect();
@@ -231,11 +231,11 @@ mod tests {
         // Each round: an open file and what hangs on it, at another address each time; the first one is handed out again at last.
         let mut lines = vec![];
         for round in 0..3 {
-            lines.push("0 alloc kernfs_fop_open file ffff888001000000".to_owned());
-            lines.push(format!("0 alloc kernfs_fop_open node ffff88800200{round}000"));
+            lines.push("0 alloc kernfs_fop_open+0x9 file ffff888001000000".to_owned());
+            lines.push(format!("0 alloc kernfs_fop_open+0x1 node ffff88800200{round}000"));
             lines.push("1 free file ffff888001000000".to_owned());
         }
-        lines.push("0 alloc kernfs_fop_open node ffff888002000000".to_owned());
+        lines.push("0 alloc kernfs_fop_open+0x1 node ffff888002000000".to_owned());
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let of = |release: &str| {
             let trace = Trace::new(&lines, &[("kernel.txt", release)]);

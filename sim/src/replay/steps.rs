@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_cache_is_shrunk_when_its_file_was_opened() {
-        let open = ["0 alloc kernfs_fop_open node ffff888001000000", "0 free node ffff888001000000"];
+        let open = ["0 alloc kernfs_fop_open+0x1 node ffff888001000000", "0 free node ffff888001000000"];
         let lines = |opens: usize| {
             let mut lines = vec!["0 mark SHRINK begin"];
             (0..opens).for_each(|_| lines.extend(open));
@@ -119,8 +119,8 @@ mod tests {
     fn a_table_is_read_when_its_buffer_is_allocated() {
         let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
         let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
-        let other = "0 alloc seq_open node ffff888001000000";
-        let buffer = "0 alloc seq_read_iter node ffff888001001000";
+        let other = "0 alloc seq_open+0x1 node ffff888001000000";
+        let buffer = "0 alloc seq_read_iter+0x1 node ffff888001001000";
         assert_eq!(of(&[buffer, begin, other, buffer, buffer, done, buffer]), [(1, 4)]);
         assert_eq!(of(&[begin, other, done, buffer]), [], "it was open before the mark");
     }

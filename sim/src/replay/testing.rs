@@ -12,7 +12,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// `lines` are CPU and event: `0 mark TEXT`, `0 alloc FUNCTION CACHE PTR`, `0 free CACHE PTR`, `0 page PFN`, `0 unpage PFN`. Each is a
+    /// `lines` are CPU and event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN`, `0 unpage PFN`. Each is a
     /// second after the one before. Objects have 512 bytes.
     pub(super) fn new(lines: &[&str], texts: &[(&str, &str)]) -> Self {
         let line = |(second, line): (usize, &&str)| {
@@ -20,7 +20,7 @@ impl Trace {
             let event = match words[1] {
                 "mark" => format!("tracing_mark_write: {}", words[2..].join(" ")),
                 "alloc" => format!(
-                    "kmem_cache_alloc: call_site={}+0x1/0x9 ptr={} name={} bytes_req=512 bytes_alloc=512 gfp_flags=GFP_KERNEL node=-1 accounted=false",
+                    "kmem_cache_alloc: call_site={}/0x9 ptr={} name={} bytes_req=512 bytes_alloc=512 gfp_flags=GFP_KERNEL node=-1 accounted=false",
                     words[2], words[4], words[3]
                 ),
                 "free" => format!("kmem_cache_free: call_site=f+0x1/0x9 ptr={} name={}", words[3], words[2]),
