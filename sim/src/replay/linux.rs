@@ -1,6 +1,7 @@
 //! Which design a traced kernel has: [`LINUX`](uslab_engine::designs::LINUX) stands for it.
 
-use crate::trace::Kernel;
+use super::stream::Traced;
+use crate::trace::{Kernel, Op, OpKind};
 
 /// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.
 ///
@@ -41,9 +42,40 @@ pub(super) fn is_of_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }
 
+/// What a recording lacks that its design needs, and what that costs.
+pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
+    let design = design(&tables.kernel);
+    let is_shrunk =
+        |op: &Op| matches!(op.kind, OpKind::Mark { text } if resolver.mark(text) == "SHRINK begin");
+    let has_page = |op: &Op| matches!(op.kind, OpKind::Alloc { ptr, .. } if resolver.page_of(ptr).is_some());
+    let no_folders = || tables.snapshots.iter().all(|moment| moment.folders.is_empty());
+    [
+        (
+            design.starts_with("sheaves") && !tables.kernel.attributes.has("sheaf_capacity"),
+            "sheaf_capacity in slab-attributes.tsv: sheaves have the sizes that the kernel computes; a cache with debug options has none in the kernel",
+        ),
+        (
+            !design.is_empty() && tables.kernel.parameters.is_empty(),
+            "cmdline.txt: boot parameters are taken not to change slabs (slab_max_order, slab_min_order, slab_min_objects)",
+        ),
+        (
+            ops.iter().any(is_shrunk) && no_folders(),
+            "MOMENT.sysfs-slab.tsv: all caches are shrunk at once, where the kernel shrank one after the other; some have a sheaf or slab more",
+        ),
+        (
+            !ops.iter().any(has_page),
+            "addresses of pages (they are hashed): slabs from before the trace are not known, and objects freed without an event stay in use",
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(is_missing, what)| is_missing.then_some(what))
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::testing::{SLABINFO, Trace};
     use crate::trace::Tables;
     use std::path::Path;
 
@@ -63,6 +95,32 @@ mod tests {
         let booted = |line| of(&[("kernel.txt", "7.2.13"), ("cmdline.txt", line)]);
         assert_eq!(booted("quiet slab_nomerge slab_max_order=0"), "sheaves:slab_max_order=0");
         assert_eq!(booted("slab_max_order=1 slub_max_order=2 slab_min_order=x"), "sheaves:slab_max_order=2");
+    }
+
+    #[test]
+    fn what_a_recording_lacks_is_said_with_its_cost() {
+        let of = |lines: &[&str], texts: &[(&str, &str)]| missing(Trace::new(lines, texts).traced());
+        let alloc = "0 alloc f+0x1 node ffff888001000000";
+        let all = [
+            ("kernel.txt", "7.2"),
+            ("cmdline.txt", "quiet"),
+            ("slab-attributes.tsv", "name\tsheaf_capacity\n"),
+            ("before.slabinfo", SLABINFO),
+            ("before.sysfs-slab.tsv", "name\tslabs\nnode\t1\n"),
+        ];
+        let shrunk = ["0 mark SHRINK begin", alloc];
+        assert_eq!(of(&shrunk, &all), [""; 0]);
+        for (without, named) in [
+            ("slab-attributes.tsv", "sheaf_capacity"),
+            ("cmdline.txt", "cmdline.txt"),
+            ("before.sysfs-slab.tsv", "MOMENT.sysfs-slab.tsv"),
+        ] {
+            let some: Vec<_> = all.into_iter().filter(|(name, _)| *name != without).collect();
+            let said = of(&shrunk, &some);
+            assert!(said.len() == 1 && said[0].starts_with(named) && said[0].contains(": "), "{said:?}");
+        }
+        let hashed = of(&["0 alloc f+0x1 node 00000000deadbeef"], &all);
+        assert!(hashed.len() == 1 && hashed[0].contains("hashed"), "{hashed:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! what the design has added since.
 
 use super::kernel_pages::{self, PagesAt};
+use super::linux;
 use super::prediction::{Beside, Prediction};
 use super::series::Series;
 use super::start::{Renamed, Start};
@@ -30,6 +31,10 @@ pub struct DesignReport {
     pub cpus: u32,
     /// Operations of the trace.
     pub operations: u64,
+    /// The design that the traced kernel has, `linux`; `None` if nothing says which kernel it was.
+    pub linux: Option<String>,
+    /// What the recording lacks, and what that costs.
+    pub missing: Vec<&'static str>,
     /// What each design did.
     pub designs: Vec<DesignRun>,
     /// From the first design to the second, where that was asked for.
@@ -203,7 +208,7 @@ pub fn designs<P: Policy>(
     let start = predict.and_then(|beside| beside.start.as_deref());
     let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
     let boots = predict.map(Beside::read).transpose()?;
-    let Input { trace, stream: traced, tables, pages, tallies, other } =
+    let Input { trace, stream: traced, tables, pages, tallies, missing, other } =
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
     for spec in specs {
@@ -234,7 +239,9 @@ pub fn designs<P: Policy>(
     if let (Some(_), [_, to]) = (&other, &mut designs[..]) {
         to.moments.clear();
     }
-    Ok(DesignReport { trace, cpus: traced.cpus, operations: traced.operations, designs, prediction })
+    let linux = Some(traced.linux).filter(|linux| !linux.is_empty());
+    let (cpus, operations) = (traced.cpus, traced.operations);
+    Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
 /// A trace for designs, and what is known of the kernel that was traced.
@@ -245,6 +252,7 @@ struct Input {
     /// By moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
+    missing: Vec<&'static str>,
     /// The same operations and the tables as another kernel begins with them, where one is given.
     other: Option<(Stream, Tables)>,
 }
@@ -268,7 +276,7 @@ impl Input {
             }
             let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
             let (pages, tallies) = (<_>::default(), <_>::default());
-            return Ok(Self { trace, stream, tables, pages, tallies, other: None });
+            return Ok(Self { trace, stream, tables, pages, tallies, missing: vec![], other: None });
         }
         let (source, tables) = open(path, options)?;
         let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -291,6 +299,7 @@ impl Input {
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
         let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
         let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs);
+        let missing = linux::missing(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
@@ -302,7 +311,7 @@ impl Input {
             let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
             (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
-        Ok(Self { trace, stream: traced, tables, pages, tallies, other })
+        Ok(Self { trace, stream: traced, tables, pages, tallies, missing, other })
     }
 }
 
@@ -516,6 +525,12 @@ const WORST: usize = 10;
 impl fmt::Display for DesignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} operations on {} CPUs", self.trace, grouped(self.operations), self.cpus)?;
+        if let Some(linux) = &self.linux {
+            writeln!(f, "The traced kernel's design, `linux`: {linux}")?;
+        }
+        for missing in &self.missing {
+            writeln!(f, "Missing: {missing}")?;
+        }
         for run in &self.designs {
             writeln!(f, "{}: {}", run.design, run.paths)?;
             if let Some(violated) = &run.violated {
