@@ -111,10 +111,10 @@ pub trait Design {
     /// # Errors
     /// There is no memory.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Objects of a slab from before the stream that are in use; `free` more are free there. A design that cannot begin with
-    /// slabs allocates them.
-    fn start(&mut self, at: At, cache: u32, used: u32, _free: u32) -> Vec<Self::Object> {
-        (0..used).map_while(|_| self.alloc(at, cache, 0).ok()).collect()
+    /// The objects in use of a slab from before the stream, in which `free` more are free; none if the design cannot begin with
+    /// slabs.
+    fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32) -> Vec<Self::Object> {
+        vec![]
     }
     /// Takes an object of that cache back.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);

@@ -480,7 +480,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn start(&mut self, at: At, cache: u32, used: u32, free: u32) -> Vec<Given<'p>> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
-            return (0..used).map_while(|_| self.alloc(at, cache, 0).ok()).collect();
+            return vec![];
         };
         // Slabs may be smaller here.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
